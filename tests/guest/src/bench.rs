@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The benchmark: how fast `move_pages(2)` carries folios from one node to the other and back.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::plan::{Cell, Config, Counted, Engine, Plan, Report, Sample, Unavailable};
+use crate::stats::{calls_per_run, gbps, median};
+use crate::sys::{self, MF_MOVE, Mapping};
+use crate::{kernel, pattern, region};
+
+pub fn run(plan: &str, out: &str) -> Result<()> {
+    let plan = Plan::parse(&plan_text(plan)?)?;
+    kernel::need_two_nodes()?;
+    for config in &plan.configs {
+        kernel::set_engine(config.engine).with_context(|| config.name.clone())?;
+    }
+    let mut report = Report {
+        kernel: plan.kernel.clone(),
+        machine: kernel::machine()?,
+        samples: Vec::new(),
+        unavailable: Vec::new(),
+        vmstat: Vec::new(),
+    };
+    let _busy = if plan.busy { Spinners::start()? } else { Spinners::default() };
+    for &cell in &plan.cells {
+        match region::anon(cell.folio, cell.count) {
+            Ok(map) => measure(&plan, cell, &map, &mut report)?,
+            Err(e) => {
+                let why = format!("{e:#}");
+                eprintln!("{cell}: unavailable: {why}");
+                report.unavailable.push(Unavailable { cell, why });
+            }
+        }
+    }
+    if kernel::has_engine() {
+        kernel::set_engine(Engine::Off)?;
+    }
+    let text = serde_json::to_string_pretty(&report)? + "\n";
+    if out == "-" {
+        print!("{text}");
+        return Ok(());
+    }
+    kernel::write(out, &text)
+}
+
+fn plan_text(path: &str) -> Result<String> {
+    if path != "-" {
+        return kernel::read(path);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// All runs of one cell, interleaved over the configurations so that drift hits all alike.
+fn measure(plan: &Plan, cell: Cell, map: &Mapping, report: &mut Report) -> Result<()> {
+    let mut bench = Bench::new(cell, map);
+    let mut samples: Vec<Sample> = Vec::new();
+    let mut counted: Vec<Counted> = Vec::new();
+    for config in &plan.configs {
+        bench.one_run(config, 2, 0).with_context(|| format!("{cell}, {}", config.name))?;
+        samples.push(Sample {
+            cell,
+            config: config.name.clone(),
+            busy: plan.busy,
+            gbps: Vec::new(),
+        });
+        counted.push(Counted {
+            cell,
+            config: config.name.clone(),
+            rows: Default::default(),
+        });
+    }
+    for run in 0..plan.runs {
+        for (i, config) in plan.configs.iter().enumerate() {
+            kernel::set_engine(config.engine)?;
+            let before = kernel::counters()?;
+            let seconds = bench
+                .one_run(config, calls_per_run(cell.bytes()), 1 + run as u64)
+                .with_context(|| format!("{cell}, {}, run {run}", config.name))?;
+            for (name, n) in kernel::gained(&before, &kernel::counters()?) {
+                *counted[i].rows.entry(name).or_default() += n;
+            }
+            samples[i].gbps.push(gbps(cell.bytes(), seconds));
+        }
+        // Out of memory on the other node would split a large folio, and later runs move small ones.
+        if let Err(e) = kernel::check_folios(map, cell.folio.bytes()) {
+            let why = format!("after run {run}: {e:#}");
+            eprintln!("{cell}: unavailable: {why}");
+            report.unavailable.push(Unavailable { cell, why });
+            return Ok(());
+        }
+    }
+    for sample in &samples {
+        let mid = median(&sample.gbps).unwrap_or_default();
+        eprintln!("{cell}, {}: {mid:.3} GB/s", sample.config);
+    }
+    report.samples.extend(samples);
+    report.vmstat.extend(counted.into_iter().filter(|c| !c.rows.is_empty()));
+    Ok(())
+}
+
+/// One cell's memory and where it is now.
+struct Bench<'a> {
+    map: &'a Mapping,
+    addrs: Vec<usize>,
+    status: Vec<i32>,
+    node: i32,
+}
+
+impl<'a> Bench<'a> {
+    fn new(cell: Cell, map: &'a Mapping) -> Self {
+        let addrs = map.addrs(cell.folio.bytes());
+        Self {
+            map,
+            status: vec![0; addrs.len()],
+            addrs,
+            node: 0,
+        }
+    }
+
+    /// Moves to and fro `calls` times; the median time of a call, in seconds.
+    fn one_run(&mut self, config: &Config, calls: usize, seed: u64) -> Result<f64> {
+        kernel::set_engine(config.engine)?;
+        pattern::fill(self.map.words(), seed);
+        let mut times = Vec::with_capacity(calls);
+        for _ in 0..calls {
+            let dest = 1 - self.node;
+            self.status.fill(i32::MIN);
+            times.push(self.timed_move(config.callers, dest)?);
+            region::check_status(&self.status, dest)?;
+            pattern::check(self.map.words(), seed)?;
+            self.node = dest;
+        }
+        median(&times).context("no calls")
+    }
+
+    fn timed_move(&mut self, callers: usize, dest: i32) -> Result<f64> {
+        let nodes = vec![dest; self.addrs.len()];
+        if callers == 1 {
+            let start = Instant::now();
+            let ret = sys::move_pages(0, &self.addrs, &nodes, &mut self.status, MF_MOVE);
+            let took = start.elapsed();
+            ret.zero("move_pages")?;
+            return Ok(took.as_secs_f64());
+        }
+        let share = self.addrs.len().div_ceil(callers);
+        let shares: Vec<_> = self
+            .addrs
+            .chunks(share)
+            .zip(nodes.chunks(share))
+            .zip(self.status.chunks_mut(share))
+            .collect();
+        let barrier = &Barrier::new(shares.len());
+        let times = std::thread::scope(|scope| -> Result<Vec<(Instant, Instant)>> {
+            let threads: Vec<_> = shares
+                .into_iter()
+                .map(|((addrs, nodes), status)| {
+                    scope.spawn(move || {
+                        barrier.wait();
+                        let start = Instant::now();
+                        let ret = sys::move_pages(0, addrs, nodes, status, MF_MOVE);
+                        (ret, start, Instant::now())
+                    })
+                })
+                .collect();
+            let mut times = Vec::new();
+            for thread in threads {
+                let (ret, start, end) = thread.join().ok().context("a mover panicked")?;
+                ret.zero("move_pages")?;
+                times.push((start, end));
+            }
+            Ok(times)
+        })?;
+        let start = times.iter().map(|t| t.0).min().context("no movers")?;
+        let end = times.iter().map(|t| t.1).max().context("no movers")?;
+        Ok((end - start).as_secs_f64())
+    }
+}
+
+/// Processes that keep every CPU busy until this is dropped.
+#[derive(Default)]
+struct Spinners(Vec<Child>);
+
+impl Spinners {
+    fn start() -> Result<Self> {
+        let mut spinners = Self::default();
+        for cpu in kernel::online_cpus()? {
+            let child = Command::new("/proc/self/exe")
+                .args(["spin", &cpu.to_string()])
+                .stdin(Stdio::null())
+                .spawn()
+                .context("starting a process to keep a CPU busy")?;
+            spinners.0.push(child);
+        }
+        ensure!(!spinners.0.is_empty(), "no CPUs to keep busy");
+        Ok(spinners)
+    }
+}
+
+impl Drop for Spinners {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // One that is gone already is as good as killed.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Computes on `cpu` for ever; dies with the process that started it.
+pub fn spin(cpu: usize) -> Result<()> {
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &set)?;
+    let mut buffer = [1u64; 512];
+    loop {
+        for i in 0..buffer.len() {
+            let next = buffer[(i + 1) % buffer.len()];
+            buffer[i] = buffer[i].rotate_left(5).wrapping_mul(next | 1);
+        }
+        std::hint::black_box(&mut buffer);
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The kernel's files: sysctls, counters, nodes, huge-page settings, page flags.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::plan::{Engine, Machine};
+use crate::sys::{Mapping, PAGE};
+
+pub const SWITCH: &str = "/proc/sys/vm/mt_page_copy";
+pub const THREADS: &str = "/proc/sys/vm/limit_mt_num";
+const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+
+pub fn read(path: impl AsRef<Path>) -> Result<String> {
+    let path = path.as_ref();
+    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}
+
+pub fn write(path: impl AsRef<Path>, value: &str) -> Result<()> {
+    let path = path.as_ref();
+    fs::write(path, value).with_context(|| format!("writing '{value}' to {}", path.display()))
+}
+
+/// The number a file of one number holds.
+pub fn number(path: impl AsRef<Path>) -> Result<u64> {
+    let text = read(&path)?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{} holds '{}'", path.as_ref().display(), text.trim()))
+}
+
+/// Whether this kernel has Ferry's copy engine.
+pub fn has_engine() -> bool {
+    Path::new(SWITCH).exists()
+}
+
+pub fn set_engine(engine: Engine) -> Result<()> {
+    match engine {
+        Engine::Absent if has_engine() => {
+            bail!("a vanilla configuration on a kernel that has vm.mt_page_copy")
+        }
+        Engine::Absent => Ok(()),
+        _ if !has_engine() => bail!("this kernel has no vm.mt_page_copy: not built with CONFIG_FERRY?"),
+        Engine::Off => write(SWITCH, "0"),
+        Engine::On(threads) => {
+            write(THREADS, &threads.to_string())?;
+            write(SWITCH, "1")
+        }
+    }
+}
+
+/// The engine's rows of `/proc/vmstat`; none on a kernel without it.
+pub fn counters() -> Result<BTreeMap<String, u64>> {
+    Ok(rows(&read("/proc/vmstat")?, "ferry_"))
+}
+
+fn rows(text: &str, prefix: &str) -> BTreeMap<String, u64> {
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| name.starts_with(prefix))
+        .filter_map(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?)))
+        .collect()
+}
+
+/// What each row of `after` gained since `before`.
+pub fn gained(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    after
+        .iter()
+        .map(|(name, n)| (name.clone(), n.wrapping_sub(before.get(name).copied().unwrap_or(0))))
+        .collect()
+}
+
+pub fn node_free_bytes(node: u32) -> Result<usize> {
+    let text = read(format!("/sys/devices/system/node/node{node}/meminfo"))?;
+    let kb = node_field(&text, "MemFree:").context("no MemFree for the node")?;
+    Ok(kb as usize * 1024)
+}
+
+fn node_field(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains(field))?;
+    let value = line.split(field).nth(1)?;
+    value.split_whitespace().next()?.parse().ok()
+}
+
+/// How many numbers a list such as `0-3,5` names.
+fn list_len(list: &str) -> usize {
+    parse_list(list).len()
+}
+
+/// The numbers of a list such as `0-3,5`.
+pub fn parse_list(list: &str) -> Vec<usize> {
+    list.trim()
+        .split(',')
+        .filter_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some(first.parse().ok()?..=last.parse().ok()?)
+        })
+        .flatten()
+        .collect()
+}
+
+pub fn online_cpus() -> Result<Vec<usize>> {
+    Ok(parse_list(&read("/sys/devices/system/cpu/online")?))
+}
+
+/// Whether nodes 0 and 1 both have memory; everything here moves pages between them.
+pub fn need_two_nodes() -> Result<()> {
+    let list = read("/sys/devices/system/node/has_memory")?;
+    let nodes = parse_list(&list);
+    ensure!(
+        nodes.contains(&0) && nodes.contains(&1),
+        "needs memory on nodes 0 and 1; this machine has it on {}",
+        list.trim()
+    );
+    Ok(())
+}
+
+pub fn machine() -> Result<Machine> {
+    let uname = nix::sys::utsname::uname()?;
+    Ok(Machine {
+        cpus: online_cpus()?.len(),
+        nodes: list_len(&read("/sys/devices/system/node/online")?),
+        mem_kb: node_field(&read("/proc/meminfo")?, "MemTotal:").context("no MemTotal")?,
+        release: uname.release().to_string_lossy().into_owned(),
+    })
+}
+
+/// The page frame behind each page of `map`; 0 where there is none.
+pub fn frames(map: &Mapping) -> Result<Vec<u64>> {
+    let pagemap = fs::File::open("/proc/self/pagemap")?;
+    let mut bytes = vec![0; map.len() / PAGE * 8];
+    pagemap
+        .read_exact_at(&mut bytes, (map.addr() / PAGE * 8) as u64)
+        .context("reading /proc/self/pagemap")?;
+    const PRESENT: u64 = 1 << 63;
+    const FRAME: u64 = (1 << 55) - 1;
+    Ok(bytes
+        .chunks_exact(8)
+        .map(|b| u64::from_ne_bytes(b.try_into().unwrap_or_default()))
+        .map(|entry| if entry & PRESENT != 0 { entry & FRAME } else { 0 })
+        .collect())
+}
+
+/// Whether `map` consists of folios of `size` bytes, each whole and aligned; else where it does not.
+pub fn check_folios(map: &Mapping, size: usize) -> Result<()> {
+    let flags = fs::File::open("/proc/kpageflags").context("opening /proc/kpageflags")?;
+    const HEAD: u64 = 1 << 15;
+    const TAIL: u64 = 1 << 16;
+    let pages = size / PAGE;
+    let mut bytes = vec![0; (pages + 1) * 8];
+    for (folio, frames) in frames(map)?.chunks(pages).enumerate() {
+        let first = frames[0];
+        ensure!(first != 0, "folio {folio} is not there");
+        ensure!(
+            frames.iter().enumerate().all(|(i, &frame)| frame == first + i as u64),
+            "folio {folio} is in pieces"
+        );
+        let got = flags.read_at(&mut bytes, first * 8)? / 8;
+        ensure!(got >= pages, "kpageflags ends early");
+        let flag = |i: usize| {
+            let word = bytes[i * 8..][..8].try_into().unwrap_or_default();
+            u64::from_ne_bytes(word) & (HEAD | TAIL)
+        };
+        let whole = if pages == 1 {
+            flag(0) == 0
+        } else {
+            flag(0) == HEAD && (1..pages).all(|i| flag(i) == TAIL)
+        };
+        ensure!(
+            whole && (got == pages || flag(pages) != TAIL),
+            "folio {folio} is not one folio of {size} bytes"
+        );
+    }
+    Ok(())
+}
+
+/// A setting changed for a while; the old value returns when this is dropped.
+pub struct Setting {
+    path: String,
+    old: String,
+}
+
+impl Setting {
+    pub fn change(path: &str, value: &str) -> Result<Self> {
+        let text = read(path)?;
+        let old = chosen(&text).to_owned();
+        write(path, value)?;
+        Ok(Self {
+            path: path.to_owned(),
+            old,
+        })
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        // Nobody is left to tell, and the next user of the setting sets it.
+        let _ = fs::write(&self.path, &self.old);
+    }
+}
+
+/// The value of a settings file: the word in brackets if there are any.
+fn chosen(text: &str) -> &str {
+    text.split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or(text.trim(), |(word, _)| word)
+}
+
+/// Lets anonymous memory have folios of 64 KB, on a kernel that knows them.
+pub fn allow_64k() -> Result<Setting> {
+    let path = format!("{THP}/hugepages-64kB/enabled");
+    ensure!(Path::new(&path).exists(), "no {path}: this kernel has no 64 KB folios");
+    Setting::change(&path, "always")
+}
+
+/// Gathers free memory into large blocks; only a favour, so failure is no error.
+pub fn compact() {
+    let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+    let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists() {
+        assert_eq!(parse_list("0-2,5\n"), [0, 1, 2, 5]);
+        assert_eq!(parse_list("0"), [0]);
+        assert!(parse_list("\n").is_empty());
+    }
+
+    #[test]
+    fn vmstat_rows() {
+        let before = rows("nr_free_pages 5\nferry_batches 3\nferry_x 1\n", "ferry_");
+        let after = rows("ferry_batches 10\nferry_x 1\nferry_new 2", "ferry_");
+        let gain = gained(&before, &after);
+        assert_eq!(gain["ferry_batches"], 7);
+        assert_eq!((gain["ferry_x"], gain["ferry_new"], gain.len()), (0, 2, 3));
+    }
+
+    #[test]
+    fn node_meminfo() {
+        let text = "Node 1 MemTotal:       1031432 kB\nNode 1 MemFree:         987654 kB\n";
+        assert_eq!(node_field(text, "MemFree:"), Some(987_654));
+        assert_eq!(node_field(text, "Dirty:"), None);
+    }
+
+    #[test]
+    fn settings() {
+        assert_eq!(chosen("always [madvise] never\n"), "madvise");
+        assert_eq!(chosen("12\n"), "12");
+    }
+}

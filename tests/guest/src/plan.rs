@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What a benchmark is asked to measure, and what it answers: the two JSON documents.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FolioSize {
+    #[serde(rename = "4K")]
+    Small,
+    #[serde(rename = "64K")]
+    Medium,
+    #[serde(rename = "2M")]
+    Huge,
+}
+
+impl FolioSize {
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Small => 4 << 10,
+            Self::Medium => 64 << 10,
+            Self::Huge => 2 << 20,
+        }
+    }
+}
+
+impl fmt::Display for FolioSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Small => "4K",
+            Self::Medium => "64K",
+            Self::Huge => "2M",
+        })
+    }
+}
+
+/// What the engine is set to while a configuration runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// The kernel has none.
+    Absent,
+    Off,
+    /// On, with at most this many threads.
+    On(u32),
+}
+
+/// A named way to move the same pages: `vanilla`, `ferry-off`, `ferry-N`, each also with `-userN`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Config {
+    pub name: String,
+    pub engine: Engine,
+    /// User threads that each move an equal share.
+    pub callers: usize,
+}
+
+impl FromStr for Config {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let (base, callers) = match name.split_once("-user") {
+            Some((base, n)) => (base, n.parse().with_context(|| format!("configuration {name}"))?),
+            None => (name, 1),
+        };
+        let engine = match base.strip_prefix("ferry-") {
+            None if base == "vanilla" => Engine::Absent,
+            None => bail!("configuration {name}: neither vanilla nor ferry-..."),
+            Some("off") => Engine::Off,
+            Some(n) => Engine::On(n.parse().with_context(|| format!("configuration {name}"))?),
+        };
+        ensure!((1..=64).contains(&callers), "configuration {name}: 1 to 64 callers");
+        Ok(Self {
+            name: name.to_owned(),
+            engine,
+            callers,
+        })
+    }
+}
+
+impl TryFrom<String> for Config {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        name.parse().map_err(|e: anyhow::Error| format!("{e:#}"))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    pub folio: FolioSize,
+    pub count: usize,
+}
+
+impl Cell {
+    pub fn bytes(self) -> usize {
+        self.folio.bytes() * self.count
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {}", self.count, self.folio)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Which kernel this is, `vanilla` or `ferry`; copied to the answer.
+    pub kernel: String,
+    pub cells: Vec<Cell>,
+    pub configs: Vec<Config>,
+    pub runs: usize,
+    /// Keep every CPU busy with other work meanwhile.
+    #[serde(default)]
+    pub busy: bool,
+}
+
+impl Plan {
+    pub fn parse(text: &str) -> Result<Self> {
+        let plan: Self = serde_json::from_str(text).context("the plan is not as it should be")?;
+        ensure!(plan.runs > 0, "the plan asks for no runs");
+        ensure!(!plan.configs.is_empty(), "the plan has no configurations");
+        for cell in &plan.cells {
+            ensure!(
+                cell.count.checked_mul(cell.folio.bytes()).is_some_and(|b| b > 0),
+                "the plan has a cell of {cell}"
+            );
+        }
+        Ok(plan)
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    pub cpus: usize,
+    pub nodes: usize,
+    pub mem_kb: u64,
+    pub release: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Sample {
+    #[serde(flatten)]
+    pub cell: Cell,
+    pub config: String,
+    pub busy: bool,
+    /// One figure a run.
+    pub gbps: Vec<f64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Unavailable {
+    #[serde(flatten)]
+    pub cell: Cell,
+    pub why: String,
+}
+
+/// What the engine counted during the timed calls of one configuration in one cell.
+#[derive(Debug, Serialize)]
+pub struct Counted {
+    #[serde(flatten)]
+    pub cell: Cell,
+    pub config: String,
+    pub rows: std::collections::BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub kernel: String,
+    pub machine: Machine,
+    pub samples: Vec<Sample>,
+    pub unavailable: Vec<Unavailable>,
+    pub vmstat: Vec<Counted>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan() {
+        let plan = Plan::parse(
+            r#"{"kernel":"ferry","cells":[{"folio":"4K","count":16},{"folio":"2M","count":1}],
+                "configs":["ferry-off","ferry-32","ferry-2-user2"],"runs":3,"busy":true}"#,
+        )
+        .unwrap();
+        assert_eq!(plan.cells[0].bytes(), 65536);
+        assert_eq!(plan.cells[1].folio, FolioSize::Huge);
+        assert_eq!(plan.configs[0].engine, Engine::Off);
+        assert_eq!(plan.configs[1].engine, Engine::On(32));
+        assert_eq!((plan.configs[2].engine, plan.configs[2].callers), (Engine::On(2), 2));
+        assert!(plan.busy);
+    }
+
+    #[test]
+    fn names() {
+        let config: Config = "vanilla-user2".parse().unwrap();
+        assert_eq!((config.engine, config.callers), (Engine::Absent, 2));
+        for bad in ["", "vanila", "ferry-", "ferry-x", "vanilla-user", "vanilla-user0", "ferry--1"] {
+            assert!(bad.parse::<Config>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bad_plans() {
+        let plan = |cells: &str, configs: &str, runs: &str| {
+            Plan::parse(&format!(
+                r#"{{"kernel":"vanilla","cells":[{cells}],"configs":[{configs}],"runs":{runs}}}"#
+            ))
+        };
+        assert!(plan(r#"{"folio":"4K","count":1}"#, r#""vanilla""#, "1").is_ok());
+        assert!(plan(r#"{"folio":"1G","count":1}"#, r#""vanilla""#, "1").is_err());
+        assert!(plan(r#"{"folio":"4K","count":0}"#, r#""vanilla""#, "1").is_err());
+        assert!(plan(r#"{"folio":"2M","count":18446744073709551615}"#, r#""vanilla""#, "1").is_err());
+        assert!(plan("", "", "1").is_err());
+        assert!(plan("", r#""vanilla""#, "0").is_err());
+    }
+
+    #[test]
+    fn samples_are_flat() {
+        let sample = Sample {
+            cell: Cell {
+                folio: FolioSize::Medium,
+                count: 2,
+            },
+            config: "vanilla".into(),
+            busy: false,
+            gbps: vec![0.5],
+        };
+        assert_eq!(
+            serde_json::to_string(&sample).unwrap(),
+            r#"{"folio":"64K","count":2,"config":"vanilla","busy":false,"gbps":[0.5]}"#
+        );
+    }
+}

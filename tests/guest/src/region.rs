@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Memory to move: a mapping, the addresses of its folios, and the moves with everything checked.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::kernel;
+use crate::plan::FolioSize;
+use crate::sys::{self, MF_MOVE, Mapping};
+
+/// Free memory to leave on each node, for everything else that runs.
+const SPARE: usize = 96 << 20;
+
+/// Anonymous memory of exactly `count` folios of one size, all on node 0.
+pub fn anon(folio: FolioSize, count: usize) -> Result<Mapping> {
+    let len = folio.bytes() * count;
+    for node in [0, 1] {
+        let free = kernel::node_free_bytes(node)?;
+        ensure!(
+            len + SPARE <= free,
+            "needs {} MB free on node {node}, which has {} MB",
+            (len + SPARE) >> 20,
+            free >> 20
+        );
+    }
+    let map = Mapping::anon(len, folio.bytes().max(FolioSize::Huge.bytes()))?;
+    sys::mbind(map.addr(), len, Some(0), 0).zero("mbind")?;
+    // Held while the memory is touched; folios once made stay as they are.
+    let _setting = match folio {
+        FolioSize::Small => {
+            map.advise(0, len, libc::MADV_NOHUGEPAGE)?;
+            None
+        }
+        FolioSize::Medium => Some(kernel::allow_64k()?),
+        FolioSize::Huge => {
+            kernel::compact();
+            map.advise(0, len, libc::MADV_HUGEPAGE)?;
+            None
+        }
+    };
+    crate::pattern::fill(map.words(), 0);
+    if folio == FolioSize::Huge && kernel::check_folios(&map, folio.bytes()).is_err() {
+        map.advise(0, len, libc::MADV_COLLAPSE)
+            .context("no huge pages to be had")?;
+    }
+    kernel::check_folios(&map, folio.bytes())?;
+    Ok(map)
+}
+
+/// Moves the pages at `addrs` to `node` and checks every status.
+pub fn move_all(addrs: &[usize], node: i32, flags: i32) -> Result<()> {
+    let mut status = vec![i32::MIN; addrs.len()];
+    sys::move_pages(0, addrs, &vec![node; addrs.len()], &mut status, flags).zero("move_pages")?;
+    check_status(&status, node)
+}
+
+/// Whether every page reports `node`.
+pub fn check_status(status: &[i32], node: i32) -> Result<()> {
+    match status.iter().position(|&s| s != node) {
+        None => Ok(()),
+        Some(at) => anyhow::bail!(
+            "page {at} of {} reports {}, wanted node {node}",
+            status.len(),
+            status[at]
+        ),
+    }
+}
+
+/// Asks the kernel where the pages at `addrs` are, and checks that they all are on `node`.
+pub fn check_on(addrs: &[usize], node: i32) -> Result<()> {
+    let mut status = vec![i32::MIN; addrs.len()];
+    sys::query_nodes(0, addrs, &mut status).zero("move_pages query")?;
+    check_status(&status, node)
+}
+
+/// Moves all of `map`, a page at a time as far as the caller sees, with the usual flag.
+pub fn move_map(map: &Mapping, node: i32) -> Result<()> {
+    move_all(&map.addrs(sys::PAGE), node, MF_MOVE)
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Memory mappings whose words are atomics: the kernel may move, and threads may write, what is read here.
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::AtomicU64;
+
+use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
+
+pub const PAGE: usize = 4096;
+
+/// A range of addresses that is mapped for as long as the value lives.
+pub struct Mapping {
+    addr: usize,
+    len: usize,
+}
+
+/// Addresses held with no access, so that nothing else is mapped there: room for aligned mappings, and
+/// holes whose every use faults.
+pub struct Reserved {
+    map: Mapping,
+}
+
+fn map_at(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> Result<Mapping> {
+    // SAFETY: without MAP_FIXED the kernel picks free addresses; with it the callers name addresses they
+    // own as a `Reserved` or a `Mapping`.
+    let addr = unsafe { libc::mmap(addr as *mut _, len, prot, flags, fd, offset) };
+    if addr == libc::MAP_FAILED {
+        return Err(Errno::last()).with_context(|| format!("mmap of {len} bytes"));
+    }
+    Ok(Mapping {
+        addr: addr as usize,
+        len,
+    })
+}
+
+impl Reserved {
+    pub fn new(len: usize) -> Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let map = map_at(0, len, libc::PROT_NONE, flags, -1, 0)?;
+        Ok(Self { map })
+    }
+
+    pub fn addr(&self) -> usize {
+        self.map.addr
+    }
+
+    /// Puts memory at the first address that is a multiple of `align`, and gives up the rest.
+    fn replace(
+        self,
+        len: usize,
+        align: usize,
+        prot: i32,
+        flags: i32,
+        fd: i32,
+        offset: i64,
+    ) -> Result<Mapping> {
+        let addr = self.map.addr.next_multiple_of(align);
+        let end = self.map.addr + self.map.len;
+        ensure!(addr + len <= end, "reserved too little");
+        let map = map_at(addr, len, prot, flags | libc::MAP_FIXED, fd, offset)?;
+        drop(Mapping {
+            addr: self.map.addr,
+            len: addr - self.map.addr,
+        });
+        drop(Mapping {
+            addr: addr + len,
+            len: end - addr - len,
+        });
+        std::mem::forget(self.map);
+        Ok(map)
+    }
+}
+
+impl Mapping {
+    /// Private anonymous memory, aligned to `align`.
+    pub fn anon(len: usize, align: usize) -> Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::aligned(len, align, flags, -1)
+    }
+
+    /// Anonymous memory with `extra` flags such as MAP_SHARED or MAP_HUGETLB.
+    pub fn anon_flags(len: usize, flags: i32) -> Result<Self> {
+        map_at(
+            0,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    }
+
+    /// The first `len` bytes of a file, MAP_SHARED or MAP_PRIVATE, aligned to `align`.
+    pub fn file(fd: &impl AsRawFd, len: usize, flags: i32, align: usize) -> Result<Self> {
+        Self::aligned(len, align, flags, fd.as_raw_fd())
+    }
+
+    fn aligned(len: usize, align: usize, flags: i32, fd: i32) -> Result<Self> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        Reserved::new(len + align)?.replace(len, align, prot, flags, fd, 0)
+    }
+
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// One address for each `step` bytes.
+    pub fn addrs(&self, step: usize) -> Vec<usize> {
+        (self.addr..self.addr + self.len).step_by(step).collect()
+    }
+
+    /// The memory as words. Reading or writing one whose page is protected or gone kills the process.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the range is mapped while `self` lives, page aligned, and atomics may change under us.
+        unsafe { std::slice::from_raw_parts(self.addr as *const AtomicU64, self.len / 8) }
+    }
+
+    fn checked(&self, offset: usize, len: usize) -> usize {
+        assert!(offset + len <= self.len);
+        self.addr + offset
+    }
+
+    pub fn advise(&self, offset: usize, len: usize, advice: i32) -> Result<()> {
+        let addr = self.checked(offset, len);
+        // SAFETY: the range is ours and holds atomics only, which advice may at most zero.
+        let ret = unsafe { libc::madvise(addr as *mut _, len, advice) };
+        Errno::result(ret).with_context(|| format!("madvise({advice}) of {len} bytes"))?;
+        Ok(())
+    }
+
+    pub fn protect(&self, offset: usize, len: usize, prot: i32) -> Result<()> {
+        let addr = self.checked(offset, len);
+        // SAFETY: the range is ours; an access the protection forbids is a clean fault.
+        let ret = unsafe { libc::mprotect(addr as *mut _, len, prot) };
+        Errno::result(ret).context("mprotect")?;
+        Ok(())
+    }
+
+    pub fn lock(&self) -> Result<()> {
+        // SAFETY: locking changes no contents.
+        let ret = unsafe { libc::mlock(self.addr as *const _, self.len) };
+        Errno::result(ret).context("mlock")?;
+        Ok(())
+    }
+
+    /// Writes dirty pages of a file mapping back.
+    pub fn sync(&self) -> Result<()> {
+        // SAFETY: syncing changes no contents.
+        let ret = unsafe { libc::msync(self.addr as *mut _, self.len, libc::MS_SYNC) };
+        Errno::result(ret).context("msync")?;
+        Ok(())
+    }
+
+    /// Moves the mapping's pages to other addresses, as a `mremap(2)` that must move.
+    pub fn remap(self) -> Result<Self> {
+        let to = Reserved::new(self.len)?;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: the source is `self`, which is consumed; the target is `to`, which is ours and forgotten.
+        let addr = unsafe {
+            libc::mremap(
+                self.addr as *mut _,
+                self.len,
+                self.len,
+                flags,
+                to.map.addr as *mut libc::c_void,
+            )
+        };
+        if addr == libc::MAP_FAILED {
+            return Err(Errno::last()).context("mremap");
+        }
+        let map = Self {
+            addr: addr as usize,
+            len: self.len,
+        };
+        std::mem::forget(to);
+        std::mem::forget(self);
+        Ok(map)
+    }
+
+    /// Reads from a file straight into the mapping.
+    pub fn read_at(
+        &self,
+        offset: usize,
+        len: usize,
+        fd: &impl AsRawFd,
+        from: usize,
+    ) -> Result<usize> {
+        let addr = self.checked(offset, len);
+        // SAFETY: the range is ours and holds atomics.
+        let got = unsafe { libc::pread(fd.as_raw_fd(), addr as *mut _, len, from as i64) };
+        Ok(Errno::result(got).context("pread into the mapping")? as usize)
+    }
+
+    /// Puts references to the pages of a range into a pipe; they stay pinned until read out.
+    pub fn splice_into(&self, offset: usize, len: usize, pipe: &impl AsRawFd) -> Result<usize> {
+        let iov = libc::iovec {
+            iov_base: self.checked(offset, len) as *mut _,
+            iov_len: len,
+        };
+        // SAFETY: one vector that names our own memory, read by the kernel only.
+        let got = unsafe { libc::vmsplice(pipe.as_raw_fd(), &iov, 1, libc::SPLICE_F_NONBLOCK as u32) };
+        Ok(Errno::result(got).context("vmsplice")? as usize)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: the range is ours, and the borrows that `words` gave out have ended.
+            unsafe { libc::munmap(self.addr as *mut _, self.len) };
+        }
+    }
+}

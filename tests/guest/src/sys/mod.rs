@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The system calls this program is about, and the only home of its `unsafe`.
+//!
+//! Everything exported is safe: user memory is named through [`Mapping`], whose words are atomics, so
+//! that the kernel and other threads may change them at any time.
+
+mod map;
+mod numa;
+mod process;
+mod uring;
+
+pub use map::{Mapping, PAGE, Reserved};
+pub use numa::{
+    Bind, MF_MOVE, MF_MOVE_ALL, MF_STRICT, RawMove, Ret, UserPtr, bind_task, mbind, migrate_pages,
+    move_pages, move_pages_raw, query_nodes,
+};
+pub use process::{fork_child, memfd_secret, swap_off, swap_on};
+pub use uring::Uring;

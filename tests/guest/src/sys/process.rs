@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Processes and special files.
+
+use std::ffi::CString;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::unistd::{ForkResult, Pid};
+
+/// Runs `body` in a forked child, whose exit status is 0 when it returned true.
+///
+/// Call it while the process has one thread, or keep `body` to plain memory and system calls: locks held
+/// by other threads stay held in the child for ever.
+pub fn fork_child(body: impl FnOnce() -> bool) -> Result<Pid> {
+    // SAFETY: see above; glibc itself makes its allocator usable in the child.
+    match unsafe { nix::unistd::fork() }.context("fork")? {
+        ForkResult::Parent { child } => Ok(child),
+        ForkResult::Child => {
+            let status = if body() { 0 } else { 1 };
+            // SAFETY: leaves without the parent's exit handlers.
+            unsafe { libc::_exit(status) }
+        }
+    }
+}
+
+/// A file of memory that is not in the kernel's direct map.
+pub fn memfd_secret() -> Result<OwnedFd> {
+    // SAFETY: no pointers; on success the descriptor is new and ours.
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, 0) };
+    let fd = Errno::result(fd).context("memfd_secret")?;
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+pub fn swap_on(path: &str) -> Result<()> {
+    let path = CString::new(path)?;
+    // SAFETY: a valid C string.
+    Errno::result(unsafe { libc::swapon(path.as_ptr(), 0) }).context("swapon")?;
+    Ok(())
+}
+
+pub fn swap_off(path: &str) -> Result<()> {
+    let path = CString::new(path)?;
+    // SAFETY: a valid C string.
+    Errno::result(unsafe { libc::swapoff(path.as_ptr()) }).context("swapoff")?;
+    Ok(())
+}
