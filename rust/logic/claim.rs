@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The claim protocol: how an owner and any number of helpers share one batch, lock-free.
+//!
+//! A *lane* is a [`Cursor`] with a table of grains beside it, and it is used again and again.
+//!
+//! | who | calls | when |
+//! |---|---|---|
+//! | owner | [`Cursor::publish`] | the table is written, the batch before is all done |
+//! | anybody | [`Cursor::claim`] | at any time |
+//! | who claimed | [`Cursor::complete`] | its grains are copied and their results written |
+//! | owner | [`Cursor::all_done`] | until it says yes |
+//! | owner | [`Cursor::retire`] | then, before it lets the lane go |
+//!
+//! A claim keeps its batch alive: the owner touches the table only once as many grains are done as
+//! there were. A helper that holds no claim is never waited for. So it may come at any moment,
+//! even while the table is being rewritten, and may then read the cursor and nothing else; what a
+//! claim rests on (generation, next grain, number of grains) is therefore one word. A helper that
+//! read the word of one batch and was delayed into the next fails its compare-exchange, looks
+//! again, and helps that one.
+//!
+//! How the orderings meet: `publish` releases the table to every claim that succeeds, however many
+//! claims came in between, since each continues the release sequence; `complete` releases copies,
+//! results and the claimer's last look at the table to the owner's `all_done`, in the same way.
+//!
+//! Generations wrap after 2^32 batches. That is harmless: a claim uses nothing that was read
+//! before it succeeded.
+
+use super::sync::{const_unless_loom, AtomicU32, AtomicU64};
+
+const NEXT_SHIFT: u32 = 16;
+const GENERATION_SHIFT: u32 = 32;
+
+/// Which batch of a lane.
+///
+/// Whoever holds a claim may keep what it read from the table for its next one of the same
+/// generation, and for no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation(u32);
+
+impl Generation {
+    /// The bare number, for a trace.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// One grain that the bearer, and nobody else, is to copy and then [`Cursor::complete`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the owner waits until a claimed grain is completed"]
+pub struct Claim {
+    /// The batch that the grain belongs to.
+    pub generation: Generation,
+    /// Which grain, below the total that was published.
+    pub index: u16,
+}
+
+/// What the cursor's word says, unpacked: `generation:32 | next:16 | total:16`.
+#[derive(Clone, Copy)]
+struct Word {
+    generation: u32,
+    next: u16,
+    total: u16,
+}
+
+impl Word {
+    fn unpack(word: u64) -> Self {
+        Self {
+            generation: (word >> GENERATION_SHIFT) as u32,
+            next: (word >> NEXT_SHIFT) as u16,
+            total: word as u16,
+        }
+    }
+
+    fn pack(self) -> u64 {
+        u64::from(self.generation) << GENERATION_SHIFT
+            | u64::from(self.next) << NEXT_SHIFT
+            | u64::from(self.total)
+    }
+}
+
+/// Where the claims of a lane are made, and how many grains of its batch are done.
+///
+/// It must outlive every helper that may still look at it: lanes are never freed.
+///
+/// ```
+/// use ferry_logic::claim::Cursor;
+///
+/// static LANE: Cursor = Cursor::new();
+///
+/// assert!(LANE.claim().is_none());
+/// LANE.publish(2);
+/// while let Some(claim) = LANE.claim() {
+///     assert!(claim.index < 2); // copy that grain here
+///     LANE.complete(1);
+/// }
+/// assert!(LANE.all_done());
+/// LANE.retire();
+/// ```
+pub struct Cursor {
+    word: AtomicU64,
+    done: AtomicU32,
+}
+
+impl Cursor {
+    const_unless_loom! {
+        /// A lane at rest: nothing to claim, nothing to wait for.
+        pub fn new() -> Self {
+            Self {
+                word: AtomicU64::new(0),
+                done: AtomicU32::new(0),
+            }
+        }
+    }
+
+    /// Offers `total` grains to everybody. **Owner only**, with the batch before all done.
+    ///
+    /// Everything the owner wrote before, the table above all, is visible to whoever claims.
+    ///
+    /// ```
+    /// # use ferry_logic::claim::Cursor;
+    /// let cursor = Cursor::new();
+    /// let generation = cursor.publish(1);
+    /// assert_eq!(cursor.claim().map(|claim| claim.generation), Some(generation));
+    /// ```
+    pub fn publish(&self, total: u16) -> Generation {
+        let before = Word::unpack(self.word.load_relaxed());
+        debug_assert!(self.done.load_relaxed() >= u32::from(before.total));
+
+        let generation = before.generation.wrapping_add(1);
+        // Relaxed: nobody counts until a claim has acquired the word that is released below.
+        self.done.store_relaxed(0);
+        // Release: pairs with the acquire of `claim`.
+        self.word.store_release(
+            Word {
+                generation,
+                next: 0,
+                total,
+            }
+            .pack(),
+        );
+        Generation(generation)
+    }
+
+    /// Takes the next grain of whatever batch is here now, if it has one left.
+    ///
+    /// For the owner and every helper, at any time. Read nothing of the lane before this succeeds.
+    /// Lock-free: a retry means that another one was given a grain, or a batch was published.
+    ///
+    /// ```
+    /// # use ferry_logic::claim::Cursor;
+    /// let cursor = Cursor::new();
+    /// cursor.publish(1);
+    /// assert_eq!(cursor.claim().map(|claim| claim.index), Some(0));
+    /// assert!(cursor.claim().is_none()); // every grain is taken, though none is done
+    /// ```
+    pub fn claim(&self) -> Option<Claim> {
+        // Relaxed, and so is a failed exchange: a stale word is only a wrong guess.
+        let mut seen = self.word.load_relaxed();
+        loop {
+            let word = Word::unpack(seen);
+            if word.next >= word.total {
+                return None;
+            }
+            let taken = Word {
+                next: word.next + 1,
+                ..word
+            };
+            // Acquire: the table that was published with this word may be read from here on.
+            match self.word.cmpxchg_acquire(seen, taken.pack()) {
+                Ok(_) => {
+                    return Some(Claim {
+                        generation: Generation(word.generation),
+                        index: word.next,
+                    })
+                }
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Counts `grains` claimed grains as done. Once for each claim, by who made it.
+    ///
+    /// The lane may be the next batch's at once: after the last of one's claims is completed,
+    /// nothing of the lane may be touched but through a new [`Cursor::claim`].
+    ///
+    /// ```
+    /// # use ferry_logic::claim::Cursor;
+    /// let cursor = Cursor::new();
+    /// cursor.publish(2);
+    /// let mine = [cursor.claim(), cursor.claim()];
+    /// cursor.complete(mine.iter().flatten().count() as u32);
+    /// assert!(cursor.all_done());
+    /// ```
+    pub fn complete(&self, grains: u32) {
+        // Release: copies, results and the last look at the table come before the count.
+        self.done.fetch_add_release(grains);
+    }
+
+    /// Whether every grain of the batch is done. **Owner only**.
+    ///
+    /// Once it says yes, all that the helpers wrote is visible and the table is the owner's again.
+    ///
+    /// ```
+    /// # use ferry_logic::claim::Cursor;
+    /// let cursor = Cursor::new();
+    /// assert!(cursor.all_done());
+    /// cursor.publish(1);
+    /// assert!(!cursor.all_done());
+    /// ```
+    #[must_use]
+    pub fn all_done(&self) -> bool {
+        // Relaxed: only the owner changes the total, and it reads its own.
+        let total = Word::unpack(self.word.load_relaxed()).total;
+        // Acquire: pairs with the release of every `complete`.
+        self.done.load_acquire() >= u32::from(total)
+    }
+
+    /// Puts the lane at rest. **Owner only**, once [`Cursor::all_done`].
+    ///
+    /// Every grain being done, none is left to claim as it is; this makes the word say so by
+    /// itself, whoever owns the lane next.
+    ///
+    /// ```
+    /// # use ferry_logic::claim::Cursor;
+    /// let cursor = Cursor::new();
+    /// cursor.publish(0);
+    /// cursor.retire();
+    /// assert!(cursor.all_done() && cursor.claim().is_none());
+    /// ```
+    pub fn retire(&self) {
+        let before = Word::unpack(self.word.load_relaxed());
+        debug_assert!(self.done.load_relaxed() >= u32::from(before.total));
+        // Relaxed: nothing is offered, so nobody acquires anything by it.
+        self.word.store_relaxed(
+            Word {
+                next: 0,
+                total: 0,
+                ..before
+            }
+            .pack(),
+        );
+    }
+}
+
+impl Default for Cursor {
+    fn default() -> Self {
+        Self::new()
+    }
+}

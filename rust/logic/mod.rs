@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the copy engine decides, and how its workers share a batch, with no kernel in it.
+//!
+//! - [`claim`]: how the owner of a batch and its helpers take grains of it, lock-free;
+//! - [`batch`]: how a batch of folios is cut into grains, and a grain back into folios;
+//! - [`policy`]: how many helpers a batch deserves, and how large a batch may grow;
+//! - [`sync`]: the one place that knows whose atomics these are.
+//!
+//! The same files are compiled twice: `pub mod logic;` of the kernel crate, and the Cargo crate
+//! `ferry-logic`, where unit tests, proptest and loom reach them. A submodule cannot say
+//! `#![no_std]`, so the host crate is linked with `std`; nothing here names anything but `core`,
+//! which the kernel build, having no `std`, enforces.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
+
+pub mod batch;
+pub mod claim;
+pub mod policy;
+pub mod sync;

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The numbers: when a batch is worth helpers, how many, and how large a batch may grow.
+
+use super::batch::Grains;
+
+/// Pages that a thread must have to itself to be worth waking: 256 KB with pages of 4 KB, some
+/// forty microseconds of copying, several times what a wake-up costs its waker and its target.
+pub const PAGES_PER_THREAD: u32 = 64;
+
+/// Batches smaller than this get no helper, so are best left to the kernel's own serial copy.
+pub const MIN_PARALLEL_PAGES: u32 = 2 * PAGES_PER_THREAD;
+
+/// Pages that cost a batch one unit: those that a folio adds to the time others are unmapped, at
+/// about the price of unmapping and remapping one folio.
+pub const PAGES_PER_UNIT: u32 = 16;
+
+/// How many helpers to wake for a batch of `total_pages`; 0: the caller copies alone.
+///
+/// `limit` counts the caller as well. `idle_cpus` counts CPUs that are idle now and may be used,
+/// not the caller's own: on a busy machine a helper would only wait for the caller to finish.
+///
+/// ```
+/// use ferry_logic::policy::{helpers, MIN_PARALLEL_PAGES};
+///
+/// assert_eq!(helpers(8192, 4, 16), 3); // the limit
+/// assert_eq!(helpers(8192, 32, 1), 1); // the idle CPUs
+/// assert_eq!(helpers(512, 32, 31), 7); // the work there is
+/// assert_eq!(helpers(MIN_PARALLEL_PAGES - 1, 32, 31), 0);
+/// ```
+pub fn helpers(total_pages: u32, limit: u32, idle_cpus: u32) -> u32 {
+    let threads = total_pages / PAGES_PER_THREAD;
+    // One for each grain at the most; whatever the number of threads, there are as many or more.
+    let grains = u32::from(Grains::new(total_pages, 1).count());
+    threads
+        .min(grains)
+        .min(limit)
+        .saturating_sub(1)
+        .min(idle_cpus)
+}
+
+/// What a folio adds to a batch, in units of which the kernel takes 512 to a batch.
+///
+/// A batch stands for a time that its folios are unmapped: each costs a share whatever its size,
+/// and its pages cost copying. In mainline's own unit, pages, one huge folio fills a batch and
+/// there is nothing to overlap; in this one, 512 folios do, or 32 MB, whichever comes first.
+///
+/// ```
+/// use ferry_logic::policy::batch_cost;
+///
+/// assert_eq!(512 / batch_cost(1), 512);
+/// assert_eq!(512 / batch_cost(512), 16);
+/// ```
+pub fn batch_cost(nr_pages: u32) -> u32 {
+    nr_pages.div_ceil(PAGES_PER_UNIT).max(1)
+}

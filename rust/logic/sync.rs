@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The atomics that [`claim`](super::claim) stands on: the kernel's, the host's or loom's.
+//!
+//! The ordering is part of each method's name, so `claim.rs` is one text on every side and no
+//! operation exists that the protocol has not been checked with. Rust's own atomics must not be
+//! used in the kernel, whose memory model is another; the two agree on all that is used here.
+
+#[cfg(CONFIG_FERRY)]
+mod imp {
+    use kernel::sync::atomic::Atomic;
+
+    pub(super) use kernel::{
+        processor::cpu_relax as spin_hint,
+        sync::atomic::{Acquire, Relaxed, Release},
+    };
+
+    pub(super) type RawU32 = Atomic<u32>;
+    pub(super) type RawU64 = Atomic<u64>;
+
+    pub(super) fn cmpxchg_acquire(raw: &RawU64, old: u64, new: u64) -> Result<u64, u64> {
+        raw.cmpxchg(old, new, Acquire)
+    }
+}
+
+#[cfg(not(CONFIG_FERRY))]
+mod imp {
+    #[cfg(not(loom))]
+    pub(super) use core::{
+        hint::spin_loop as spin_hint,
+        sync::atomic::{AtomicU32 as RawU32, AtomicU64 as RawU64},
+    };
+    #[cfg(loom)]
+    pub(super) use loom::{
+        sync::atomic::{AtomicU32 as RawU32, AtomicU64 as RawU64},
+        thread::yield_now as spin_hint,
+    };
+
+    pub(super) use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+    pub(super) fn cmpxchg_acquire(raw: &RawU64, old: u64, new: u64) -> Result<u64, u64> {
+        raw.compare_exchange(old, new, Acquire, Relaxed)
+    }
+}
+
+use imp::{Acquire, RawU32, RawU64, Relaxed, Release};
+
+/// Makes a function `const` wherever the atomics can be made in a constant: all but loom's.
+macro_rules! const_unless_loom {
+    ($(#[$attr:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $body:block) => {
+        #[cfg(not(loom))]
+        $(#[$attr])*
+        $vis const fn $name($($arg: $ty),*) -> $ret $body
+
+        #[cfg(loom)]
+        $(#[$attr])*
+        $vis fn $name($($arg: $ty),*) -> $ret $body
+    };
+}
+pub(crate) use const_unless_loom;
+
+/// Tells the processor that the caller is waiting in a loop for another one.
+///
+/// ```
+/// use ferry_logic::{claim::Cursor, sync::spin_hint};
+///
+/// let cursor = Cursor::new();
+/// while !cursor.all_done() {
+///     spin_hint();
+/// }
+/// ```
+pub fn spin_hint() {
+    imp::spin_hint();
+}
+
+/// A 32-bit counter.
+pub(crate) struct AtomicU32(RawU32);
+
+impl AtomicU32 {
+    const_unless_loom! {
+        pub(crate) fn new(value: u32) -> Self {
+            Self(RawU32::new(value))
+        }
+    }
+
+    pub(crate) fn load_relaxed(&self) -> u32 {
+        self.0.load(Relaxed)
+    }
+
+    pub(crate) fn load_acquire(&self) -> u32 {
+        self.0.load(Acquire)
+    }
+
+    pub(crate) fn store_relaxed(&self, value: u32) {
+        self.0.store(value, Relaxed);
+    }
+
+    pub(crate) fn fetch_add_release(&self, value: u32) -> u32 {
+        self.0.fetch_add(value, Release)
+    }
+}
+
+/// A 64-bit word that changes as a whole.
+pub(crate) struct AtomicU64(RawU64);
+
+impl AtomicU64 {
+    const_unless_loom! {
+        pub(crate) fn new(value: u64) -> Self {
+            Self(RawU64::new(value))
+        }
+    }
+
+    pub(crate) fn load_relaxed(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    pub(crate) fn store_relaxed(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    pub(crate) fn store_release(&self, value: u64) {
+        self.0.store(value, Release);
+    }
+
+    /// Orders what follows after the exchange if it happened; a failed one orders nothing.
+    pub(crate) fn cmpxchg_acquire(&self, old: u64, new: u64) -> Result<u64, u64> {
+        imp::cmpxchg_acquire(&self.0, old, new)
+    }
+}
