@@ -30,7 +30,7 @@ pub const PAGES_PER_UNIT: u32 = 16;
 /// ```
 pub fn helpers(total_pages: u32, limit: u32, idle_cpus: u32) -> u32 {
     let threads = total_pages / PAGES_PER_THREAD;
-    // One for each grain at the most; whatever the number of threads, there are as many or more.
+    // One thread for each grain at the most; cutting for more threads never makes fewer.
     let grains = u32::from(Grains::new(total_pages, 1).count());
     threads
         .min(grains)
