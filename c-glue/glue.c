@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: what Rust cannot reach by itself. Inline functions and macros made
+ * callable, the sysctl table, the tracepoints. Nothing is decided here.
+ */
+#include <linux/cpumask.h>
+#include <linux/ferry.h>
+#include <linux/highmem.h>
+#include <linux/init.h>
+#include <linux/mutex.h>
+#include <linux/sched/isolation.h>
+#include <linux/sysctl.h>
+#include <linux/topology.h>
+#include <linux/vmstat.h>
+#include <linux/workqueue.h>
+
+#define CREATE_TRACE_POINTS
+#include <ferry_trace.h>
+
+DEFINE_STATIC_KEY_FALSE(ferry_copy_key);
+
+void ferry_copy_key_set(bool on)
+{
+	if (on)
+		static_branch_enable(&ferry_copy_key);
+	else
+		static_branch_disable(&ferry_copy_key);
+}
+
+bool ferry_folio_has_movable_ops(const struct folio *folio)
+{
+	return page_has_movable_ops(&folio->page);
+}
+
+bool ferry_folio_test_private(const struct folio *folio)
+{
+	return folio_test_private(folio);
+}
+
+bool ferry_folio_test_anon(const struct folio *folio)
+{
+	return folio_test_anon(folio);
+}
+
+int ferry_folio_ref_count(const struct folio *folio)
+{
+	return folio_ref_count(folio);
+}
+
+unsigned long ferry_folio_nr_pages(const struct folio *folio)
+{
+	return folio_nr_pages(folio);
+}
+
+int ferry_folio_nid(const struct folio *folio)
+{
+	return folio_nid(folio);
+}
+
+void ferry_folio_mark_copied(struct folio *dst)
+{
+	dst->migrate_info |= FERRY_FOLIO_COPIED;
+}
+
+/* As __migrate_folio_extract() does; for tests. */
+bool ferry_folio_take_copied(struct folio *dst)
+{
+	bool copied = dst->migrate_info & FERRY_FOLIO_COPIED;
+
+	dst->migrate_info = 0;
+	return copied;
+}
+
+int ferry_folio_expected_ref_count(const struct folio *folio)
+{
+	return folio_expected_ref_count(folio);
+}
+
+/* Carries what goes with the bytes: MTE tags, KMSAN shadow, poison reports. */
+int ferry_folio_copy_page(struct folio *dst, struct folio *src,
+			  unsigned long page)
+{
+	return copy_mc_highpage(folio_page(dst, page), folio_page(src, page));
+}
+
+struct folio *ferry_folio_alloc(gfp_t gfp, unsigned int order)
+{
+	return folio_alloc(gfp, order);
+}
+
+void ferry_folio_get(struct folio *folio)
+{
+	folio_get(folio);
+}
+
+void ferry_folio_put(struct folio *folio)
+{
+	folio_put(folio);
+}
+
+bool ferry_folio_trylock(struct folio *folio)
+{
+	return folio_trylock(folio);
+}
+
+void *ferry_folio_address(const struct folio *folio)
+{
+	return folio_address(folio);
+}
+
+void ferry_count_vm_events(enum vm_event_item item, unsigned long nr)
+{
+	count_vm_events(item, nr);
+}
+
+void ferry_preempt_disable(void)
+{
+	preempt_disable();
+}
+
+void ferry_preempt_enable(void)
+{
+	preempt_enable();
+}
+
+void ferry_cond_resched(void)
+{
+	cond_resched();
+}
+
+/*
+ * A hint, without locks: the CPU may get busy, or go offline, right after.
+ * queue_work_on() then runs the work there later, or elsewhere.
+ */
+bool ferry_cpu_may_help(int cpu)
+{
+	return cpu_online(cpu) && housekeeping_cpu(cpu, HK_TYPE_DOMAIN) &&
+	       idle_cpu(cpu);
+}
+
+int ferry_cpu_to_node(int cpu)
+{
+	return cpu_to_node(cpu);
+}
+
+struct workqueue_struct *ferry_alloc_workqueue(const char *name,
+					       unsigned int flags)
+{
+	return alloc_workqueue("%s", flags, 0, name);
+}
+
+void ferry_trace_batch(const struct ferry_batch *batch, int reason,
+		       s64 unmapped_ns)
+{
+	trace_ferry_batch(batch, reason, unmapped_ns);
+}
+
+static const int ferry_max_threads = FERRY_MAX_THREADS;
+static int mt_page_copy;
+static int limit_mt_num = FERRY_DEFAULT_THREADS;
+
+/* Writers of both knobs: a value and what follows from it change together. */
+static DEFINE_MUTEX(ferry_sysctl_lock);
+
+static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
+			size_t *lenp, loff_t *ppos)
+{
+	int *knob = table->data;
+	int value, rc;
+	struct ctl_table copy = *table;
+
+	guard(mutex)(&ferry_sysctl_lock);
+
+	value = *knob;
+	copy.data = &value;
+	rc = proc_dointvec_minmax(&copy, write, buffer, lenp, ppos);
+	if (rc || !write)
+		return rc;
+
+	if (knob == &limit_mt_num)
+		ferry_copy_limit(value);
+	else
+		rc = ferry_copy_enable(value);
+	if (!rc)
+		*knob = value;
+	return rc;
+}
+
+static const struct ctl_table ferry_sysctls[] = {
+	{
+		.procname	= "mt_page_copy",
+		.data		= &mt_page_copy,
+		.maxlen		= sizeof(mt_page_copy),
+		.mode		= 0644,
+		.proc_handler	= ferry_sysctl,
+		.extra1		= SYSCTL_ZERO,
+		.extra2		= SYSCTL_ONE,
+	},
+	{
+		.procname	= "limit_mt_num",
+		.data		= &limit_mt_num,
+		.maxlen		= sizeof(limit_mt_num),
+		.mode		= 0644,
+		.proc_handler	= ferry_sysctl,
+		.extra1		= SYSCTL_ONE,
+		.extra2		= (void *)&ferry_max_threads,
+	},
+};
+
+static int __init ferry_init(void)
+{
+	register_sysctl_init("vm", ferry_sysctls);
+	return 0;
+}
+late_initcall(ferry_init);

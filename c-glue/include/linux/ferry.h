@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Ferry: the hooks in mainline functions, and what C and Rust call of each
+ * other.
+ *
+ * A batch is what migrate_pages_batch() unmaps together. All its hooks run in
+ * the context of the migrating task: it may sleep, holds the folio locks of
+ * every pair on the two lists, and nothing else of mm.
+ *
+ * ferry_copy_key is on while vm.mt_page_copy is 1. It may change between any
+ * two hooks of a batch.
+ */
+#ifndef _LINUX_FERRY_H
+#define _LINUX_FERRY_H
+
+#include <linux/buffer_head.h>
+#include <linux/jump_label.h>
+#include <linux/migrate.h>
+#include <linux/mm.h>
+
+#ifdef CONFIG_FERRY
+
+/**
+ * struct ferry_batch - what is known of one batch, on the migrating stack
+ * @start_ns:	when its first folio was about to be unmapped; 0: not Ferry's
+ * @copy_ns:	time spent in ferry_batch_copy()
+ * @folios:	folios copied by the engine
+ * @pages:	base pages in them
+ * @helpers:	helpers asked for
+ * @helped:	base pages copied by helpers
+ */
+struct ferry_batch {
+	s64 start_ns;
+	s64 copy_ns;
+	u32 folios;
+	u32 pages;
+	u32 helpers;
+	u32 helped;
+};
+
+/*
+ * Set in the low bits of dst->migrate_info, beside FOLIO_WAS_MAPPED and
+ * FOLIO_WAS_MLOCKED (struct anon_vma is aligned to 8 bytes on 64-bit): the
+ * content of the source is there already. migrate_folio_move() takes it with
+ * the other two, and does not put it back: a second attempt copies again,
+ * since the source may have been written meanwhile.
+ */
+#define FERRY_FOLIO_COPIED	BIT(2)
+
+/* vm.limit_mt_num: threads that copy a batch, the caller among them */
+#define FERRY_MAX_THREADS	32
+#define FERRY_DEFAULT_THREADS	4
+
+DECLARE_STATIC_KEY_FALSE(ferry_copy_key);
+
+/* rust/hooks.rs */
+void ferry_copy_begin(struct ferry_batch *batch);
+void ferry_copy_batch(struct ferry_batch *batch, struct list_head *dst_folios,
+		      struct list_head *src_folios);
+void ferry_copy_end(struct ferry_batch *batch, int reason);
+unsigned int ferry_copy_cost(unsigned int nr_pages);
+int ferry_copy_enable(bool on);
+void ferry_copy_limit(unsigned int threads);
+
+/* c-glue/glue.c: inline functions and macros, for Rust to call */
+void ferry_copy_key_set(bool on);
+bool ferry_folio_has_movable_ops(const struct folio *folio);
+bool ferry_folio_test_private(const struct folio *folio);
+bool ferry_folio_test_anon(const struct folio *folio);
+int ferry_folio_ref_count(const struct folio *folio);
+int ferry_folio_expected_ref_count(const struct folio *folio);
+unsigned long ferry_folio_nr_pages(const struct folio *folio);
+int ferry_folio_nid(const struct folio *folio);
+void ferry_folio_mark_copied(struct folio *dst);
+bool ferry_folio_take_copied(struct folio *dst);
+int ferry_folio_copy_page(struct folio *dst, struct folio *src,
+			  unsigned long page);
+struct folio *ferry_folio_alloc(gfp_t gfp, unsigned int order);
+void ferry_folio_get(struct folio *folio);
+void ferry_folio_put(struct folio *folio);
+bool ferry_folio_trylock(struct folio *folio);
+void *ferry_folio_address(const struct folio *folio);
+void ferry_count_vm_events(enum vm_event_item item, unsigned long nr);
+void ferry_preempt_disable(void);
+void ferry_preempt_enable(void);
+void ferry_cond_resched(void);
+bool ferry_cpu_may_help(int cpu);
+int ferry_cpu_to_node(int cpu);
+struct workqueue_struct *ferry_alloc_workqueue(const char *name,
+					       unsigned int flags);
+void ferry_trace_batch(const struct ferry_batch *batch, int reason,
+		       s64 unmapped_ns);
+
+/**
+ * ferry_batch_cost() - what a folio adds to a batch of migrate_pages()
+ * @folio: a folio to be migrated, not hugetlb
+ *
+ * The batch ends at NR_MAX_BATCHED_MIGRATION, so that the folios of a batch
+ * are not unmapped for long. Large folios cost less than their pages while the
+ * engine is on: it copies them in less time.
+ */
+static inline unsigned int ferry_batch_cost(const struct folio *folio)
+{
+	if (static_branch_unlikely(&ferry_copy_key))
+		return ferry_copy_cost(folio_nr_pages(folio));
+	return folio_nr_pages(folio);
+}
+
+/** ferry_batch_begin() - before the first folio of a batch is unmapped */
+static inline void ferry_batch_begin(struct ferry_batch *batch)
+{
+	batch->start_ns = 0;
+	batch->folios = 0;
+	if (static_branch_unlikely(&ferry_copy_key))
+		ferry_copy_begin(batch);
+}
+
+/**
+ * ferry_batch_copy() - copy what can be copied of a batch
+ * @batch: the batch
+ * @dst_folios: new folios, locked, seen by nobody else
+ * @src_folios: their sources in the same order, locked and unmapped
+ *
+ * To be called when the TLBs are flushed and before any folio is switched.
+ * Marks each destination whose copy succeeded.
+ */
+static inline void ferry_batch_copy(struct ferry_batch *batch,
+				    struct list_head *dst_folios,
+				    struct list_head *src_folios)
+{
+	if (static_branch_unlikely(&ferry_copy_key) && batch->start_ns)
+		ferry_copy_batch(batch, dst_folios, src_folios);
+}
+
+/** ferry_batch_end() - when every folio of a batch is mapped again */
+static inline void ferry_batch_end(struct ferry_batch *batch, int reason)
+{
+	if (static_branch_unlikely(&ferry_copy_key) && batch->folios)
+		ferry_copy_end(batch, reason);
+}
+
+#else /* !CONFIG_FERRY */
+
+struct ferry_batch { };
+
+#define FERRY_FOLIO_COPIED	0
+
+static inline unsigned int ferry_batch_cost(const struct folio *folio)
+{
+	return folio_nr_pages(folio);
+}
+
+static inline void ferry_batch_begin(struct ferry_batch *batch) { }
+
+static inline void ferry_batch_copy(struct ferry_batch *batch,
+				    struct list_head *dst_folios,
+				    struct list_head *src_folios) { }
+
+static inline void ferry_batch_end(struct ferry_batch *batch, int reason) { }
+
+#endif /* CONFIG_FERRY */
+#endif /* _LINUX_FERRY_H */

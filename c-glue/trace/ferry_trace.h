@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Tracepoints of Ferry, in the group "ferry".
+ */
+#undef TRACE_SYSTEM
+#define TRACE_SYSTEM ferry
+
+#if !defined(_FERRY_TRACE_H) || defined(TRACE_HEADER_MULTI_READ)
+#define _FERRY_TRACE_H
+
+#include <linux/tracepoint.h>
+#include <trace/events/migrate.h>
+
+/*
+ * One batch that the engine copied. unmapped_ns is the time from before the
+ * first unmap to after the last remap: an upper bound for each folio in it.
+ */
+TRACE_EVENT(ferry_batch,
+
+	TP_PROTO(const struct ferry_batch *batch, int reason, s64 unmapped_ns),
+
+	TP_ARGS(batch, reason, unmapped_ns),
+
+	TP_STRUCT__entry(
+		__field(int,	reason)
+		__field(u32,	folios)
+		__field(u32,	pages)
+		__field(u32,	helpers)
+		__field(u32,	helped_pages)
+		__field(s64,	copy_ns)
+		__field(s64,	unmapped_ns)
+	),
+
+	TP_fast_assign(
+		__entry->reason		= reason;
+		__entry->folios		= batch->folios;
+		__entry->pages		= batch->pages;
+		__entry->helpers	= batch->helpers;
+		__entry->helped_pages	= batch->helped;
+		__entry->copy_ns	= batch->copy_ns;
+		__entry->unmapped_ns	= unmapped_ns;
+	),
+
+	TP_printk("reason=%s folios=%u pages=%u helpers=%u helped_pages=%u copy_ns=%lld unmapped_ns=%lld",
+		  __print_symbolic(__entry->reason, MIGRATE_REASON),
+		  __entry->folios, __entry->pages, __entry->helpers,
+		  __entry->helped_pages, __entry->copy_ns,
+		  __entry->unmapped_ns)
+);
+
+#endif /* _FERRY_TRACE_H */
+
+#undef TRACE_INCLUDE_PATH
+#define TRACE_INCLUDE_PATH .
+#undef TRACE_INCLUDE_FILE
+#define TRACE_INCLUDE_FILE ferry_trace
+#include <trace/define_trace.h>

@@ -1,0 +1,9 @@
+use crate::abstractions::clock::now_ns;
+use kernel::prelude::*;
+
+fn example() -> Result {
+    let before = now_ns();
+    assert!(before > 0);
+    assert!(now_ns() >= before);
+    Ok(())
+}

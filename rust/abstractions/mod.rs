@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Safe wrappers over kernel C, the only home of `unsafe` but for the thin [`hooks`](crate::hooks).
+//!
+//! Each could move to `rust/kernel/` as it stands. The examples in the documentation are files of
+//! their own below `examples/`; the KUnit suite `ferry_doctests` runs every one of them.
+
+pub mod board;
+pub mod clock;
+pub mod folio;
+pub mod folio_pair;
+pub mod migrate_batch;
+#[cfg(any(CONFIG_FERRY_KUNIT_TEST, CONFIG_FERRY_COPY_BENCH))]
+pub mod owned_pairs;
+pub mod sched;
+pub mod vm_event;
+pub mod workqueue;

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Folio pairs made up for tests and benchmarks: allocated here, locked, mapped nowhere.
+
+use kernel::{
+    bindings,
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+
+use super::{
+    folio::{
+        Folio,
+        OwnedFolio, //
+    },
+    folio_pair::PairedLists, //
+};
+
+/// Sources filled with a pattern, and empty destinations of the same sizes.
+///
+/// # Invariants
+///
+/// All folios are locked, and on no list outside of [`OwnedPairs::with_lists`].
+///
+/// # Examples
+///
+/// ```ignore
+#[doc = include_str!("examples/owned_pairs.rs")]
+/// ```
+pub struct OwnedPairs(KVec<Pair>);
+
+struct Pair {
+    dst: OwnedFolio,
+    src: OwnedFolio,
+}
+
+impl OwnedPairs {
+    /// Allocates a pair for each order. May sleep.
+    pub fn new(orders: &[u32]) -> Result<Self> {
+        let mut pairs = KVec::with_capacity(orders.len(), GFP_KERNEL)?;
+        for (nr, &order) in orders.iter().enumerate() {
+            let mut src = OwnedFolio::new(order)?;
+            fill(src.bytes_mut(), nr as u64);
+            let dst = OwnedFolio::new(order)?;
+            // INVARIANT: They are locked, and on no list yet.
+            pairs.push(
+                Pair {
+                    dst: lock(dst)?,
+                    src: lock(src)?,
+                },
+                GFP_KERNEL,
+            )?;
+        }
+        Ok(Self(pairs))
+    }
+
+    /// Gives `f` the pairs as page migration has them.
+    pub fn with_lists<R>(&mut self, f: impl FnOnce(PairedLists<'_>) -> R) -> R {
+        let mut dst = bindings::list_head::default();
+        let mut src = bindings::list_head::default();
+        // SAFETY: Both are valid heads, which do not move until the lists are taken apart below.
+        unsafe {
+            bindings::INIT_LIST_HEAD(&raw mut dst);
+            bindings::INIT_LIST_HEAD(&raw mut src);
+        }
+        for pair in self.0.iter() {
+            // SAFETY: By the type invariant they are on no list.
+            unsafe {
+                bindings::list_add_tail(pair.dst.lru(), &raw mut dst);
+                bindings::list_add_tail(pair.src.lru(), &raw mut src);
+            }
+        }
+        // SAFETY: All are locked, mapped nowhere, of equal sizes and in the same order; the
+        // exclusive reference keeps everybody else away.
+        let result = f(unsafe { PairedLists::from_raw(&raw mut dst, &raw mut src) });
+        // INVARIANT: Nobody looks at the links any more, which count for nothing by themselves.
+        result
+    }
+
+    /// Copies every folio as mainline does, one after the other, by this CPU.
+    pub fn copy_serially(&mut self) -> Result {
+        for pair in self.0.iter() {
+            // SAFETY: Both exist, have the same size, and nobody else uses them.
+            let rc = unsafe { bindings::folio_mc_copy(pair.dst.as_raw(), pair.src.as_raw()) };
+            kernel::error::to_result(rc)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the source at `nr` a reference too many, as a pin does, while `f` runs.
+    pub fn with_pinned<R>(&mut self, nr: usize, f: impl FnOnce(&mut Self) -> R) -> R {
+        let pinned = self.0.get(nr).map(|pair| pair.src.another_reference());
+        let result = f(self);
+        drop(pinned);
+        result
+    }
+
+    /// Makes every destination differ from its source.
+    pub fn spoil(&mut self) {
+        for pair in self.0.iter_mut() {
+            pair.dst.bytes_mut().fill(0xff);
+        }
+    }
+
+    /// Whether the destination at `nr` has the content of its source.
+    pub fn equal(&self, nr: usize) -> bool {
+        self.0
+            .get(nr)
+            .is_some_and(|pair| pair.dst.bytes() == pair.src.bytes())
+    }
+
+    /// Whether the destination at `nr` is marked as copied; takes the mark away.
+    pub fn take_mark(&mut self, nr: usize) -> bool {
+        self.0.get_mut(nr).is_some_and(|pair| {
+            // SAFETY: The folio exists, and `migrate_info` is ours.
+            unsafe { bindings::ferry_folio_take_copied(pair.dst.as_raw()) }
+        })
+    }
+
+    /// Whether every destination has the content of its source.
+    pub fn all_equal(&self) -> bool {
+        (0..self.0.len()).all(|nr| self.equal(nr))
+    }
+
+    /// Whether every destination is marked as copied; takes the marks away.
+    pub fn all_marked(&mut self) -> bool {
+        (0..self.0.len()).fold(true, |all, nr| self.take_mark(nr) && all)
+    }
+
+    /// Base pages of all sources.
+    pub fn pages(&self) -> usize {
+        self.0.iter().map(|pair| pair.src.nr_pages()).sum()
+    }
+}
+
+impl Drop for OwnedPairs {
+    fn drop(&mut self) {
+        for pair in self.0.iter() {
+            // SAFETY: By the type invariant they are locked, by `new`.
+            unsafe {
+                bindings::folio_unlock(pair.dst.as_raw());
+                bindings::folio_unlock(pair.src.as_raw());
+            }
+        }
+    }
+}
+
+fn lock(folio: OwnedFolio) -> Result<OwnedFolio> {
+    // SAFETY: The folio exists.
+    if unsafe { bindings::ferry_folio_trylock(folio.as_raw()) } {
+        Ok(folio)
+    } else {
+        Err(EBUSY)
+    }
+}
+
+/// Writes words that differ from page to page, from folio to folio and within a page.
+fn fill(bytes: &mut [u8], seed: u64) {
+    for (nr, word) in bytes.chunks_exact_mut(8).enumerate() {
+        let page = (nr * 8 / PAGE_SIZE) as u64;
+        let value = (seed << 48 | page << 32 | nr as u64) ^ 0x9e37_79b9_7f4a_7c15;
+        word.copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
+impl Folio {
+    /// The link by which it is on a list.
+    fn lru(&self) -> *mut bindings::list_head {
+        // SAFETY: The folio exists, and has its link there.
+        unsafe { self.as_raw().byte_add(super::folio_pair::LRU).cast() }
+    }
+}

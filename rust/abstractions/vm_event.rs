@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Event counters, the rows of `/proc/vmstat`.
+//!
+//! C header: [`include/linux/vmstat.h`](srctree/include/linux/vmstat.h)
+
+use kernel::bindings;
+
+/// A counter that Ferry adds to; the unit is base pages where nothing else is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum VmEvent {
+    /// Batches that the engine copied.
+    Batches = bindings::vm_event_item_FERRY_BATCHES,
+    /// Copied by migrating tasks themselves.
+    PagesCaller = bindings::vm_event_item_FERRY_PAGES_CALLER,
+    /// Copied by their helpers.
+    PagesHelper = bindings::vm_event_item_FERRY_PAGES_HELPER,
+    /// Left to the serial copy: a batch too small to share.
+    SerialSmall = bindings::vm_event_item_FERRY_SERIAL_SMALL,
+    /// Left to the serial copy: all lanes of the engine in use.
+    SerialBusy = bindings::vm_event_item_FERRY_SERIAL_BUSY,
+    /// Left alone: a reference too many, from whoever may write to the folio.
+    RefusedPinned = bindings::vm_event_item_FERRY_REFUSED_PINNED,
+    /// Left alone: private data, such as buffer heads, guards the content.
+    RefusedPrivate = bindings::vm_event_item_FERRY_REFUSED_PRIVATE,
+    /// Left alone: the mapping migrates in a way of its own, or may not be read.
+    RefusedMapping = bindings::vm_event_item_FERRY_REFUSED_MAPPING,
+    /// Left alone: a driver's page, not a folio.
+    RefusedMovableOps = bindings::vm_event_item_FERRY_REFUSED_MOVABLE_OPS,
+    /// Left alone: the lane's table has no room.
+    RefusedFull = bindings::vm_event_item_FERRY_REFUSED_FULL,
+    /// Not copied: the source could not be read.
+    CopyFailed = bindings::vm_event_item_FERRY_COPY_FAILED,
+}
+
+impl VmEvent {
+    /// Adds `nr` on this CPU. For any context but NMI.
+    ///
+    /// # Examples
+    ///
+    /// ```ignore
+    #[doc = include_str!("examples/vm_event.rs")]
+    /// ```
+    pub fn count(self, nr: usize) {
+        if nr > 0 {
+            // SAFETY: Each variant is an item that exists.
+            unsafe { bindings::ferry_count_vm_events(self as u32, nr) };
+        }
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! How fast the engine copies, against `folio_mc_copy()` in a loop: for `./ferry bench copy`.
+//!
+//! A KUnit suite, because a KUnit kernel needs no user space. It checks contents and nothing about
+//! time. Each result is one line of JSON in the kernel log, after `ferry-bench: `.
+
+use kernel::prelude::*;
+
+use crate::{
+    abstractions::{
+        clock::now_ns,
+        owned_pairs::OwnedPairs, //
+    },
+    copy::{
+        copier::CpuCopier,
+        engine::Engine, //
+    },
+};
+
+/// Batches of one size and order, timed one by one.
+struct Case {
+    folio: &'static str,
+    order: u32,
+    count: usize,
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        folio: "4K",
+        order: 0,
+        count: 512,
+    },
+    Case {
+        folio: "64K",
+        order: 4,
+        count: 512,
+    },
+    Case {
+        folio: "2M",
+        order: 9,
+        count: 1,
+    },
+    Case {
+        folio: "2M",
+        order: 9,
+        count: 16,
+    },
+];
+
+/// Timed batches of each configuration.
+const RUNS: usize = 41;
+
+/// Median, least and most of some times.
+fn median_min_max(times: &mut [i64; RUNS]) -> (i64, i64, i64) {
+    times.sort_unstable();
+    (times[RUNS / 2], times[0], times[RUNS - 1])
+}
+
+/// Times `copy` on the pairs, and says so.
+fn measure(
+    case: &Case,
+    config: &str,
+    pairs: &mut OwnedPairs,
+    mut copy: impl FnMut(&mut OwnedPairs) -> Result,
+) -> Result {
+    let mut times = [0; RUNS];
+    for time in times.iter_mut() {
+        let start = now_ns();
+        copy(pairs)?;
+        *time = now_ns() - start;
+    }
+    assert!(pairs.all_equal());
+    pairs.spoil();
+
+    let (median, min, max) = median_min_max(&mut times);
+    pr_info!(
+        "ferry-bench: {{\"bench\": \"copy\", \"folio\": \"{}\", \"count\": {}, \"config\": \"{}\", \
+         \"bytes\": {}, \"median_ns\": {}, \"min_ns\": {}, \"max_ns\": {}, \"runs\": {}}}\n",
+        case.folio,
+        case.count,
+        config,
+        pairs.pages() * kernel::page::PAGE_SIZE,
+        median,
+        min,
+        max,
+        RUNS
+    );
+    Ok(())
+}
+
+#[kunit_tests(ferry_copy_bench)]
+mod suite {
+    use super::*;
+
+    #[test]
+    fn throughput() -> Result {
+        let engine = Engine::new(1, || CpuCopier)?;
+        for case in CASES.iter() {
+            let mut orders = KVec::with_capacity(case.count, GFP_KERNEL)?;
+            orders.resize(case.count, case.order, GFP_KERNEL)?;
+            let mut pairs = OwnedPairs::new(&orders)?;
+
+            measure(case, "serial", &mut pairs, OwnedPairs::copy_serially)?;
+            for (config, limit) in [("ferry-1", 1), ("ferry-2", 2)] {
+                measure(case, config, &mut pairs, |pairs| {
+                    let report = pairs.with_lists(|lists| engine.copy(lists, limit));
+                    assert_eq!(report.folios as usize, case.count);
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+}

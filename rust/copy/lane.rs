@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! A lane: one batch at a time, copied by its owner and by helpers.
+//!
+//! The helpers are work items that exist as long as the lane does. One that starts late finds
+//! nothing left, or helps the batch that is there then; one that never starts is never waited for.
+
+use kernel::{
+    cpu::CpuId,
+    prelude::*,
+    sync::Arc,
+    workqueue::{
+        impl_has_work,
+        new_work,
+        Work,
+        WorkItem, //
+    }, //
+};
+
+use crate::abstractions::{
+    board::{
+        Board,
+        CopySegment, //
+    },
+    vm_event::VmEvent,
+    workqueue::OwnedQueue, //
+};
+
+/// Helpers of a lane: the threads that copy a batch are these and its owner.
+pub const MAX_HELPERS: usize = kernel::bindings::FERRY_MAX_THREADS as usize - 1;
+
+/// Folios of a batch: as many base pages as `migrate_pages()` takes at a time.
+pub const MAX_FOLIOS: usize = 512;
+
+/// What owner and helpers share.
+pub struct Shared<C> {
+    /// Where the batch is posted.
+    pub board: Board,
+    /// How segments are copied.
+    pub copier: C,
+}
+
+/// A lane.
+pub struct Lane<C: CopySegment> {
+    shared: Arc<Shared<C>>,
+    helpers: KVec<Arc<Helper<C>>>,
+}
+
+impl<C: CopySegment> Lane<C> {
+    /// Allocates a lane with all its helpers. May sleep.
+    pub fn new(copier: C) -> Result<Self> {
+        let shared = Arc::new(
+            Shared {
+                board: Board::new(MAX_FOLIOS)?,
+                copier,
+            },
+            GFP_KERNEL,
+        )?;
+        let mut helpers = KVec::with_capacity(MAX_HELPERS, GFP_KERNEL)?;
+        for _ in 0..MAX_HELPERS {
+            helpers.push(Helper::new(shared.clone())?, GFP_KERNEL)?;
+        }
+        Ok(Self { shared, helpers })
+    }
+
+    /// What the lane shares with its helpers.
+    pub fn shared(&self) -> &Shared<C> {
+        &self.shared
+    }
+
+    /// Calls a helper to each CPU; helpers that are still on their way elsewhere stay there.
+    pub fn call(&self, queue: &OwnedQueue, cpus: &[CpuId]) {
+        let mut helpers = self.helpers.iter();
+        for &cpu in cpus {
+            // An item that is enqueued already is given back; the next one may be free.
+            if !helpers.any(|helper| queue.enqueue_on(cpu, helper.clone()).is_ok()) {
+                return;
+            }
+        }
+    }
+}
+
+/// A work item that helps its lane.
+#[pin_data]
+struct Helper<C: CopySegment> {
+    shared: Arc<Shared<C>>,
+    #[pin]
+    work: Work<Helper<C>>,
+}
+
+impl_has_work! {
+    impl{C: CopySegment} HasWork<Self> for Helper<C> { self.work }
+}
+
+impl<C: CopySegment> Helper<C> {
+    fn new(shared: Arc<Shared<C>>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                shared,
+                work <- new_work!("ferry::Helper::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+impl<C: CopySegment> WorkItem for Helper<C> {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let pages = this.shared.board.help(&this.shared.copier);
+        VmEvent::PagesHelper.count(pages as usize);
+    }
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! The engine that copies the folios of a migration batch together.
+//!
+//! - [`engine`]: a pool of lanes; takes a batch, or leaves it to the serial copy;
+//! - [`lane`]: one batch at a time, its owner and its helpers;
+//! - [`eligible`]: which folios may be copied before their mapping is switched;
+//! - [`copier`]: the copy of a segment, by the CPU.
+//!
+//! Contexts: the migrating task's, which may sleep, holds folio locks and may run under memory
+//! pressure. No lock is taken and nothing is allocated for a batch; what the engine needs it
+//! allocates when it is first switched on, and keeps.
+
+pub mod copier;
+pub mod eligible;
+pub mod engine;
+pub mod lane;
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        SetOnce, //
+    }, //
+};
+
+use crate::abstractions::{
+    folio_pair::PairedLists,
+    migrate_batch::{
+        set_copy_key,
+        Report, //
+    }, //
+};
+use copier::CpuCopier;
+use engine::Engine;
+
+/// Lanes of the engine, so batches that can be copied at the same time.
+const NR_LANES: usize = 8;
+
+static ENGINE: SetOnce<Engine<CpuCopier>> = SetOnce::new();
+
+/// `vm.limit_mt_num`: threads that copy a batch, the caller among them.
+static LIMIT: Atomic<u32> = Atomic::new(kernel::bindings::FERRY_DEFAULT_THREADS);
+
+/// Switches the engine on or off. May sleep; one caller at a time.
+///
+/// Fails with `ENOMEM`, and stays off, if the lanes cannot be allocated.
+pub fn enable(on: bool) -> Result {
+    if on && ENGINE.as_ref().is_none() {
+        // Never lost: callers are serialised by the sysctl's lock.
+        ENGINE.populate(Engine::new(NR_LANES, || CpuCopier)?);
+    }
+    set_copy_key(on);
+    Ok(())
+}
+
+/// Sets the number of threads, the caller's included, for batches to come.
+pub fn set_limit(threads: u32) {
+    LIMIT.store(threads, Relaxed);
+}
+
+/// Copies what can be copied of a batch. May sleep.
+pub fn copy_batch(lists: PairedLists<'_>) -> Report {
+    match ENGINE.as_ref() {
+        Some(engine) => engine.copy(lists, LIMIT.load(Relaxed)),
+        None => Report::default(),
+    }
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Ferry: page migration made fast and cheap.
+//!
+//! - [`abstractions`]: safe wrappers over what the kernel has in C; the only home of `unsafe`;
+//! - [`logic`]: pure decisions and protocols, tested on the host as well;
+//! - [`copy`]: the engine that copies the folios of a migration batch together;
+//! - [`hooks`]: every function that C calls.
+//!
+//! C header: [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
+
+#![warn(missing_docs)]
+
+const __LOG_PREFIX: &[u8] = b"ferry\0";
+
+pub mod abstractions;
+pub mod copy;
+pub mod hooks;
+pub mod logic;
+
+#[cfg(CONFIG_FERRY_KUNIT_TEST)]
+mod tests;
+
+#[cfg(CONFIG_FERRY_COPY_BENCH)]
+mod bench;

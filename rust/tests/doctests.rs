@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Runs the examples that the documentation of the abstractions shows.
+
+/// One module for each example, as they define what they like.
+macro_rules! examples {
+    ($($name:ident),* $(,)?) => {
+        $(mod $name {
+            include!(concat!("../abstractions/examples/", stringify!($name), ".rs"));
+
+            pub(super) fn run() -> Result {
+                example()
+            }
+        })*
+    };
+}
+
+examples!(board, clock, folio, owned_pairs, sched, vm_event, workqueue);
+
+#[kernel::prelude::kunit_tests(ferry_doctests)]
+mod suite {
+    use kernel::prelude::*;
+
+    #[test]
+    fn board() -> Result {
+        super::board::run()
+    }
+
+    #[test]
+    fn clock() -> Result {
+        super::clock::run()
+    }
+
+    #[test]
+    fn folio() -> Result {
+        super::folio::run()
+    }
+
+    #[test]
+    fn owned_pairs() -> Result {
+        super::owned_pairs::run()
+    }
+
+    #[test]
+    fn sched() -> Result {
+        super::sched::run()
+    }
+
+    #[test]
+    fn vm_event() -> Result {
+        super::vm_event::run()
+    }
+
+    #[test]
+    fn workqueue() -> Result {
+        super::workqueue::run()
+    }
+}
