@@ -30,7 +30,11 @@ pub fn run(plan: &str, out: &str) -> Result<()> {
         unavailable: Vec::new(),
         vmstat: Vec::new(),
     };
-    let _busy = if plan.busy { Spinners::start()? } else { Spinners::default() };
+    let _busy = if plan.busy {
+        Spinners::start()?
+    } else {
+        Spinners::default()
+    };
     for &cell in &plan.cells {
         match region::anon(cell.folio, cell.count) {
             Ok(map) => measure(&plan, cell, &map, &mut report)?,
@@ -67,7 +71,9 @@ fn measure(plan: &Plan, cell: Cell, map: &Mapping, report: &mut Report) -> Resul
     let mut samples: Vec<Sample> = Vec::new();
     let mut counted: Vec<Counted> = Vec::new();
     for config in &plan.configs {
-        bench.one_run(config, 2, 0).with_context(|| format!("{cell}, {}", config.name))?;
+        bench
+            .one_run(config, 2, 0)
+            .with_context(|| format!("{cell}, {}", config.name))?;
         samples.push(Sample {
             cell,
             config: config.name.clone(),
@@ -105,7 +111,9 @@ fn measure(plan: &Plan, cell: Cell, map: &Mapping, report: &mut Report) -> Resul
         eprintln!("{cell}, {}: {mid:.3} GB/s", sample.config);
     }
     report.samples.extend(samples);
-    report.vmstat.extend(counted.into_iter().filter(|c| !c.rows.is_empty()));
+    report
+        .vmstat
+        .extend(counted.into_iter().filter(|c| !c.rows.is_empty()));
     Ok(())
 }
 
@@ -144,15 +152,9 @@ impl<'a> Bench<'a> {
         median(&times).context("no calls")
     }
 
+    /// Every configuration moves from fresh threads, so that one and several callers start alike.
     fn timed_move(&mut self, callers: usize, dest: i32) -> Result<f64> {
         let nodes = vec![dest; self.addrs.len()];
-        if callers == 1 {
-            let start = Instant::now();
-            let ret = sys::move_pages(0, &self.addrs, &nodes, &mut self.status, MF_MOVE);
-            let took = start.elapsed();
-            ret.zero("move_pages")?;
-            return Ok(took.as_secs_f64());
-        }
         let share = self.addrs.len().div_ceil(callers);
         let shares: Vec<_> = self
             .addrs

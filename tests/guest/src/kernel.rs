@@ -25,14 +25,6 @@ pub fn write(path: impl AsRef<Path>, value: &str) -> Result<()> {
     fs::write(path, value).with_context(|| format!("writing '{value}' to {}", path.display()))
 }
 
-/// The number a file of one number holds.
-pub fn number(path: impl AsRef<Path>) -> Result<u64> {
-    let text = read(&path)?;
-    text.trim()
-        .parse()
-        .with_context(|| format!("{} holds '{}'", path.as_ref().display(), text.trim()))
-}
-
 /// Whether this kernel has Ferry's copy engine.
 pub fn has_engine() -> bool {
     Path::new(SWITCH).exists()
@@ -44,7 +36,9 @@ pub fn set_engine(engine: Engine) -> Result<()> {
             bail!("a vanilla configuration on a kernel that has vm.mt_page_copy")
         }
         Engine::Absent => Ok(()),
-        _ if !has_engine() => bail!("this kernel has no vm.mt_page_copy: not built with CONFIG_FERRY?"),
+        _ if !has_engine() => {
+            bail!("this kernel has no vm.mt_page_copy: not built with CONFIG_FERRY?")
+        }
         Engine::Off => write(SWITCH, "0"),
         Engine::On(threads) => {
             write(THREADS, &threads.to_string())?;
@@ -55,7 +49,12 @@ pub fn set_engine(engine: Engine) -> Result<()> {
 
 /// The engine's rows of `/proc/vmstat`; none on a kernel without it.
 pub fn counters() -> Result<BTreeMap<String, u64>> {
-    Ok(rows(&read("/proc/vmstat")?, "ferry_"))
+    vmstat("ferry_")
+}
+
+/// The rows of `/proc/vmstat` whose names begin with `prefix`.
+pub fn vmstat(prefix: &str) -> Result<BTreeMap<String, u64>> {
+    Ok(rows(&read("/proc/vmstat")?, prefix))
 }
 
 fn rows(text: &str, prefix: &str) -> BTreeMap<String, u64> {
@@ -67,10 +66,18 @@ fn rows(text: &str, prefix: &str) -> BTreeMap<String, u64> {
 }
 
 /// What each row of `after` gained since `before`.
-pub fn gained(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+pub fn gained(
+    before: &BTreeMap<String, u64>,
+    after: &BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
     after
         .iter()
-        .map(|(name, n)| (name.clone(), n.wrapping_sub(before.get(name).copied().unwrap_or(0))))
+        .map(|(name, n)| {
+            (
+                name.clone(),
+                n.wrapping_sub(before.get(name).copied().unwrap_or(0)),
+            )
+        })
         .collect()
 }
 
@@ -141,7 +148,13 @@ pub fn frames(map: &Mapping) -> Result<Vec<u64>> {
     Ok(bytes
         .chunks_exact(8)
         .map(|b| u64::from_ne_bytes(b.try_into().unwrap_or_default()))
-        .map(|entry| if entry & PRESENT != 0 { entry & FRAME } else { 0 })
+        .map(|entry| {
+            if entry & PRESENT != 0 {
+                entry & FRAME
+            } else {
+                0
+            }
+        })
         .collect())
 }
 
@@ -156,7 +169,10 @@ pub fn check_folios(map: &Mapping, size: usize) -> Result<()> {
         let first = frames[0];
         ensure!(first != 0, "folio {folio} is not there");
         ensure!(
-            frames.iter().enumerate().all(|(i, &frame)| frame == first + i as u64),
+            frames
+                .iter()
+                .enumerate()
+                .all(|(i, &frame)| frame == first + i as u64),
             "folio {folio} is in pieces"
         );
         let got = flags.read_at(&mut bytes, first * 8)? / 8;
@@ -213,7 +229,10 @@ fn chosen(text: &str) -> &str {
 /// Lets anonymous memory have folios of 64 KB, on a kernel that knows them.
 pub fn allow_64k() -> Result<Setting> {
     let path = format!("{THP}/hugepages-64kB/enabled");
-    ensure!(Path::new(&path).exists(), "no {path}: this kernel has no 64 KB folios");
+    ensure!(
+        Path::new(&path).exists(),
+        "no {path}: this kernel has no 64 KB folios"
+    );
     Setting::change(&path, "always")
 }
 

@@ -3,6 +3,8 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod cases;
+mod harness;
 mod kernel;
 mod pattern;
 mod plan;
@@ -13,7 +15,7 @@ mod sys;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 #[derive(Parser)]
 #[command(about = "Measures and tests page migration between two memory nodes; run it as root")]
@@ -33,14 +35,66 @@ enum Command {
         #[arg(long)]
         out: String,
     },
+    /// Run the functional tests; the answer is TAP on standard output.
+    Test {
+        /// Only tests whose names contain one of these.
+        filters: Vec<String>,
+        /// Run with the copy engine on or off; without this it is off.
+        #[arg(long)]
+        engine: Option<Switch>,
+        /// Where to write outcomes that must be the same on every kernel, as JSON.
+        #[arg(long)]
+        parity: Option<String>,
+        /// Name the tests and run none.
+        #[arg(long)]
+        list: bool,
+    },
+    /// Run one test in this process.
+    #[command(hide = true)]
+    One {
+        name: String,
+        /// The engine's settings before the tests began.
+        #[arg(long, num_args = 2)]
+        found: Vec<String>,
+    },
     /// Keep one CPU busy.
     #[command(hide = true)]
     Spin { cpu: usize },
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+fn test(options: &harness::Options) -> anyhow::Result<()> {
+    anyhow::ensure!(harness::run(options)?, "some tests failed");
+    Ok(())
+}
+
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Bench { plan, out } => bench::run(&plan, &out),
+        Command::Test {
+            filters,
+            list: true,
+            ..
+        } => {
+            harness::list(&filters);
+            Ok(())
+        }
+        Command::Test {
+            filters,
+            engine,
+            parity,
+            list: false,
+        } => test(&harness::Options {
+            filters,
+            engine: engine == Some(Switch::On),
+            parity,
+        }),
+        Command::One { name, found } => harness::one(&name, &found),
         Command::Spin { cpu } => bench::spin(cpu),
     };
     match done {

@@ -25,23 +25,28 @@ pub fn bytes(first: usize, count: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// The first word that is not what `fill` left: index, found, wanted.
-pub fn mismatch(words: &[AtomicU64], seed: u64) -> Option<(usize, u64, u64)> {
-    words.iter().enumerate().find_map(|(index, slot)| {
-        let (found, wanted) = (slot.load(Relaxed), word(index, seed));
-        (found != wanted).then_some((index, found, wanted))
+/// The first word that is not what `fill` left, where `words` began at index `first`: index, found, wanted.
+fn mismatch(words: &[AtomicU64], first: usize, seed: u64) -> Option<(usize, u64, u64)> {
+    words.iter().enumerate().find_map(|(at, slot)| {
+        let (found, wanted) = (slot.load(Relaxed), word(first + at, seed));
+        (found != wanted).then_some((first + at, found, wanted))
     })
 }
 
-/// As `mismatch`, as an error that says which byte.
-pub fn check(words: &[AtomicU64], seed: u64) -> anyhow::Result<()> {
-    match mismatch(words, seed) {
+/// Whether a part of filled memory, which began at word `first`, is as `fill` left it.
+pub fn check_from(words: &[AtomicU64], first: usize, seed: u64) -> anyhow::Result<()> {
+    match mismatch(words, first, seed) {
         None => Ok(()),
         Some((index, found, wanted)) => anyhow::bail!(
             "contents differ at byte {:#x}: found {found:#018x}, wanted {wanted:#018x}",
             index * 8
         ),
     }
+}
+
+/// Whether filled memory is as `fill` left it.
+pub fn check(words: &[AtomicU64], seed: u64) -> anyhow::Result<()> {
+    check_from(words, 0, seed)
 }
 
 #[cfg(test)]
@@ -65,7 +70,7 @@ mod tests {
         let words = memory(1024);
         fill(&words, 0);
         words[700].fetch_xor(1, Relaxed);
-        assert_eq!(mismatch(&words, 0).map(|m| m.0), Some(700));
+        assert_eq!(mismatch(&words, 0, 0).map(|m| m.0), Some(700));
     }
 
     #[test]
@@ -77,7 +82,7 @@ mod tests {
             words[i].store(b, Relaxed);
             words[512 + i].store(a, Relaxed);
         }
-        assert_eq!(mismatch(&words, 3).map(|m| m.0), Some(0));
+        assert_eq!(mismatch(&words, 0, 3).map(|m| m.0), Some(0));
     }
 
     #[test]

@@ -62,7 +62,10 @@ impl FromStr for Config {
 
     fn from_str(name: &str) -> Result<Self> {
         let (base, callers) = match name.split_once("-user") {
-            Some((base, n)) => (base, n.parse().with_context(|| format!("configuration {name}"))?),
+            Some((base, n)) => (
+                base,
+                n.parse().with_context(|| format!("configuration {name}"))?,
+            ),
             None => (name, 1),
         };
         let engine = match base.strip_prefix("ferry-") {
@@ -71,7 +74,10 @@ impl FromStr for Config {
             Some("off") => Engine::Off,
             Some(n) => Engine::On(n.parse().with_context(|| format!("configuration {name}"))?),
         };
-        ensure!((1..=64).contains(&callers), "configuration {name}: 1 to 64 callers");
+        ensure!(
+            (1..=64).contains(&callers),
+            "configuration {name}: 1 to 64 callers"
+        );
         Ok(Self {
             name: name.to_owned(),
             engine,
@@ -126,7 +132,9 @@ impl Plan {
         ensure!(!plan.configs.is_empty(), "the plan has no configurations");
         for cell in &plan.cells {
             ensure!(
-                cell.count.checked_mul(cell.folio.bytes()).is_some_and(|b| b > 0),
+                cell.count
+                    .checked_mul(cell.folio.bytes())
+                    .is_some_and(|b| b > 0),
                 "the plan has a cell of {cell}"
             );
         }
@@ -192,7 +200,10 @@ mod tests {
         assert_eq!(plan.cells[1].folio, FolioSize::Huge);
         assert_eq!(plan.configs[0].engine, Engine::Off);
         assert_eq!(plan.configs[1].engine, Engine::On(32));
-        assert_eq!((plan.configs[2].engine, plan.configs[2].callers), (Engine::On(2), 2));
+        assert_eq!(
+            (plan.configs[2].engine, plan.configs[2].callers),
+            (Engine::On(2), 2)
+        );
         assert!(plan.busy);
     }
 
@@ -200,7 +211,15 @@ mod tests {
     fn names() {
         let config: Config = "vanilla-user2".parse().unwrap();
         assert_eq!((config.engine, config.callers), (Engine::Absent, 2));
-        for bad in ["", "vanila", "ferry-", "ferry-x", "vanilla-user", "vanilla-user0", "ferry--1"] {
+        for bad in [
+            "",
+            "vanila",
+            "ferry-",
+            "ferry-x",
+            "vanilla-user",
+            "vanilla-user0",
+            "ferry--1",
+        ] {
             assert!(bad.parse::<Config>().is_err(), "{bad}");
         }
     }
@@ -215,7 +234,14 @@ mod tests {
         assert!(plan(r#"{"folio":"4K","count":1}"#, r#""vanilla""#, "1").is_ok());
         assert!(plan(r#"{"folio":"1G","count":1}"#, r#""vanilla""#, "1").is_err());
         assert!(plan(r#"{"folio":"4K","count":0}"#, r#""vanilla""#, "1").is_err());
-        assert!(plan(r#"{"folio":"2M","count":18446744073709551615}"#, r#""vanilla""#, "1").is_err());
+        assert!(
+            plan(
+                r#"{"folio":"2M","count":18446744073709551615}"#,
+                r#""vanilla""#,
+                "1"
+            )
+            .is_err()
+        );
         assert!(plan("", "", "1").is_err());
         assert!(plan("", r#""vanilla""#, "0").is_err());
     }

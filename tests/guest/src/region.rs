@@ -10,7 +10,7 @@ use crate::sys::{self, MF_MOVE, Mapping};
 /// Free memory to leave on each node, for everything else that runs.
 const SPARE: usize = 96 << 20;
 
-/// Anonymous memory of exactly `count` folios of one size, all on node 0.
+/// Anonymous memory of exactly `count` folios of one size, all on node 0, and room for it on node 1.
 pub fn anon(folio: FolioSize, count: usize) -> Result<Mapping> {
     let len = folio.bytes() * count;
     for node in [0, 1] {
@@ -22,8 +22,14 @@ pub fn anon(folio: FolioSize, count: usize) -> Result<Mapping> {
             free >> 20
         );
     }
+    unchecked_anon(folio, count)
+}
+
+/// As `anon`, however little memory the nodes have.
+pub fn unchecked_anon(folio: FolioSize, count: usize) -> Result<Mapping> {
+    let len = folio.bytes() * count;
     let map = Mapping::anon(len, folio.bytes().max(FolioSize::Huge.bytes()))?;
-    sys::mbind(map.addr(), len, Some(0), 0).zero("mbind")?;
+    sys::mbind(map.addr(), len, 0, 0).zero("mbind")?;
     // Held while the memory is touched; folios once made stay as they are.
     let _setting = match folio {
         FolioSize::Small => {

@@ -41,7 +41,10 @@ mod tests {
     fn calls_are_even_and_bounded() {
         for bytes in [4096, 65536, 1 << 20, (4 << 20) - 4096, 4 << 20, 1 << 30] {
             let calls = calls_per_run(bytes);
-            assert!(calls % 2 == 0 && (2..=MAX_CALLS).contains(&calls), "{bytes}");
+            assert!(
+                calls % 2 == 0 && (2..=MAX_CALLS).contains(&calls),
+                "{bytes}"
+            );
         }
         assert_eq!(calls_per_run(4096), MAX_CALLS);
         assert_eq!(calls_per_run(64 << 20), 2);

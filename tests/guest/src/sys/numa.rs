@@ -11,13 +11,12 @@ pub const MF_STRICT: i32 = 1;
 pub const MF_MOVE: i32 = 2;
 pub const MF_MOVE_ALL: i32 = 4;
 
-const MPOL_DEFAULT: i32 = 0;
 const MPOL_BIND: i32 = 2;
 /// Bits in the node masks handed to the kernel; more than any guest has nodes.
 const MASK_BITS: usize = 64;
 
 /// What a system call gave back; `errno` is 0 unless `ret` is -1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ret {
     pub ret: i64,
     pub errno: i32,
@@ -137,43 +136,19 @@ pub fn migrate_pages(pid: i32, from: u64, to: u64) -> Ret {
     })
 }
 
-/// A policy: the node memory is bound to, or the default.
-pub type Bind = Option<u32>;
-
-fn policy(bind: Bind) -> (i32, u64) {
-    match bind {
-        Some(node) => (MPOL_BIND, 1 << node),
-        None => (MPOL_DEFAULT, 0),
-    }
-}
-
-/// Sets the policy of `len` bytes at `addr`, and moves pages there as `flags` says.
-pub fn mbind(addr: usize, len: usize, bind: Bind, flags: i32) -> Ret {
-    let (mode, mask) = policy(bind);
+/// Binds `len` bytes at `addr` to `node`, and moves pages there as `flags` says.
+pub fn mbind(addr: usize, len: usize, node: u32, flags: i32) -> Ret {
+    let mask: u64 = 1 << node;
     // SAFETY: a policy changes where pages lie, not what is in them; the mask is one word.
     Ret::from_raw(unsafe {
         libc::syscall(
             libc::SYS_mbind,
             addr,
             len,
-            mode,
+            MPOL_BIND,
             &raw const mask,
             MASK_BITS + 1,
             flags,
-        )
-    })
-}
-
-/// Sets the policy of the calling thread, which decides where page cache it reads in is put.
-pub fn bind_task(bind: Bind) -> Ret {
-    let (mode, mask) = policy(bind);
-    // SAFETY: as for `mbind`.
-    Ret::from_raw(unsafe {
-        libc::syscall(
-            libc::SYS_set_mempolicy,
-            mode,
-            &raw const mask,
-            MASK_BITS + 1,
         )
     })
 }

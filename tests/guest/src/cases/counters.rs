@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The engine's counters and its tracepoint: they say what really happened.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use super::disk::Tmpfs;
+use super::pinned::Spliced;
+use crate::harness::Case;
+use crate::kernel::{self, SWITCH};
+use crate::plan::{Engine, FolioSize};
+use crate::sys::{self, MF_MOVE};
+use crate::{pattern, region};
+
+const FOLIOS: usize = 32;
+const PER_HUGE: u64 = 512;
+const THREADS: u32 = 4;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("counters/rows", |_| rows()),
+        Case::new("counters/huge-pages", |_| huge_pages()),
+        Case::new("counters/one-thread", |_| one_thread()),
+        Case::new("counters/off", |_| off()),
+        Case::new("counters/small", |_| small()),
+        Case::new("counters/pinned", |_| pinned()),
+        Case::new("counters/tracepoint", |_| tracepoint()),
+    ]
+}
+
+/// What the counters gain while `body` runs.
+fn gains(body: impl FnOnce() -> Result<()>) -> Result<BTreeMap<String, u64>> {
+    let before = kernel::counters()?;
+    body()?;
+    Ok(kernel::gained(&before, &kernel::counters()?))
+}
+
+fn row(rows: &BTreeMap<String, u64>, name: &str) -> Result<u64> {
+    rows.get(name)
+        .copied()
+        .with_context(|| format!("/proc/vmstat has no {name}"))
+}
+
+fn copied(rows: &BTreeMap<String, u64>) -> Result<u64> {
+    Ok(row(rows, "ferry_pages_caller")? + row(rows, "ferry_pages_helper")?)
+}
+
+fn rows() -> Result<()> {
+    let rows = kernel::counters()?;
+    for name in [
+        "ferry_batches",
+        "ferry_pages_caller",
+        "ferry_pages_helper",
+        "ferry_serial_small",
+        "ferry_serial_busy",
+        "ferry_refused_pinned",
+        "ferry_refused_private",
+        "ferry_refused_mapping",
+        "ferry_refused_movable_ops",
+        "ferry_refused_full",
+        "ferry_copy_failed",
+    ] {
+        row(&rows, name)?;
+    }
+    Ok(())
+}
+
+/// Moves 64 MB of huge folios to node 1, and checks them.
+fn move_huge() -> Result<()> {
+    let map = region::anon(FolioSize::Huge, FOLIOS)?;
+    pattern::fill(map.words(), 1);
+    region::move_all(&map.addrs(FolioSize::Huge.bytes()), 1, MF_MOVE)?;
+    pattern::check(map.words(), 1)
+}
+
+fn huge_pages() -> Result<()> {
+    kernel::set_engine(Engine::On(THREADS))?;
+    let rows = gains(move_huge)?;
+    ensure!(row(&rows, "ferry_batches")? > 0, "no batches: {rows:?}");
+    let pages = FOLIOS as u64 * PER_HUGE;
+    ensure!(
+        copied(&rows)? >= pages,
+        "{pages} pages moved, but counted were {rows:?}"
+    );
+    ensure!(
+        row(&rows, "ferry_copy_failed")? == 0,
+        "copies failed: {rows:?}"
+    );
+    Ok(())
+}
+
+/// With a limit of one thread the caller does it all.
+fn one_thread() -> Result<()> {
+    kernel::set_engine(Engine::On(1))?;
+    let rows = gains(move_huge)?;
+    ensure!(
+        row(&rows, "ferry_pages_helper")? == 0,
+        "helpers worked: {rows:?}"
+    );
+    let pages = FOLIOS as u64 * PER_HUGE;
+    ensure!(
+        row(&rows, "ferry_pages_caller")? >= pages,
+        "the caller did not: {rows:?}"
+    );
+    Ok(())
+}
+
+fn off() -> Result<()> {
+    kernel::set_engine(Engine::Off)?;
+    let rows = gains(move_huge)?;
+    ensure!(rows.values().all(|&n| n == 0), "off, but counted: {rows:?}");
+    Ok(())
+}
+
+/// One small page is not worth a batch.
+fn small() -> Result<()> {
+    kernel::set_engine(Engine::On(THREADS))?;
+    let map = region::anon(FolioSize::Small, 1)?;
+    pattern::fill(map.words(), 1);
+    let rows = gains(|| region::move_all(&[map.addr()], 1, MF_MOVE))?;
+    ensure!(
+        row(&rows, "ferry_serial_small")? >= 1,
+        "not counted: {rows:?}"
+    );
+    ensure!(copied(&rows)? == 0, "copied by the engine: {rows:?}");
+    pattern::check(map.words(), 1)
+}
+
+fn pinned() -> Result<()> {
+    kernel::set_engine(Engine::On(THREADS))?;
+    let spliced = Spliced::new(FolioSize::Huge, FOLIOS)?;
+    let addrs = spliced.addrs.clone();
+    let rows = gains(|| {
+        let mut status = vec![77; addrs.len()];
+        sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
+        Ok(())
+    })?;
+    ensure!(
+        row(&rows, "ferry_refused_pinned")? > 0,
+        "no refusal counted: {rows:?}"
+    );
+    spliced.drain()?;
+    Ok(())
+}
+
+/// The tracing directory, mounted where it is not yet.
+fn tracing() -> Result<(PathBuf, Option<Tmpfs>)> {
+    let usual = Path::new("/sys/kernel/tracing");
+    if usual.join("events").exists() {
+        return Ok((usual.to_owned(), None));
+    }
+    let own = Tmpfs::of_type("tracefs")?;
+    Ok((own.dir().to_owned(), Some(own)))
+}
+
+/// The number after `name` in a trace line such as `pages=512 copy_ns=80`.
+fn field(line: &str, name: &str) -> Result<u64> {
+    let words: Vec<&str> = line
+        .split([' ', '=', ':', ','])
+        .filter(|w| !w.is_empty())
+        .collect();
+    let at = words.iter().position(|&w| w == name);
+    at.and_then(|at| words.get(at + 1)?.parse().ok())
+        .with_context(|| format!("no number {name} in '{line}'"))
+}
+
+fn tracepoint() -> Result<()> {
+    kernel::set_engine(Engine::On(THREADS))?;
+    let (dir, _mount) = tracing()?;
+    let enable = dir.join("events/ferry/ferry_batch/enable");
+    kernel::write(&enable, "1")?;
+    fs::write(dir.join("trace"), "").context("clearing the trace")?;
+    move_huge()?;
+    kernel::write(SWITCH, "0")?;
+    kernel::write(&enable, "0")?;
+    let trace = kernel::read(dir.join("trace"))?;
+    let lines: Vec<&str> = trace
+        .lines()
+        .filter(|l| l.contains("ferry_batch:"))
+        .collect();
+    ensure!(!lines.is_empty(), "no ferry_batch in the trace");
+    let mut pages = 0;
+    for line in lines {
+        let get = |name| field(line, name);
+        ensure!(line.contains("reason"), "no reason in '{line}'");
+        ensure!(
+            get("pages")? > 0 && get("folios")? > 0,
+            "an empty batch: '{line}'"
+        );
+        ensure!(
+            get("folios")? <= get("pages")?,
+            "more folios than pages: '{line}'"
+        );
+        ensure!(
+            get("helped_pages")? <= get("pages")?,
+            "too much help: '{line}'"
+        );
+        ensure!(
+            get("helpers")? < u64::from(THREADS),
+            "too many helpers: '{line}'"
+        );
+        ensure!(
+            get("copy_ns")? > 0 && get("unmapped_ns")? >= get("copy_ns")?,
+            "odd times: '{line}'"
+        );
+        pages += get("pages")?;
+    }
+    let wanted = FOLIOS as u64 * PER_HUGE;
+    ensure!(pages >= wanted, "{wanted} pages moved, {pages} traced");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trace_fields() {
+        let line = " x-1 [0] ... 1.0: ferry_batch: reason=syscall folios=1 pages=512, copy_ns: 80";
+        assert_eq!(field(line, "pages").unwrap(), 512);
+        assert_eq!(field(line, "copy_ns").unwrap(), 80);
+        assert!(field(line, "helpers").is_err());
+    }
+}

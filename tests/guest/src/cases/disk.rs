@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+//! File systems made for a test inside the guest: a tmpfs of its own, and an ext4 in a file there.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use crate::harness::skip;
+
+/// A tmpfs mounted on a new directory.
+pub struct Tmpfs {
+    dir: PathBuf,
+}
+
+impl Tmpfs {
+    pub fn new() -> Result<Self> {
+        Self::of_type("tmpfs")
+    }
+
+    /// A new directory with a file system that needs no device on it.
+    pub fn of_type(kind: &str) -> Result<Self> {
+        let dir = nix::unistd::mkdtemp("/run/ferry-guest-XXXXXX").context("mkdtemp")?;
+        mount(
+            Some("none"),
+            &dir,
+            Some(kind),
+            MsFlags::empty(),
+            None::<&str>,
+        )
+        .with_context(|| format!("mounting {kind}"))?;
+        Ok(Self { dir })
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn create(&self, name: &str) -> Result<File> {
+        create(&self.dir.join(name))
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        // The guest is thrown away after the tests; what cannot be undone stays.
+        let _ = umount2(&self.dir, MntFlags::MNT_DETACH);
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+fn create(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .with_context(|| format!("creating {}", path.display()))
+}
+
+fn output(program: &str, args: &[&str]) -> Result<String> {
+    let out = match Command::new(program).args(args).output() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(skip(format!("no {program} in the guest")));
+        }
+        out => out.with_context(|| program.to_owned())?,
+    };
+    let said = String::from_utf8_lossy(&out.stderr);
+    ensure!(
+        out.status.success(),
+        "{program} {}: {}",
+        args.join(" "),
+        said.trim()
+    );
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
+/// A block device whose contents are a file on a tmpfs.
+pub struct Loop {
+    pub device: String,
+    _tmpfs: Tmpfs,
+}
+
+impl Loop {
+    pub fn new(len: u64) -> Result<Self> {
+        let tmpfs = Tmpfs::new()?;
+        let image = tmpfs.dir().join("image");
+        create(&image)?.set_len(len)?;
+        let image = image.to_str().context("odd path")?;
+        let device = output("losetup", &["--find", "--show", image])?;
+        Ok(Self {
+            device,
+            _tmpfs: tmpfs,
+        })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = output("losetup", &["--detach", &self.device]);
+    }
+}
+
+/// An ext4 with blocks of 4 KB: its page cache carries buffer heads.
+pub struct Ext4 {
+    dir: PathBuf,
+    _device: Loop,
+}
+
+impl Ext4 {
+    pub fn new() -> Result<Self> {
+        let device = Loop::new(64 << 20)?;
+        output("mkfs.ext4", &["-q", "-b", "4096", &device.device])?;
+        let dir = nix::unistd::mkdtemp("/run/ferry-guest-XXXXXX").context("mkdtemp")?;
+        let flags = MsFlags::MS_NOATIME;
+        mount(
+            Some(device.device.as_str()),
+            &dir,
+            Some("ext4"),
+            flags,
+            None::<&str>,
+        )
+        .context("mounting ext4")?;
+        Ok(Self {
+            dir,
+            _device: device,
+        })
+    }
+
+    pub fn create(&self, name: &str) -> Result<File> {
+        create(&self.dir.join(name))
+    }
+
+    /// Opens a file for reads that go past the page cache.
+    pub fn open_direct(&self, name: &str) -> Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(self.dir.join(name))
+            .context("opening with O_DIRECT")
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        let _ = umount2(&self.dir, MntFlags::empty());
+        let _ = fs::remove_dir(&self.dir);
+    }
+}

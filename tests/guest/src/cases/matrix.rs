@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Every kind of memory by every call that moves it, to the other node and back.
+
+use anyhow::{Context, Result, ensure};
+
+use super::kinds::{KINDS, Make, Mem};
+use crate::harness::{Case, Log};
+use crate::region::{check_on, check_status};
+use crate::sys::{self, MF_MOVE_ALL, MF_STRICT, Ret};
+
+type Call = fn(&Mem, i32, &mut Log) -> Result<()>;
+
+const CALLS: &[(&str, Call)] = &[
+    ("move_pages", move_pages),
+    ("migrate_pages", migrate_pages),
+    ("mbind", mbind),
+];
+
+pub fn cases() -> Vec<Case> {
+    let pairs = KINDS
+        .iter()
+        .flat_map(|kind| CALLS.iter().map(move |call| (kind, call)));
+    pairs
+        .map(|(&(kind, make), &(name, call))| {
+            Case::new(format!("{kind}/{name}"), move |log| {
+                there_and_back(make, call, log)
+            })
+        })
+        .collect()
+}
+
+fn there_and_back(make: Make, call: Call, log: &mut Log) -> Result<()> {
+    let mem = make()?;
+    if mem.movable {
+        // New memory may be anywhere; the moves that count start from node 0.
+        let (_, ret) = move_to(&mem, 0);
+        ret.zero("the first move to node 0")?;
+        check_on(&mem.addrs, 0).context("after the first move")?;
+    }
+    for node in [1, 0, 1, 0] {
+        call(&mem, node, log).with_context(|| format!("to node {node}"))?;
+        mem.check()
+            .with_context(|| format!("after the move to node {node}"))?;
+    }
+    Ok(())
+}
+
+fn move_to(mem: &Mem, node: i32) -> (Vec<i32>, Ret) {
+    let mut status = vec![i32::MIN; mem.addrs.len()];
+    let nodes = vec![node; mem.addrs.len()];
+    let ret = sys::move_pages(0, &mem.addrs, &nodes, &mut status, mem.flags);
+    (status, ret)
+}
+
+fn where_is(mem: &Mem) -> Result<Vec<i32>> {
+    let mut status = vec![i32::MIN; mem.addrs.len()];
+    sys::query_nodes(0, &mem.addrs, &mut status).zero("query")?;
+    Ok(status)
+}
+
+fn move_pages(mem: &Mem, node: i32, log: &mut Log) -> Result<()> {
+    let call = format!("move_pages to {node}");
+    let before = where_is(mem)?;
+    let (status, ret) = move_to(mem, node);
+    if !mem.movable {
+        log.note(call, ret, &status);
+        ensure!(
+            where_is(mem)? == before,
+            "memory that cannot move has moved"
+        );
+        return Ok(());
+    }
+    ret.zero("move_pages")?;
+    if mem.exact {
+        log.note(call, ret, &status);
+        check_status(&status, node)?;
+    }
+    check_on(&mem.addrs, node)
+}
+
+/// Moves the whole process; how many of its other pages stay differs from run to run.
+fn migrate_pages(mem: &Mem, node: i32, log: &mut Log) -> Result<()> {
+    let before = where_is(mem)?;
+    let ret = sys::migrate_pages(0, 1 << (1 - node), 1 << node);
+    ensure!(ret.ret >= 0, "migrate_pages: errno {}", ret.errno);
+    let after = where_is(mem)?;
+    if !mem.movable {
+        ensure!(after == before, "memory that cannot move has moved");
+        return Ok(());
+    }
+    log.note(
+        format!("nodes after migrate_pages to {node}"),
+        Ret::default(),
+        &after,
+    );
+    check_status(&after, node)
+}
+
+fn mbind(mem: &Mem, node: i32, log: &mut Log) -> Result<()> {
+    let flags = mem.flags | MF_STRICT;
+    let ret = sys::mbind(mem.map.addr(), mem.map.len(), node as u32, flags);
+    log.note(format!("mbind to {node}"), ret, &[]);
+    if !mem.movable {
+        return Ok(());
+    }
+    if ret.ret != 0 && mem.flags != MF_MOVE_ALL {
+        ret.zero("mbind")?;
+    }
+    check_on(&mem.addrs, node)
+}

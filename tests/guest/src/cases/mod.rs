@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The functional tests, by theme.
+
+mod counters;
+mod disk;
+mod errors;
+mod kinds;
+mod matrix;
+mod pinned;
+mod policy;
+mod races;
+mod sysctl;
+mod system;
+
+use crate::harness::Case;
+use crate::kernel;
+
+/// Every test that applies to this kernel: without the engine, there is nothing of it to test.
+pub fn all() -> Vec<Case> {
+    let mut all = matrix::cases();
+    all.extend(races::cases());
+    all.extend(pinned::cases());
+    all.extend(errors::cases());
+    all.extend(policy::cases());
+    all.extend(system::cases());
+    if kernel::has_engine() {
+        all.extend(sysctl::cases());
+        all.extend(counters::cases());
+    }
+    all
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Pinned pages: whoever holds the pin reads or writes the page itself, so it must not move.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::unistd::pipe;
+
+use super::disk::Ext4;
+use crate::harness::Case;
+use crate::plan::FolioSize;
+use crate::sys::{self, MF_MOVE, Mapping, PAGE, Uring};
+use crate::{pattern, region};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("pinned/vmsplice-4k", |_| vmsplice(FolioSize::Small, 16)),
+        Case::new("pinned/vmsplice-2m", |_| vmsplice(FolioSize::Huge, 4)),
+        Case::new("pinned/io_uring-4k", |_| io_uring(FolioSize::Small, 16)),
+        Case::new("pinned/io_uring-2m", |_| io_uring(FolioSize::Huge, 2)),
+        Case::new("pinned/direct-io-4k", |_| direct_io(FolioSize::Small, 512)),
+        Case::new("pinned/direct-io-2m", |_| direct_io(FolioSize::Huge, 2)),
+    ]
+}
+
+/// Tries to move; where the pages are afterwards.
+fn try_move(addrs: &[usize], node: i32) -> Result<Vec<i32>> {
+    let mut status = vec![77; addrs.len()];
+    sys::move_pages(0, addrs, &vec![node; addrs.len()], &mut status, MF_MOVE);
+    sys::query_nodes(0, addrs, &mut status).zero("query")?;
+    Ok(status)
+}
+
+/// Memory whose every second folio has its first page in a pipe.
+pub struct Spliced {
+    pub map: Mapping,
+    pub addrs: Vec<usize>,
+    pipe: File,
+    step: usize,
+}
+
+impl Spliced {
+    pub fn new(folio: FolioSize, count: usize) -> Result<Self> {
+        let map = region::anon(folio, count)?;
+        pattern::fill(map.words(), 1);
+        let (read_end, write_end) = pipe()?;
+        fcntl(&write_end, FcntlArg::F_SETPIPE_SZ(1 << 20)).context("a larger pipe")?;
+        let step = folio.bytes();
+        for at in (0..map.len()).step_by(2 * step) {
+            let got = map.splice_into(at, PAGE, &write_end)?;
+            ensure!(got == PAGE, "vmsplice took {got} bytes");
+        }
+        Ok(Self {
+            addrs: map.addrs(step),
+            map,
+            pipe: File::from(read_end),
+            step,
+        })
+    }
+
+    /// Checks that the pipe has the very pages: it shows what is written to the memory now.
+    pub fn drain(mut self) -> Result<(Mapping, Vec<usize>)> {
+        pattern::fill(self.map.words(), 2);
+        for at in (0..self.map.len()).step_by(2 * self.step) {
+            let mut bytes = vec![0; PAGE];
+            self.pipe.read_exact(&mut bytes)?;
+            ensure!(
+                bytes == pattern::bytes(at / 8, PAGE / 8, 2),
+                "the pipe holds another page than the one mapped at {at:#x}"
+            );
+        }
+        pattern::check(self.map.words(), 2)?;
+        Ok((self.map, self.addrs))
+    }
+}
+
+fn vmsplice(folio: FolioSize, count: usize) -> Result<()> {
+    let spliced = Spliced::new(folio, count)?;
+    for _ in 0..3 {
+        let place = try_move(&spliced.addrs, 1)?;
+        let stayed = place.iter().step_by(2).all(|&node| node == 0);
+        ensure!(stayed, "a pinned page has moved: {place:?}");
+        let others = place.iter().skip(1).step_by(2).all(|&node| node == 1);
+        ensure!(
+            others,
+            "a page beside a pinned one has not moved: {place:?}"
+        );
+        pattern::check(spliced.map.words(), 1)?;
+    }
+    let (map, addrs) = spliced.drain()?;
+    region::move_all(&addrs, 1, MF_MOVE).context("once unpinned")?;
+    pattern::check(map.words(), 2)
+}
+
+fn io_uring(folio: FolioSize, count: usize) -> Result<()> {
+    let map = region::anon(folio, count)?;
+    pattern::fill(map.words(), 1);
+    let addrs = map.addrs(folio.bytes());
+    let ring = Uring::pin(&map)?;
+    let mut before = vec![77; addrs.len()];
+    sys::query_nodes(0, &addrs, &mut before).zero("query")?;
+    let other = 1 - before[0];
+    for _ in 0..3 {
+        let after = try_move(&addrs, other)?;
+        ensure!(
+            after == before,
+            "pinned pages were at {before:?} and went to {after:?}"
+        );
+        pattern::check(map.words(), 1)?;
+    }
+    drop(ring);
+    // The kernel takes rings down, and lets go of their pages, after close(2) has returned.
+    let mut moved = region::move_all(&addrs, other, MF_MOVE);
+    for _ in 0..100 {
+        if moved.is_ok() {
+            break;
+        }
+        sleep(Duration::from_millis(50));
+        moved = region::move_all(&addrs, other, MF_MOVE);
+    }
+    moved.context("once unpinned")?;
+    pattern::check(map.words(), 1)
+}
+
+/// Reads from the disk land in the right pages although those are about to move.
+fn direct_io(folio: FolioSize, count: usize) -> Result<()> {
+    let disk = Ext4::new()?;
+    let map = region::anon(folio, count)?;
+    let len = map.len();
+    let files: Vec<File> = (0..2)
+        .map(|seed| {
+            let name = format!("file{seed}");
+            let file = disk.create(&name)?;
+            file.write_all_at(&pattern::bytes(0, len / 8, seed), 0)?;
+            file.sync_all()?;
+            disk.open_direct(&name)
+        })
+        .collect::<Result<_>>()?;
+    let addrs = map.addrs(folio.bytes());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mover = scope.spawn(|| {
+            let (mut node, mut moved) = (0, 0);
+            while !stop.load(Relaxed) {
+                node = 1 - node;
+                moved += try_move(&addrs, node)?
+                    .iter()
+                    .filter(|&&n| n == node)
+                    .count();
+            }
+            anyhow::Ok(moved)
+        });
+        let read = (0..40u64).try_for_each(|round| {
+            let seed = round % 2;
+            let mut at = 0;
+            while at < len {
+                at += map.read_at(at, (len - at).min(256 << 10), &files[seed as usize], at)?;
+            }
+            pattern::check(map.words(), seed).with_context(|| format!("after read {round}"))
+        });
+        stop.store(true, Relaxed);
+        let moved = mover.join().ok().context("the mover panicked")??;
+        read?;
+        ensure!(moved > 0, "nothing ever moved");
+        Ok(())
+    })
+}

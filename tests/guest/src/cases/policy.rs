@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Who may move what: other processes, shared pages, unprivileged users, cpusets.
+
+use std::os::fd::AsRawFd;
+
+use anyhow::{Context, Result, ensure};
+use libc::{EACCES, EPERM};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{Pid, Uid, pipe, read, setuid, write};
+
+use super::disk::Tmpfs;
+use crate::harness::{Case, Log};
+use crate::kernel;
+use crate::plan::FolioSize;
+use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, Ret, fork_child};
+use crate::{pattern, region};
+
+const PAGES: usize = 64;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("policy/another-process", another_process),
+        Case::new("policy/shared-after-fork", shared_after_fork),
+        Case::new("policy/unprivileged", unprivileged),
+        Case::new("policy/cpuset", cpuset),
+    ]
+}
+
+fn small_pages() -> Result<Mapping> {
+    let map = region::anon(FolioSize::Small, PAGES)?;
+    pattern::fill(map.words(), 1);
+    Ok(map)
+}
+
+/// A forked child that runs `ready`, then waits to be told to run `done`, whose answer is its exit.
+struct Partner {
+    pid: Pid,
+    go: std::os::fd::OwnedFd,
+}
+
+impl Partner {
+    fn new(ready: impl FnOnce(), done: impl FnOnce() -> bool) -> Result<Self> {
+        let (child_says, say) = pipe()?;
+        let (hear, go) = pipe()?;
+        let pid = fork_child(|| {
+            ready();
+            let mut byte = [0];
+            write(&say, &byte).is_ok() && read(&hear, &mut byte).is_ok() && done()
+        })?;
+        drop(say);
+        ensure!(
+            read(&child_says, &mut [0])? == 1,
+            "the child did not get ready"
+        );
+        Ok(Self { pid, go })
+    }
+
+    fn finish(self) -> Result<()> {
+        ensure!(
+            self.go.as_raw_fd() >= 0 && write(&self.go, &[1])? == 1,
+            "the child is gone"
+        );
+        match waitpid(self.pid, None)? {
+            WaitStatus::Exited(_, 0) => Ok(()),
+            other => anyhow::bail!("the child found its memory changed: {other:?}"),
+        }
+    }
+}
+
+fn statuses(pid: i32, addrs: &[usize], node: i32, flags: i32) -> (Ret, Vec<i32>) {
+    let mut status = vec![77; addrs.len()];
+    let ret = sys::move_pages(pid, addrs, &vec![node; addrs.len()], &mut status, flags);
+    (ret, status)
+}
+
+fn another_process(log: &mut Log) -> Result<()> {
+    let map = small_pages()?;
+    let addrs = map.addrs(PAGE);
+    let partner = Partner::new(
+        || pattern::fill(map.words(), 2),
+        || pattern::check(map.words(), 2).is_ok(),
+    )?;
+    let pid = partner.pid.as_raw();
+    for node in [1, 0, 1] {
+        let (ret, status) = statuses(pid, &addrs, node, MF_MOVE);
+        log.note(format!("another's pages to {node}"), ret, &status);
+        ret.zero("move_pages")?;
+        region::check_status(&status, node)?;
+    }
+    // Ours, at the same addresses, have stayed.
+    region::check_on(&addrs, 0)?;
+    let ret = sys::migrate_pages(pid, 2, 1);
+    ensure!(
+        ret.ret >= 0,
+        "migrate_pages of another: errno {}",
+        ret.errno
+    );
+    let mut status = vec![77; addrs.len()];
+    sys::query_nodes(pid, &addrs, &mut status).zero("query")?;
+    log.note(
+        "another's pages after migrate_pages",
+        Ret::default(),
+        &status,
+    );
+    region::check_status(&status, 0)?;
+    partner.finish()?;
+    pattern::check(map.words(), 1)
+}
+
+fn shared_after_fork(log: &mut Log) -> Result<()> {
+    let map = small_pages()?;
+    let addrs = map.addrs(PAGE);
+    let partner = Partner::new(|| (), || pattern::check(map.words(), 1).is_ok())?;
+    let (ret, status) = statuses(0, &addrs, 1, MF_MOVE);
+    log.note("shared pages", ret, &status);
+    ret.zero("move_pages")?;
+    region::check_status(&status, -EACCES)?;
+    for node in [1, 0] {
+        let (ret, status) = statuses(0, &addrs, node, MF_MOVE_ALL);
+        log.note(format!("all shared pages to {node}"), ret, &status);
+        ret.zero("move_pages")?;
+        region::check_status(&status, node)?;
+        pattern::check(map.words(), 1)?;
+    }
+    partner.finish()
+}
+
+fn unprivileged(log: &mut Log) -> Result<()> {
+    let map = small_pages()?;
+    let addrs = map.addrs(PAGE);
+    let partner = Partner::new(|| (), || true)?;
+    let root = partner.pid.as_raw();
+    setuid(Uid::from_raw(65534)).context("setuid")?;
+    let refused = Ret {
+        ret: -1,
+        errno: EPERM,
+    };
+    let mut expect = |name: &str, ret: Ret| {
+        log.note(name, ret, &[]);
+        ensure!(ret == refused, "{name}: got {ret:?}, wanted EPERM");
+        Ok(())
+    };
+    expect("move_pages of root's", statuses(root, &addrs, 1, MF_MOVE).0)?;
+    expect("move_pages, all", statuses(0, &addrs, 1, MF_MOVE_ALL).0)?;
+    expect(
+        "query of root's",
+        sys::query_nodes(root, &addrs, &mut [0; PAGES]),
+    )?;
+    expect("migrate_pages of root's", sys::migrate_pages(root, 1, 2))?;
+    expect(
+        "mbind, all",
+        sys::mbind(map.addr(), map.len(), 1, MF_MOVE_ALL),
+    )?;
+    // Shared with the partner still, so not even its own.
+    let (ret, status) = statuses(0, &addrs, 1, MF_MOVE);
+    log.note("shared pages", ret, &status);
+    region::check_status(&status, -EACCES)?;
+    pattern::fill(map.words(), 3);
+    let (ret, status) = statuses(0, &addrs, 1, MF_MOVE);
+    log.note("its own pages", ret, &status);
+    ret.zero("move_pages")?;
+    region::check_status(&status, 1)?;
+    pattern::check(map.words(), 3)?;
+    partner.finish()
+}
+
+/// A process confined to node 0 may not move pages to node 1.
+fn cpuset(log: &mut Log) -> Result<()> {
+    let root = Tmpfs::of_type("cgroup2")?;
+    kernel::write(root.dir().join("cgroup.subtree_control"), "+cpuset")?;
+    let group = root
+        .dir()
+        .join(format!("ferry-guest-{}", std::process::id()));
+    std::fs::create_dir(&group).context("making a cgroup")?;
+    kernel::write(group.join("cpuset.mems"), "0")?;
+    let map = small_pages()?;
+    let addrs = map.addrs(PAGE);
+    let partner = Partner::new(
+        || pattern::fill(map.words(), 2),
+        || pattern::check(map.words(), 2).is_ok(),
+    )?;
+    let pid = partner.pid.as_raw();
+    kernel::write(group.join("cgroup.procs"), &pid.to_string())?;
+    let (ret, status) = statuses(pid, &addrs, 1, MF_MOVE);
+    log.note("to a node outside the cpuset", ret, &status);
+    let refused = Ret {
+        ret: -1,
+        errno: EACCES,
+    };
+    ensure!(ret == refused, "got {ret:?}, wanted EACCES");
+    let mut place = vec![77; addrs.len()];
+    sys::query_nodes(pid, &addrs, &mut place).zero("query")?;
+    region::check_status(&place, 0)?;
+    kernel::write(group.join("cpuset.mems"), "1")?;
+    // The kernel itself migrates the pages of a group to the nodes it now has, in its own time.
+    let mut left = 100;
+    while left > 0 && region::check_status(&place, 1).is_err() {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        sys::query_nodes(pid, &addrs, &mut place).zero("query")?;
+        left -= 1;
+    }
+    region::check_status(&place, 1).context("after the cpuset moved to node 1")?;
+    partner.finish()?;
+    let gone = kill(Pid::from_raw(pid), None::<Signal>).is_err();
+    ensure!(gone, "the child is still there");
+    std::fs::remove_dir(&group).context("removing the cgroup")
+}

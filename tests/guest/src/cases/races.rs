@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Memory that is written, forked, unmapped and thrown away while it moves: the contents are always right.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::wait::{WaitStatus, waitpid};
+
+use crate::harness::Case;
+use crate::plan::FolioSize;
+use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, fork_child};
+use crate::{pattern, region};
+
+const HUGE: usize = 2 << 20;
+const ROUNDS: i32 = 60;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("races/written-4k", |_| written(FolioSize::Small, 1024)),
+        Case::new("races/written-2m", |_| written(FolioSize::Huge, 8)),
+        Case::new("races/forked-4k", |_| forked(FolioSize::Small, 512)),
+        Case::new("races/forked-2m", |_| forked(FolioSize::Huge, 4)),
+        Case::new("races/unmapped", |_| unmapped()),
+        Case::new("races/thrown-away", |_| thrown_away()),
+        Case::new("races/split", |_| split()),
+        Case::new("races/many-threads", |_| many_threads()),
+        Case::new("races/many-processes", |_| many_processes()),
+    ]
+}
+
+/// Moves to and fro, whatever each call says; how many pages ended where they should.
+fn shuttle(addrs: &[usize], flags: i32, rounds: i32) -> usize {
+    let mut moved = 0;
+    let mut status = vec![i32::MIN; addrs.len()];
+    for round in 0..rounds {
+        let node = (round + 1) % 2;
+        status.fill(i32::MIN);
+        sys::move_pages(0, addrs, &vec![node; addrs.len()], &mut status, flags);
+        moved += status.iter().filter(|&&s| s == node).count();
+    }
+    moved
+}
+
+/// Runs `body` in a loop on `threads` threads while the pages at `addrs` are shuttled.
+fn against<T: Send>(
+    addrs: &[usize],
+    threads: usize,
+    body: impl Fn(usize, &AtomicBool) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let stop = AtomicBool::new(false);
+    let start = Barrier::new(threads + 1);
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads)
+            .map(|me| {
+                let (stop, start, body) = (&stop, &start, &body);
+                scope.spawn(move || {
+                    start.wait();
+                    body(me, stop)
+                })
+            })
+            .collect();
+        start.wait();
+        let moved = shuttle(addrs, MF_MOVE, ROUNDS);
+        stop.store(true, Relaxed);
+        let results: Result<Vec<T>> = handles
+            .into_iter()
+            .map(|h| h.join().ok().context("a thread panicked")?)
+            .collect();
+        let results = results?;
+        ensure!(moved > 0, "nothing ever moved");
+        Ok(results)
+    })
+}
+
+/// Every word is a counter with one writer, which knows what it wrote last.
+fn written(folio: FolioSize, count: usize) -> Result<()> {
+    const WRITERS: usize = 2;
+    let map = region::anon(folio, count)?;
+    pattern::fill(map.words(), 1);
+    let words = map.words();
+    let writer = |me: usize, stop: &AtomicBool| {
+        let mut shadow: Vec<u64> = (me..words.len())
+            .step_by(WRITERS)
+            .map(|i| pattern::word(i, 1))
+            .collect();
+        // An odd stride visits every word, and neighbours in different pages.
+        let (mut at, mut writes) = (me, 0u64);
+        while !stop.load(Relaxed) || writes == 0 {
+            for _ in 0..1024 {
+                at = (at + 521) % shadow.len();
+                let word = &words[at * WRITERS + me];
+                let found = word.load(Relaxed);
+                ensure!(
+                    found == shadow[at],
+                    "word {at}: {found:#x}, but {:#x} was written",
+                    shadow[at]
+                );
+                shadow[at] = found.wrapping_add(1);
+                word.store(shadow[at], Relaxed);
+                writes += 1;
+            }
+        }
+        Ok((shadow, writes))
+    };
+    let results = against(&map.addrs(folio.bytes()), WRITERS, writer)?;
+    for (me, (shadow, writes)) in results.iter().enumerate() {
+        ensure!(*writes > 0, "writer {me} wrote nothing");
+        for (i, &wanted) in shadow.iter().enumerate() {
+            let found = words[i * WRITERS + me].load(Relaxed);
+            ensure!(
+                found == wanted,
+                "in the end word {i} of writer {me} is {found:#x}, not {wanted:#x}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Children write their copies while the parent moves what they share.
+fn forked(folio: FolioSize, count: usize) -> Result<()> {
+    let map = region::anon(folio, count)?;
+    pattern::fill(map.words(), 1);
+    let addrs = map.addrs(folio.bytes());
+    let mut moved = 0;
+    for seed in 2..8 {
+        let child = fork_child(|| {
+            if pattern::check(map.words(), 1).is_err() {
+                return false;
+            }
+            for page in map.words().chunks(PAGE / 8).step_by(2) {
+                pattern::fill(page, seed);
+            }
+            let mut pages = map.words().chunks(PAGE / 8).enumerate();
+            pages.all(|(i, page)| match i % 2 {
+                0 => pattern::check(page, seed).is_ok(),
+                _ => pattern::check_from(page, i * PAGE / 8, 1).is_ok(),
+            })
+        })?;
+        moved += shuttle(&addrs, MF_MOVE_ALL, 8);
+        let status = waitpid(child, None)?;
+        ensure!(
+            matches!(status, WaitStatus::Exited(_, 0)),
+            "the child saw wrong contents: {status:?}"
+        );
+        pattern::check(map.words(), 1).context("in the parent")?;
+    }
+    ensure!(moved > 0, "nothing ever moved");
+    Ok(())
+}
+
+/// One thread moves whatever is mapped now, another maps, fills, remaps and unmaps.
+fn unmapped() -> Result<()> {
+    const LEN: usize = 2 * HUGE;
+    let (current, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let mover = scope.spawn(|| {
+            let mut moved = 0;
+            while !stop.load(Relaxed) {
+                let at = current.load(Relaxed);
+                let addrs: Vec<usize> = (at..at + LEN).step_by(PAGE).collect();
+                moved += shuttle(&addrs, MF_MOVE, 2);
+            }
+            moved
+        });
+        let result = (0..24).try_for_each(|round| {
+            let map = Mapping::anon(LEN, HUGE)?;
+            if round % 2 == 0 {
+                map.advise(0, LEN, libc::MADV_HUGEPAGE)?;
+            }
+            current.store(map.addr(), Relaxed);
+            pattern::fill(map.words(), round);
+            let map = map.remap()?;
+            current.store(map.addr(), Relaxed);
+            pattern::check(map.words(), round).context("after mremap")?;
+            std::thread::yield_now();
+            pattern::check(map.words(), round).context("before munmap")
+        });
+        stop.store(true, Relaxed);
+        let moved = mover.join().ok().context("the mover panicked")?;
+        result?;
+        ensure!(moved > 0, "nothing ever moved");
+        Ok(())
+    })
+}
+
+/// MADV_DONTNEED on every second page: those are whole or zero, the others stay whole.
+fn thrown_away() -> Result<()> {
+    const PAGES: usize = 1024;
+    let map = region::anon(FolioSize::Small, PAGES)?;
+    pattern::fill(map.words(), 1);
+    let page = |i: usize| &map.words()[i * PAGE / 8..][..PAGE / 8];
+    let whole = |i: usize| pattern::check_from(page(i), i * PAGE / 8, 1).is_ok();
+    let zero = |i: usize| page(i).iter().all(|w| w.load(Relaxed) == 0);
+    let discard = |_: usize, stop: &AtomicBool| {
+        let mut at = 1;
+        while !stop.load(Relaxed) {
+            map.advise(at * PAGE, PAGE, libc::MADV_DONTNEED)?;
+            ensure!(zero(at), "page {at} has contents after MADV_DONTNEED");
+            for (j, word) in page(at).iter().enumerate() {
+                word.store(pattern::word(at * PAGE / 8 + j, 1), Relaxed);
+            }
+            ensure!(whole(at), "page {at} lost what was just written");
+            at = (at + 2) % PAGES;
+        }
+        Ok(())
+    };
+    against(&map.addrs(PAGE), 1, discard)?;
+    pattern::check(map.words(), 1)
+}
+
+/// Huge folios that are split under the move by partial protection and discarding.
+fn split() -> Result<()> {
+    for round in 0..4 {
+        let map = region::anon(FolioSize::Huge, 4)?;
+        pattern::fill(map.words(), round);
+        let half = |i: usize| i * HUGE + HUGE / 2;
+        let splitter = |_: usize, _: &AtomicBool| {
+            for i in 0..4 {
+                map.protect(half(i), PAGE, libc::PROT_READ)?;
+                map.advise(half(i) + PAGE, PAGE, libc::MADV_DONTNEED)?;
+            }
+            Ok(())
+        };
+        against(&map.addrs(HUGE), 1, splitter)?;
+        for i in 0..4 {
+            map.protect(half(i), PAGE, libc::PROT_READ | libc::PROT_WRITE)?;
+            let at = (half(i) + PAGE) / 8;
+            for (j, word) in map.words()[at..at + PAGE / 8].iter().enumerate() {
+                ensure!(word.load(Relaxed) == 0, "a discarded page came back");
+                word.store(pattern::word(at + j, round), Relaxed);
+            }
+        }
+        pattern::check(map.words(), round)?;
+    }
+    Ok(())
+}
+
+fn many_threads() -> Result<()> {
+    let small = region::anon(FolioSize::Small, 1024)?;
+    let huge = region::anon(FolioSize::Huge, 8)?;
+    pattern::fill(small.words(), 1);
+    pattern::fill(huge.words(), 2);
+    let mut addrs = small.addrs(PAGE);
+    addrs.extend(huge.addrs(HUGE));
+    against(&addrs, 4, |_, _| {
+        ensure!(shuttle(&addrs, MF_MOVE, 20) > 0, "nothing ever moved");
+        Ok(())
+    })?;
+    pattern::check(small.words(), 1)?;
+    pattern::check(huge.words(), 2)
+}
+
+/// Four processes, each with memory of its own and all with one mapping in common.
+fn many_processes() -> Result<()> {
+    let shared = Mapping::anon_flags(128 * PAGE, libc::MAP_SHARED)?;
+    pattern::fill(shared.words(), 9);
+    let work = |seed: u64| -> Result<()> {
+        let own = region::anon(FolioSize::Small, 512)?;
+        let huge = region::anon(FolioSize::Huge, 4)?;
+        for round in 0..10 {
+            pattern::fill(own.words(), seed + round);
+            pattern::fill(huge.words(), seed + round);
+            let mut addrs = own.addrs(PAGE);
+            addrs.extend(huge.addrs(HUGE));
+            addrs.extend(shared.addrs(PAGE));
+            ensure!(shuttle(&addrs, MF_MOVE_ALL, 3) > 0, "nothing ever moved");
+            pattern::check(own.words(), seed + round)?;
+            pattern::check(huge.words(), seed + round)?;
+            pattern::check(shared.words(), 9)?;
+        }
+        Ok(())
+    };
+    let children: Vec<_> = (0..4)
+        .map(|i| {
+            fork_child(|| match work(100 * (i + 1)) {
+                Ok(()) => true,
+                Err(e) => {
+                    eprintln!("# process {i}: {e:#}");
+                    false
+                }
+            })
+        })
+        .collect::<Result<_>>()?;
+    for child in children {
+        let status = waitpid(child, None)?;
+        ensure!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
+    }
+    pattern::check(shared.words(), 9)
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The rest of the kernel that migrates pages, and what may change under a migration: compaction, memory
+//! and processors going away.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::harness::{Case, skip};
+use crate::kernel;
+use crate::plan::FolioSize;
+use crate::sys::{self, MF_MOVE, Mapping, PAGE};
+use crate::{pattern, region};
+
+const MEMORY: &str = "/sys/devices/system/memory";
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("system/compaction", |_| compaction()).limit(120),
+        Case::new("system/memory-offline", |_| memory_offline()).limit(180),
+        Case::new("system/cpu-hotplug", |_| cpu_hotplug()).limit(120),
+    ]
+}
+
+/// Checks every page that has not been given back.
+fn check_kept(map: &Mapping, gone: impl Fn(usize) -> bool, seed: u64) -> Result<()> {
+    let pages = map.words().chunks(PAGE / 8).enumerate();
+    pages
+        .filter(|(i, _)| !gone(*i))
+        .try_for_each(|(i, page)| pattern::check_from(page, i * PAGE / 8, seed))
+}
+
+fn compaction() -> Result<()> {
+    const LEN: usize = 256 << 20;
+    const SUCCESS: &str = "pgmigrate_success";
+    let migrated = || {
+        kernel::vmstat(SUCCESS)?
+            .get(SUCCESS)
+            .copied()
+            .context("no counter")
+    };
+    // Holes everywhere, so that there is something to compact.
+    let gone = |page: usize| page % 4 != 0;
+    let map = region::anon(FolioSize::Small, LEN / PAGE)?;
+    pattern::fill(map.words(), 1);
+    for page in (0..LEN / PAGE).filter(|&page| gone(page)) {
+        map.advise(page * PAGE, PAGE, libc::MADV_DONTNEED)?;
+    }
+    let kept: Vec<usize> = map.addrs(4 * PAGE);
+    let before = migrated()?;
+    kernel::write("/proc/sys/vm/compact_memory", "1")?;
+    ensure!(migrated()? > before, "compaction migrated nothing");
+    check_kept(&map, gone, 1)?;
+    // Again while the same pages are moved by their owner.
+    let stop = AtomicBool::new(false);
+    let runs = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let compactor = scope.spawn(|| {
+            while !stop.load(Relaxed) || runs.load(Relaxed) == 0 {
+                kernel::write("/proc/sys/vm/compact_memory", "1")?;
+                runs.fetch_add(1, Relaxed);
+            }
+            anyhow::Ok(())
+        });
+        for round in 0..6 {
+            let mut status = vec![77; kept.len()];
+            let nodes = vec![(round + 1) % 2; kept.len()];
+            sys::move_pages(0, &kept, &nodes, &mut status, MF_MOVE);
+        }
+        stop.store(true, Relaxed);
+        compactor.join().ok().context("the compactor panicked")?
+    })?;
+    check_kept(&map, gone, 1)
+}
+
+/// The number of the memory block each page of `map` is in, with the count of pages there.
+fn blocks_of(map: &Mapping) -> Result<BTreeMap<u64, usize>> {
+    let text = kernel::read(format!("{MEMORY}/block_size_bytes"))?;
+    let size = u64::from_str_radix(text.trim(), 16).context("odd block size")?;
+    let mut blocks = BTreeMap::new();
+    for frame in kernel::frames(map)? {
+        *blocks.entry(frame * PAGE as u64 / size).or_default() += 1;
+    }
+    Ok(blocks)
+}
+
+/// Takes a block of memory of node 1 away while it holds our pages, and brings it back.
+fn memory_offline() -> Result<()> {
+    if !Path::new(MEMORY).exists() {
+        return Err(skip("the kernel was built without memory hotplug"));
+    }
+    let small = region::anon(FolioSize::Small, (192 << 20) / PAGE)?;
+    let huge = region::anon(FolioSize::Huge, 32)?;
+    pattern::fill(small.words(), 1);
+    pattern::fill(huge.words(), 2);
+    region::move_map(&small, 1)?;
+    region::move_all(&huge.addrs(FolioSize::Huge.bytes()), 1, MF_MOVE)?;
+    let check = || {
+        pattern::check(small.words(), 1)?;
+        pattern::check(huge.words(), 2)
+    };
+    let mut candidates = blocks_of(&small)?;
+    for (block, pages) in blocks_of(&huge)? {
+        *candidates.entry(block).or_default() += pages;
+    }
+    let mut refusals = Vec::new();
+    let mut taken = 0;
+    for (&block, &pages) in candidates.iter().filter(|&(_, &pages)| pages >= 256) {
+        let state = format!("{MEMORY}/memory{block}/state");
+        if let Err(e) = fs::write(&state, "offline") {
+            refusals.push(format!("block {block} with {pages} of our pages: {e}"));
+            check().context("after a refused offline")?;
+            continue;
+        }
+        check().with_context(|| format!("after block {block} went offline"))?;
+        let still =
+            blocks_of(&small)?.contains_key(&block) || blocks_of(&huge)?.contains_key(&block);
+        kernel::write(&state, "online")?;
+        ensure!(!still, "our pages are in block {block}, which is offline");
+        check().with_context(|| format!("after block {block} came back"))?;
+        taken += 1;
+        if taken == 2 {
+            break;
+        }
+    }
+    ensure!(
+        taken > 0,
+        "no block of memory could be taken away: {}",
+        refusals.join(", ")
+    );
+    Ok(())
+}
+
+fn cpu_hotplug() -> Result<()> {
+    let path = "/sys/devices/system/cpu/cpu1/online";
+    if !Path::new(path).exists() {
+        return Err(skip("CPU 1 is not there or cannot be taken away"));
+    }
+    let small = region::anon(FolioSize::Small, 2048)?;
+    let huge = region::anon(FolioSize::Huge, 16)?;
+    pattern::fill(small.words(), 1);
+    pattern::fill(huge.words(), 2);
+    let mut addrs = small.addrs(PAGE);
+    addrs.extend(huge.addrs(FolioSize::Huge.bytes()));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let plugger = scope.spawn(|| {
+            let result = (0..10).try_for_each(|_| {
+                kernel::write(path, "0")?;
+                std::thread::yield_now();
+                kernel::write(path, "1")
+            });
+            done.store(true, Relaxed);
+            result
+        });
+        let mut rounds = 0;
+        let moved = loop {
+            rounds += 1;
+            let result = region::move_all(&addrs, rounds % 2, MF_MOVE)
+                .and_then(|()| pattern::check(small.words(), 1))
+                .and_then(|()| pattern::check(huge.words(), 2));
+            if result.is_err() || done.load(Relaxed) {
+                break result;
+            }
+        };
+        plugger.join().ok().context("the plugger panicked")??;
+        moved
+    })
+}

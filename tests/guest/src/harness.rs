@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Runs the tests, each in a process of its own with a time limit, and prints TAP.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::{self, SWITCH, THREADS};
+use crate::plan::Engine;
+use crate::{cases, sys};
+
+/// Threads the engine may use while the tests run: more than small guests have CPUs.
+const TEST_THREADS: u32 = 4;
+
+/// One system call whose outcome every kernel must repeat.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Entry {
+    pub call: String,
+    #[serde(flatten)]
+    pub ret: sys::Ret,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub status: Vec<i32>,
+}
+
+/// What a test is given, and where it notes outcomes to compare between kernels.
+#[derive(Default)]
+pub struct Log {
+    /// The engine's settings as they were before anybody touched them.
+    pub found: Option<(String, String)>,
+    entries: Vec<Entry>,
+}
+
+impl Log {
+    pub fn note(&mut self, call: impl Into<String>, ret: sys::Ret, status: &[i32]) {
+        self.entries.push(Entry {
+            call: call.into(),
+            ret,
+            status: status.to_vec(),
+        });
+    }
+}
+
+/// The error of a test that cannot be had on this machine.
+#[derive(Debug)]
+struct Skip(String);
+
+impl std::fmt::Display for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
+pub fn skip(why: impl Into<String>) -> anyhow::Error {
+    Skip(why.into()).into()
+}
+
+type Body = Box<dyn Fn(&mut Log) -> Result<()>>;
+
+pub struct Case {
+    pub name: String,
+    /// Seconds after which the test is killed and has failed.
+    pub limit: u32,
+    run: Body,
+}
+
+impl Case {
+    pub fn new(name: impl Into<String>, run: impl Fn(&mut Log) -> Result<()> + 'static) -> Self {
+        Self {
+            name: name.into(),
+            limit: 60,
+            run: Box::new(run),
+        }
+    }
+
+    pub fn limit(self, limit: u32) -> Self {
+        Self { limit, ..self }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum Verdict {
+    Passed(Vec<Entry>),
+    Skipped(String),
+    Failed(String),
+}
+
+pub struct Options {
+    pub filters: Vec<String>,
+    /// Whether the copy engine is on.
+    pub engine: bool,
+    pub parity: Option<String>,
+}
+
+fn selected(filters: &[String]) -> Vec<Case> {
+    let mut all = cases::all();
+    all.retain(|case| filters.is_empty() || filters.iter().any(|f| case.name.contains(f.as_str())));
+    all
+}
+
+pub fn list(filters: &[String]) {
+    for case in selected(filters) {
+        println!("{}", case.name);
+    }
+}
+
+/// Runs the tests; whether all passed.
+pub fn run(options: &Options) -> Result<bool> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "the tests need root: run them in the guest"
+    );
+    kernel::need_two_nodes()?;
+    let cases = selected(&options.filters);
+    ensure!(
+        !cases.is_empty(),
+        "no test has a name like that; --list shows them"
+    );
+    let found = found_settings()?;
+    if options.engine && found.is_none() {
+        bail!("--engine on, but this kernel has no vm.mt_page_copy");
+    }
+    println!("TAP version 14\n1..{}", cases.len());
+    let mut parity = BTreeMap::new();
+    let mut failed = 0;
+    for (i, case) in cases.iter().enumerate() {
+        if found.is_some() {
+            kernel::set_engine(Engine::On(TEST_THREADS))?;
+            kernel::write(SWITCH, if options.engine { "1" } else { "0" })?;
+        }
+        let start = Instant::now();
+        let verdict =
+            run_child(case, found.as_ref()).unwrap_or_else(|e| Verdict::Failed(format!("{e:#}")));
+        let (number, name) = (i + 1, &case.name);
+        match verdict {
+            Verdict::Passed(entries) => {
+                println!("ok {number} - {name}");
+                if !entries.is_empty() {
+                    parity.insert(name.clone(), entries);
+                }
+            }
+            Verdict::Skipped(why) => println!("ok {number} - {name} # SKIP {}", one_line(&why)),
+            Verdict::Failed(why) => {
+                failed += 1;
+                println!("not ok {number} - {name} # {}", one_line(&why));
+            }
+        }
+        eprintln!("# {name}: {:.1} s", start.elapsed().as_secs_f64());
+    }
+    if let Some((switch, threads)) = found {
+        kernel::write(SWITCH, &switch)?;
+        kernel::write(THREADS, &threads)?;
+    }
+    if let Some(path) = &options.parity {
+        kernel::write(path, &(serde_json::to_string_pretty(&parity)? + "\n"))?;
+    }
+    Ok(failed == 0)
+}
+
+fn found_settings() -> Result<Option<(String, String)>> {
+    if !kernel::has_engine() {
+        return Ok(None);
+    }
+    let value = |path| kernel::read(path).map(|text| text.trim().to_owned());
+    Ok(Some((value(SWITCH)?, value(THREADS)?)))
+}
+
+fn one_line(text: &str) -> String {
+    text.replace('\n', "; ")
+}
+
+/// Runs one test by calling this program again: it starts with one thread, and its death harms nobody.
+fn run_child(case: &Case, found: Option<&(String, String)>) -> Result<Verdict> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["one", &case.name]).process_group(0);
+    if let Some((switch, threads)) = found {
+        command.args(["--found", switch, threads]);
+    }
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting the test")?;
+    let mut answer = String::new();
+    let read = child
+        .stdout
+        .take()
+        .context("no pipe")?
+        .read_to_string(&mut answer);
+    let status = child.wait()?;
+    // Whatever the test started and left; usually nothing, so no error.
+    let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
+    read.context("reading the test's answer")?;
+    match status.signal().map(Signal::try_from) {
+        Some(Ok(Signal::SIGALRM)) => bail!("not done after {} s", case.limit),
+        Some(Ok(signal)) => bail!("killed by {signal}"),
+        _ => serde_json::from_str(&answer).with_context(|| format!("ended with {status}")),
+    }
+}
+
+/// The other side of `run_child`.
+pub fn one(name: &str, found: &[String]) -> Result<()> {
+    let case = cases::all()
+        .into_iter()
+        .find(|case| case.name == name)
+        .with_context(|| format!("no test '{name}'"))?;
+    nix::unistd::alarm::set(case.limit);
+    let mut log = Log::default();
+    if let [switch, threads] = found {
+        log.found = Some((switch.clone(), threads.clone()));
+    }
+    let verdict = match (case.run)(&mut log) {
+        Ok(()) => Verdict::Passed(log.entries),
+        Err(e) => match e.downcast_ref::<Skip>() {
+            Some(skip) => Verdict::Skipped(skip.0.clone()),
+            None => Verdict::Failed(format!("{e:#}")),
+        },
+    };
+    println!("{}", serde_json::to_string(&verdict)?);
+    Ok(())
+}
