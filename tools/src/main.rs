@@ -1,2 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0
-fn main() {}
+//! `ferry`: builds, boots, tests and measures Ferry; puts it into a kernel tree.
+
+mod apply;
+mod bench;
+mod cache;
+mod chart;
+mod cli;
+mod context;
+mod elf;
+mod guest;
+mod kernel;
+mod ktap;
+mod memcpy;
+mod overlay;
+mod patches;
+mod requirements;
+mod results;
+mod run;
+mod series;
+mod shell;
+mod source;
+mod step;
+mod suites;
+mod table;
+mod toolchain;
+mod tree;
+mod uml;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    match cli.execute() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("ferry: {error:#}");
+            if step::was_interrupted(&error) {
+                ExitCode::from(130)
+            } else {
+                ExitCode::from(2)
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The benchmarks: what is measured where, and what becomes of the samples.
+
+use crate::{
+    chart,
+    cli::{Folio, MovePagesArgs, OutputArgs},
+    context::Context,
+    guest::{self, Guest, Shape},
+    kernel::{self, Built, Variant},
+    memcpy, requirements,
+    results::{Figure, Machine, Pool, Report, Unavailable},
+    table, uml,
+};
+use anyhow::{bail, Context as _, Result};
+use serde::Deserialize;
+use serde_json::{json, Value};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+const VANILLA: [&str; 2] = ["vanilla", "vanilla-user2"];
+const FERRY: [&str; 5] = ["ferry-off", "ferry-1", "ferry-2", "ferry-4", "ferry-32"];
+const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
+const SIZES: [Folio; 3] = [Folio::K4, Folio::K64, Folio::M2];
+/// Memory of a node, and what one case may take of it.
+const NODE_GIB: u32 = 2;
+const LARGEST_CASE: u64 = 1 << 30;
+const BOOT_LIMIT: Duration = Duration::from_secs(3600);
+
+/// What `move_pages` measures, beside the configurations.
+pub struct Plan {
+    pub cells: Vec<(Folio, u32)>,
+    pub boots: u32,
+    pub runs: u32,
+    pub busy: bool,
+}
+
+impl Plan {
+    pub fn new(sizes: &[Folio], counts: &[u32], boots: u32, runs: u32, busy: bool) -> Self {
+        let cells = sizes
+            .iter()
+            .flat_map(|&size| counts.iter().map(move |&count| (size, count)))
+            .filter(|(size, count)| {
+                crate::results::folio_bytes(size.name()) * u64::from(*count) <= LARGEST_CASE
+            })
+            .collect();
+        Plan {
+            cells,
+            boots,
+            runs,
+            busy,
+        }
+    }
+
+    fn bench(&self) -> &'static str {
+        if self.busy {
+            "move_pages_busy"
+        } else {
+            "move_pages"
+        }
+    }
+
+    fn for_guest(&self, kernel: &str, configs: &[&str]) -> Value {
+        let cells: Vec<Value> = self
+            .cells
+            .iter()
+            .map(|(size, count)| json!({"folio": size.name(), "count": count}))
+            .collect();
+        json!({
+            "kernel": kernel,
+            "cells": cells,
+            "configs": configs,
+            "runs": self.runs,
+            "busy": self.busy,
+        })
+    }
+}
+
+pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
+    let sizes = if args.only.is_empty() {
+        &SIZES[..]
+    } else {
+        &args.only
+    };
+    let counts = if args.counts.is_empty() {
+        &COUNTS[..]
+    } else {
+        &args.counts
+    };
+    let plan = Plan::new(sizes, counts, args.boots, args.runs, args.busy);
+    let report = measure(context, &plan)?;
+    println!("{}", table::render(&report.results, "vanilla"));
+    println!("{}", requirements::summary(&report.results));
+    save(
+        &report,
+        "move_pages()",
+        args.output.json.as_deref(),
+        args.output.svg.as_deref(),
+    )
+}
+
+pub fn save(report: &Report, title: &str, json: Option<&Path>, svg: Option<&Path>) -> Result<()> {
+    if let Some(path) = json {
+        let text = serde_json::to_string_pretty(report)? + "\n";
+        crate::cache::write_atomic(&std::path::absolute(path)?, text.as_bytes())?;
+        println!("figures: {}", path.display());
+    }
+    if let Some(path) = svg {
+        chart::draw(&report.results, title, &std::path::absolute(path)?)?;
+        println!("chart:   {}", path.display());
+    }
+    Ok(())
+}
+
+/// The guest program's answer.
+#[derive(Deserialize)]
+struct Answer {
+    machine: Value,
+    samples: Vec<Sample>,
+    unavailable: Vec<Unavailable>,
+}
+
+#[derive(Deserialize)]
+struct Sample {
+    folio: String,
+    count: u32,
+    config: String,
+    gbps: Vec<f64>,
+}
+
+/// Boots the two kernels in turns, so that drift of the machine hits both alike.
+pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
+    if plan.cells.is_empty() {
+        bail!("nothing to measure: no case fits into {NODE_GIB} GiB of a node");
+    }
+    let program = guest::program(context)?;
+    let vanilla = kernel::build(context, Variant::Vanilla)?;
+    let ferry = kernel::build(context, Variant::Ferry)?;
+    let mut pool = Pool::default();
+    let mut machine = None;
+    let mut unavailable: Vec<Unavailable> = Vec::new();
+    for boot in 1..=plan.boots {
+        for (name, kernel, configs) in [
+            ("vanilla", &vanilla, &VANILLA[..]),
+            ("ferry", &ferry, &FERRY[..]),
+        ] {
+            let label = format!("{} {name} {boot} of {}", plan.bench(), plan.boots);
+            let asked = plan.for_guest(name, configs);
+            let answer = one_boot(context, kernel, &program, &label, &asked)?;
+            for sample in &answer.samples {
+                pool.add(&sample.folio, sample.count, &sample.config, &sample.gbps);
+            }
+            for cell in answer.unavailable {
+                let known = |u: &Unavailable| u.folio == cell.folio && u.count == cell.count;
+                if !unavailable.iter().any(known) {
+                    unavailable.push(cell);
+                }
+            }
+            machine = Some(answer.machine);
+        }
+    }
+    for cell in &unavailable {
+        eprintln!(
+            "{} x {}: not measured everywhere: {}",
+            cell.count, cell.folio, cell.why
+        );
+    }
+    let results = pool.figures(plan.bench(), plan.busy);
+    if results.is_empty() {
+        bail!("nothing could be measured");
+    }
+    Ok(Report {
+        kernel: context.source()?.version.clone(),
+        machine: Machine::this("qemu-tcg", machine),
+        results,
+        unavailable,
+    })
+}
+
+fn one_boot(
+    context: &Context,
+    kernel: &Built,
+    program: &Path,
+    label: &str,
+    plan: &Value,
+) -> Result<Answer> {
+    let shape = Shape {
+        cpus: 2,
+        node_gib: NODE_GIB,
+    };
+    let log_name = label.replace(' ', "-");
+    let guest = Guest::new(context, &kernel.image, &log_name, shape)?.timeout(BOOT_LIMIT);
+    guest.bring(program)?;
+    fs::write(guest.share().join("plan.json"), plan.to_string())?;
+    let status = guest.run("exec ./ferry-guest bench --plan plan.json --out answer.json\n")?;
+    if status != 0 {
+        bail!(
+            "{label}: the benchmark failed in the guest\n  | {}\n  log: {}",
+            crate::step::tail(&guest.console(), 8).join("\n  | "),
+            guest.console().display()
+        );
+    }
+    let answer = fs::read(guest.share().join("answer.json"))
+        .with_context(|| format!("{label}: the guest left no answer"))?;
+    serde_json::from_slice(&answer).with_context(|| format!("{label}: the guest's answer"))
+}
+
+pub fn copy(context: &Context, args: &OutputArgs) -> Result<()> {
+    let kernel = kernel::build(context, Variant::Uml)?;
+    let log = uml::kunit(context, &kernel, "ferry_copy_bench", "bench-copy")?;
+    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let mut results = parse_copy(&text)
+        .with_context(|| format!("what the kernel printed, in {}", log.display()))?;
+    if results.is_empty() {
+        bail!("the UML kernel printed no figures; log: {}", log.display());
+    }
+    let limits = native(&mut results)?;
+    println!("{}", table::render(&results, "serial"));
+    println!(
+        "machine's own memcpy: {:.2} GB/s on one CPU, {:.2} on two",
+        limits[0], limits[1]
+    );
+    for f in results.iter().filter(|f| f.config == "ferry-2") {
+        println!(
+            "{} x {} by two threads: {:.0} % of the two-CPU limit",
+            f.count,
+            f.folio,
+            100.0 * f.gbps / limits[1]
+        );
+    }
+    let report = Report {
+        kernel: context.source()?.version.clone(),
+        machine: Machine::this("uml", None),
+        results,
+        unavailable: Vec::new(),
+    };
+    save(
+        &report,
+        "copy engine",
+        args.json.as_deref(),
+        args.svg.as_deref(),
+    )
+}
+
+/// Adds this machine's memcpy limits to the figures; the medians for one CPU and two.
+fn native(results: &mut Vec<Figure>) -> Result<[f64; 2]> {
+    let mut medians = [0.0; 2];
+    for (threads, median) in (1..).zip(medians.iter_mut()) {
+        let samples = memcpy::limit(threads)?;
+        let mut pool = Pool::default();
+        pool.add("4K", 32768, &format!("memcpy-{threads}"), &samples);
+        let figures = pool.figures("memcpy", false);
+        *median = figures.first().context("nothing was measured")?.gbps;
+        results.extend(figures);
+    }
+    Ok(medians)
+}
+
+/// One line of the kernel's benchmark: it has no floating point, so nanoseconds a pass.
+#[derive(Deserialize)]
+struct CopyLine {
+    folio: String,
+    count: u32,
+    config: String,
+    bytes: u64,
+    ns: Vec<u64>,
+}
+
+/// Figures from the lines `ferry-bench: {…}` of a console.
+fn parse_copy(console: &str) -> Result<Vec<Figure>> {
+    let mut pool = Pool::default();
+    for line in console.lines() {
+        let Some((_, json)) = line.split_once("ferry-bench: ") else {
+            continue;
+        };
+        let line: CopyLine =
+            serde_json::from_str(json.trim()).with_context(|| format!("not as agreed: {json}"))?;
+        let samples: Vec<f64> = line
+            .ns
+            .iter()
+            .map(|&ns| line.bytes as f64 / ns.max(1) as f64)
+            .collect();
+        pool.add(&line.folio, line.count, &line.config, &samples);
+    }
+    Ok(pool.figures("copy", false))
+}
+
+/// Where `run` and the tests put what belongs together.
+pub fn outputs(dir: &Path) -> (PathBuf, PathBuf) {
+    (dir.join("move_pages.json"), dir.join("move_pages.svg"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_lines_become_figures() {
+        let console =
+            "[    1.0] ferry-bench: {\"folio\":\"2M\",\"count\":16,\"config\":\"ferry-2\",\
+                       \"bytes\":1000,\"ns\":[100,200,400]}\r\nother\n";
+        let figures = parse_copy(console).unwrap();
+        assert_eq!(figures.len(), 1);
+        assert_eq!(
+            (figures[0].gbps, figures[0].max, figures[0].runs),
+            (5.0, 10.0, 3)
+        );
+        assert!(parse_copy("ferry-bench: {\"folio\":").is_err());
+    }
+
+    #[test]
+    fn cases_beyond_a_node_s_memory_are_left_out() {
+        let plan = Plan::new(&SIZES, &COUNTS, 1, 1, false);
+        assert!(plan.cells.contains(&(Folio::K4, 16384)));
+        assert!(plan.cells.contains(&(Folio::M2, 512)));
+        assert!(!plan.cells.contains(&(Folio::M2, 1024)));
+    }
+
+    #[test]
+    fn guest_is_asked_in_its_own_words() {
+        let plan = Plan::new(&[Folio::K64], &[16], 1, 3, true);
+        assert_eq!(
+            plan.for_guest("ferry", &["ferry-2"]),
+            json!({"kernel": "ferry", "cells": [{"folio": "64K", "count": 16}],
+                   "configs": ["ferry-2"], "runs": 3, "busy": true})
+        );
+    }
+}

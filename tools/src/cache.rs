@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The cache folder: everything downloaded or built, made so that an interrupted step is redone.
+
+use anyhow::{bail, Context as _, Result};
+use fs4::FileExt;
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+pub struct Cache {
+    root: PathBuf,
+    _lock: File,
+}
+
+impl Cache {
+    /// `FERRY_CACHE`, else the user's cache folder.
+    pub fn default_root() -> Result<PathBuf> {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        if let Some(dir) = set("FERRY_CACHE") {
+            return Ok(std::path::absolute(dir)?);
+        }
+        if let Some(dir) = set("XDG_CACHE_HOME") {
+            return Ok(PathBuf::from(dir).join("ferry"));
+        }
+        let home = set("HOME").context("neither FERRY_CACHE nor HOME is set")?;
+        Ok(PathBuf::from(home).join(".cache/ferry"))
+    }
+
+    /// Opens the cache and holds its lock until dropped: one `ferry` at a time works in it.
+    pub fn open(root: &Path) -> Result<Self> {
+        fs::create_dir_all(root.join("logs"))
+            .with_context(|| format!("cannot create the cache folder {}", root.display()))?;
+        let root = root.canonicalize()?;
+        let lock = File::create(root.join("lock"))
+            .with_context(|| format!("cannot write to the cache folder {}", root.display()))?;
+        if FileExt::try_lock(&lock).is_err() {
+            bail!(
+                "another ferry is at work in {}: wait for it, or set FERRY_CACHE to another folder",
+                root.display()
+            );
+        }
+        Ok(Cache { root, _lock: lock })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
+        self.root.join(relative)
+    }
+
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.root.join("logs").join(format!("{name}.log"))
+    }
+
+    /// A folder of the cache, created if missing.
+    pub fn dir(&self, relative: impl AsRef<Path>) -> Result<PathBuf> {
+        let dir = self.path(relative);
+        fs::create_dir_all(&dir)?;
+        Ok(dir)
+    }
+
+    /// A folder that is filled under another name and renamed when complete; made only once.
+    pub fn whole_dir(
+        &self,
+        relative: impl AsRef<Path>,
+        fill: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
+        let dir = self.path(relative);
+        if dir.is_dir() {
+            return Ok(dir);
+        }
+        let mut partial = dir.clone().into_os_string();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        remove_dir(&partial)?;
+        fs::create_dir_all(&partial)?;
+        fill(&partial)?;
+        fs::rename(&partial, &dir)?;
+        Ok(dir)
+    }
+
+    pub fn need_space(&self, gib: u64, what: &str) -> Result<()> {
+        enough_space(&self.root, gib, what)
+    }
+}
+
+pub fn enough_space(dir: &Path, gib: u64, what: &str) -> Result<()> {
+    let free = fs4::available_space(dir)? >> 30;
+    if free < gib {
+        bail!(
+            "not enough space for {what}: {} has {free} GiB free and {gib} GiB are needed; \
+             free some, or set FERRY_CACHE to a folder on a larger disk",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+pub fn remove_dir(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file whole or not at all: what reads it never sees half.
+pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
+    let dir = path.parent().context("a file needs a folder")?;
+    fs::create_dir_all(dir)?;
+    let mut file = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .tempfile_in(dir)
+        .with_context(|| format!("cannot write in {}", dir.display()))?;
+    file.write_all(content)?;
+    file.persist(path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}
+
+/// A note beside built files that says from what they were built; written last, removed first.
+pub struct Stamp(PathBuf);
+
+impl Stamp {
+    pub fn new(path: PathBuf) -> Self {
+        Stamp(path)
+    }
+
+    pub fn is(&self, key: &str) -> bool {
+        fs::read_to_string(&self.0).is_ok_and(|found| found == key)
+    }
+
+    pub fn clear(&self) -> Result<()> {
+        match fs::remove_file(&self.0) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn set(&self, key: &str) -> Result<()> {
+        write_atomic(&self.0, key.as_bytes())
+    }
+}
+
+/// A content key: every part is length-prefixed, so no two different lists make the same key.
+#[derive(Default)]
+pub struct Key(blake3::Hasher);
+
+impl Key {
+    pub fn add(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
+        let part = part.as_ref();
+        self.0.update(&(part.len() as u64).to_le_bytes());
+        self.0.update(part);
+        self
+    }
+
+    pub fn finish(&self) -> String {
+        self.0.finalize().to_hex()[..32].to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_tells_the_cut_between_parts() {
+        let key = |parts: &[&str]| {
+            let mut key = Key::default();
+            for part in parts {
+                key.add(part);
+            }
+            key.finish()
+        };
+        assert_ne!(key(&["ab", "c"]), key(&["a", "bc"]));
+        assert_eq!(key(&["ab", "c"]), key(&["ab", "c"]));
+        assert_eq!(key(&[]).len(), 32);
+    }
+
+    #[test]
+    fn interrupted_folder_is_made_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let cache = Cache::open(temp.path()).unwrap();
+        let failed = cache.whole_dir("a", |dir| {
+            fs::write(dir.join("half"), "")?;
+            bail!("interrupted")
+        });
+        assert!(failed.is_err());
+        assert!(!cache.path("a").exists());
+        let dir = cache
+            .whole_dir("a", |dir| Ok(fs::write(dir.join("whole"), "")?))
+            .unwrap();
+        assert!(dir.join("whole").exists());
+        assert!(!dir.join("half").exists());
+    }
+
+    #[test]
+    fn second_user_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let _first = Cache::open(temp.path()).unwrap();
+        assert!(Cache::open(temp.path()).is_err());
+    }
+
+    #[test]
+    fn stamp_follows_its_key() {
+        let temp = tempfile::tempdir().unwrap();
+        let stamp = Stamp::new(temp.path().join("s"));
+        assert!(!stamp.is("k"));
+        stamp.set("k").unwrap();
+        assert!(stamp.is("k"));
+        assert!(!stamp.is("l"));
+        stamp.clear().unwrap();
+        assert!(!stamp.is("k"));
+        stamp.clear().unwrap();
+    }
+
+    #[test]
+    fn space_that_cannot_be_there_is_refused() {
+        let error = enough_space(Path::new("/"), 1 << 40, "a test").unwrap_err();
+        assert!(error.to_string().contains("FERRY_CACHE"));
+    }
+}

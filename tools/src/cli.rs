@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The command line: what may be asked for, and who answers.
+
+use crate::{apply, bench, context::Context, run, series, shell, suites};
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Ferry: fast page migration between memory nodes, a Linux feature in Rust.
+///
+/// Everything that is downloaded or built lies in $FERRY_CACHE (default: ~/.cache/ferry), with the
+/// log of every step in its folder logs/. The kernel source is the distribution's package, or the
+/// tree that KDIR or --kdir names.
+#[derive(Parser)]
+#[command(name = "ferry", version, disable_help_subcommand = true)]
+pub struct Cli {
+    /// A Linux 7.3 source tree of your own to build from; it is copied, never changed
+    #[arg(long, env = "KDIR", global = true, value_name = "DIR")]
+    kdir: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build vanilla and Ferry kernels, boot both on two NUMA nodes, compare move_pages()
+    Run(RunArgs),
+    /// Run the tests; the last line is `N passed, N failed`
+    Test(TestArgs),
+    /// Measure, and write the figures as JSON and SVG
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+    /// Open a shell inside the booted Ferry kernel, on two NUMA nodes
+    Shell,
+    /// Put Ferry into a Linux 7.3 tree: patches applied, the code in mm/ferry
+    Apply {
+        /// The kernel tree to change
+        #[arg(value_name = "KDIR")]
+        tree: PathBuf,
+    },
+    /// Write Ferry as a patch series that can be mailed and applied with `git am`
+    Series {
+        /// The folder to write to; created if missing
+        dir: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// Fewer counts, runs and boots: minutes less, noisier figures
+    #[arg(long)]
+    pub quick: bool,
+    /// Where move_pages.json and move_pages.svg go
+    #[arg(long, value_name = "DIR", default_value = "ferry-results")]
+    pub out: PathBuf,
+}
+
+#[derive(Args)]
+pub struct TestArgs {
+    /// The suites to run, all by default
+    #[arg(value_name = "SUITE")]
+    pub suites: Vec<suites::Suite>,
+    /// Show the suites and what each covers
+    #[arg(long)]
+    pub list: bool,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// move_pages() on the vanilla and the Ferry kernel, booted in turns in the same guest
+    #[command(name = "move_pages")]
+    MovePages(MovePagesArgs),
+    /// The copy engine at native speed (UML) against this machine's own memcpy limit
+    Copy(OutputArgs),
+}
+
+#[derive(Args)]
+pub struct OutputArgs {
+    /// Write the figures here
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw the figures here
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct MovePagesArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Keep every CPU of the guest busy with other work meanwhile
+    #[arg(long)]
+    pub busy: bool,
+    /// Boots of each kernel, in turns
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub boots: u32,
+    /// Timed runs of each case in one boot
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Only these folio sizes
+    #[arg(long, value_delimiter = ',', value_name = "SIZE")]
+    pub only: Vec<Folio>,
+    /// Only these counts of folios
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    pub counts: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Folio {
+    #[value(name = "4K")]
+    K4,
+    #[value(name = "64K")]
+    K64,
+    #[value(name = "2M")]
+    M2,
+}
+
+impl Folio {
+    pub fn name(self) -> &'static str {
+        match self {
+            Folio::K4 => "4K",
+            Folio::K64 => "64K",
+            Folio::M2 => "2M",
+        }
+    }
+}
+
+impl Cli {
+    /// Does what was asked. `Ok(false)`: it ran, and what it checked did not hold.
+    pub fn execute(self) -> Result<bool> {
+        let kdir = self.kdir;
+        let context = || Context::open(kdir);
+        match self.command {
+            Command::Run(args) => run::run(&context()?, &args).map(|()| true),
+            Command::Test(args) if args.list => {
+                suites::list();
+                Ok(true)
+            }
+            Command::Test(args) => suites::run(&context()?, &args.suites),
+            Command::Bench { what } => {
+                let context = context()?;
+                match what {
+                    Bench::MovePages(args) => bench::move_pages(&context, &args),
+                    Bench::Copy(args) => bench::copy(&context, &args),
+                }
+                .map(|()| true)
+            }
+            Command::Shell => shell::shell(&context()?).map(|()| true),
+            Command::Apply { tree } => apply::apply(&tree).map(|()| true),
+            Command::Series { dir } => series::series(&context()?, &dir).map(|()| true),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn folio_sizes_are_a_comma_list() {
+        let cli = Cli::try_parse_from(["ferry", "bench", "move_pages", "--only", "4K,2M"]).unwrap();
+        let Command::Bench {
+            what: Bench::MovePages(args),
+        } = cli.command
+        else {
+            panic!("not a benchmark");
+        };
+        assert!(args.only == [Folio::K4, Folio::M2]);
+        assert!(Cli::try_parse_from(["ferry", "bench", "move_pages", "--runs", "0"]).is_err());
+    }
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The machine code of object files, to tell whether two are the same.
+
+use anyhow::{Context as _, Result};
+use object::{Object, ObjectSection, SectionFlags};
+use std::{collections::BTreeMap, fs, path::Path};
+
+/// Content of each executable section, by name.
+pub fn code(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
+    let data = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    code_of(&data).with_context(|| format!("{} is no object file", path.display()))
+}
+
+fn code_of(data: &[u8]) -> Result<BTreeMap<String, Vec<u8>>> {
+    let file = object::File::parse(data)?;
+    let mut sections = BTreeMap::new();
+    for section in file.sections() {
+        let SectionFlags::Elf { sh_flags, .. } = section.flags() else {
+            continue;
+        };
+        if sh_flags.contains(object::elf::SHF_EXECINSTR) {
+            // Sections of one name are told apart by their order.
+            let name = format!("{}#{}", section.name()?, sections.len());
+            sections.insert(name, section.data()?.to_vec());
+        }
+    }
+    Ok(sections)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_program_has_code() {
+        let found = code(&std::env::current_exe().unwrap()).unwrap();
+        assert!(found.keys().any(|name| name.starts_with(".text#")));
+        assert!(found.values().any(|code| !code.is_empty()));
+    }
+
+    #[test]
+    fn what_is_no_object_file_is_refused() {
+        assert!(code_of(b"text").is_err());
+    }
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Boots a kernel with virtme-ng under software emulation and runs one script in it as root.
+
+use crate::{
+    cache::write_atomic,
+    context::Context,
+    step::{output, tail, Step},
+};
+use anyhow::{bail, Context as _, Result};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+use tempfile::TempDir;
+
+const VIRTME_NG: &str = "1.42";
+/// Emulation does `rep movs` element by element: without these, copies look six times slower.
+const KERNEL_ARGS: &str = "clearcpuid=rep_good,erms,fsrm log_buf_len=16M";
+/// Written by the script when the guest's command has ended.
+const STATUS: &str = "status";
+
+pub struct Guest<'a> {
+    context: &'a Context,
+    image: PathBuf,
+    name: String,
+    shape: Shape,
+    args: Vec<String>,
+    timeout: Duration,
+    /// A folder that both sides can write; gone when this is dropped.
+    share: TempDir,
+}
+
+/// Processors and memory: CPUs on node 0, the same memory on both nodes.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub cpus: u32,
+    pub node_gib: u32,
+}
+
+impl Shape {
+    fn args(self) -> Vec<String> {
+        let Shape { cpus, node_gib } = self;
+        let last = cpus - 1;
+        vec![
+            format!("--cpus={cpus}"),
+            format!("--memory={}G", 2 * node_gib),
+            format!("--numa={node_gib}G,cpus=0-{last}"),
+            format!("--numa={node_gib}G"),
+        ]
+    }
+}
+
+impl<'a> Guest<'a> {
+    pub fn new(context: &'a Context, image: &Path, name: &str, shape: Shape) -> Result<Self> {
+        let share = tempfile::Builder::new()
+            .prefix("guest-")
+            .tempdir_in(context.cache.dir("guests")?)?;
+        Ok(Guest {
+            context,
+            image: image.to_path_buf(),
+            name: name.to_owned(),
+            shape,
+            args: vec![KERNEL_ARGS.to_owned()],
+            timeout: Duration::from_secs(1800),
+            share,
+        })
+    }
+
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// More for the kernel's command line.
+    pub fn kernel_args(mut self, args: &str) -> Self {
+        self.args.push(args.to_owned());
+        self
+    }
+
+    /// The shared folder; its path is the same inside.
+    pub fn share(&self) -> &Path {
+        self.share.path()
+    }
+
+    /// Puts a program or a file into the shared folder.
+    pub fn bring(&self, file: &Path) -> Result<PathBuf> {
+        let name = file.file_name().context("not a file")?;
+        let to = self.share().join(name);
+        fs::copy(file, &to).with_context(|| format!("cannot copy {}", file.display()))?;
+        Ok(to)
+    }
+
+    pub fn console(&self) -> PathBuf {
+        self.context.cache.log(&format!("guest-{}", self.name))
+    }
+
+    /// Boots, runs the shell script in the shared folder, powers off. The script's exit status;
+    /// an error if the guest never got to its end. The kernel's log is then in `dmesg` there.
+    pub fn run(&self, script: &str) -> Result<i32> {
+        self.run_seen(script, |_| {})
+    }
+
+    /// As `run`, showing each line of the console as it comes.
+    pub fn run_seen(&self, script: &str, seen: impl FnMut(&str)) -> Result<i32> {
+        let share = quoted(self.share())?;
+        let wrapper = format!(
+            "#!/bin/sh\ncd {share} || exit 1\n\
+             trap '' HUP\n\
+             sh ./command.sh\nstatus=$?\n\
+             dmesg >dmesg\necho $status >{STATUS}.new\nsync\nmv {STATUS}.new {STATUS}\n"
+        );
+        write_atomic(&self.share().join("command.sh"), script.as_bytes())?;
+        write_atomic(&self.share().join("run.sh"), wrapper.as_bytes())?;
+        let step = Step::new(format!("in the guest: {}", self.name), self.console())
+            .timeout(self.timeout)
+            .remedy("the log is the guest's console: see what it said last")
+            .on_line(seen);
+        let mut vng = self.vng()?;
+        vng.arg("--verbose")
+            .arg("--")
+            .arg(format!("sh {share}/run.sh"));
+        let exit = step.run_any(&mut vng)?;
+        let status = fs::read_to_string(self.share().join(STATUS)).unwrap_or_default();
+        status.trim().parse().map_err(|_| {
+            anyhow::anyhow!(
+                "in the guest: {}: it went down before its command ended ({exit})\n  | {}\n  log: {}",
+                self.name,
+                tail(&self.console(), 15).join("\n  | "),
+                self.console().display()
+            )
+        })
+    }
+
+    /// What the kernel said during `run`.
+    pub fn dmesg(&self) -> Result<String> {
+        let path = self.share().join("dmesg");
+        Ok(String::from_utf8_lossy(&fs::read(&path)?).into_owned())
+    }
+
+    /// `vng` ready for what it shall run.
+    pub fn vng(&self) -> Result<Command> {
+        let mut share = std::ffi::OsString::from("--rwdir=");
+        share.push(self.share());
+        let mut vng = Command::new(virtme_ng(self.context)?);
+        vng.current_dir(self.share())
+            .env("TMPDIR", self.share())
+            .args(["--disable-kvm", "--force-9p", "--user=root"])
+            .args(self.shape.args())
+            .arg(share)
+            .arg(format!("--append={}", self.args.join(" ")))
+            .arg("--run")
+            .arg(&self.image);
+        Ok(vng)
+    }
+}
+
+/// The path as it may stand in a shell script and on a kernel's command line.
+fn quoted(path: &Path) -> Result<&str> {
+    let text = path.to_str().unwrap_or_default();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+~".contains(c);
+    if text.is_empty() || !text.chars().all(plain) {
+        bail!(
+            "the cache's path {} has characters that a guest cannot be given: set FERRY_CACHE to another",
+            path.display()
+        );
+    }
+    Ok(text)
+}
+
+/// virtme-ng in an environment of its own.
+fn virtme_ng(context: &Context) -> Result<PathBuf> {
+    if crate::toolchain::which("qemu-system-x86_64").is_none() {
+        bail!("qemu-system-x86_64 is missing: install the package qemu-system-x86");
+    }
+    let cache = &context.cache;
+    let venv = cache.path(format!("virtme-ng-{VIRTME_NG}"));
+    let vng = venv.join("bin/vng");
+    let ready = crate::cache::Stamp::new(venv.join("ferry.key"));
+    if ready.is(VIRTME_NG) {
+        return Ok(vng);
+    }
+    // Its scripts name the folder they were made in, so it cannot be renamed when complete.
+    crate::cache::remove_dir(&venv)?;
+    let python = Command::new("python3")
+        .arg("-m")
+        .arg("venv")
+        .arg(&venv)
+        .output();
+    if !python.is_ok_and(|made| made.status.success()) {
+        bail!("cannot make a Python environment: install the package python3-venv");
+    }
+    Step::new("installing virtme-ng", cache.log("virtme-ng"))
+        .timeout(Duration::from_secs(600))
+        .remedy("check that the network can be reached")
+        .run(
+            Command::new(venv.join("bin/pip"))
+                .args(["install", "--quiet", "--disable-pip-version-check"])
+                .arg(format!("virtme-ng=={VIRTME_NG}")),
+        )?;
+    output(Command::new(&vng).arg("--version"))?;
+    ready.set(VIRTME_NG)?;
+    Ok(vng)
+}
+
+/// The guest's program, built for this machine: the guest runs on its files.
+pub fn program(context: &Context) -> Result<PathBuf> {
+    let target = context.cache.dir("cargo-guest")?;
+    Step::new(
+        "building the guest's program",
+        context.cache.log("cargo-guest"),
+    )
+    .timeout(Duration::from_secs(1800))
+    .quiet()
+    .remedy("check that the network can be reached, then read the log")
+    .run(
+        Command::new("cargo")
+            .args(["build", "--release", "--locked", "--package", "ferry-guest"])
+            .arg("--manifest-path")
+            .arg(context.repo.join("Cargo.toml"))
+            .env("CARGO_TARGET_DIR", &target),
+    )?;
+    let program = target.join("release/ferry-guest");
+    let mode = fs::metadata(&program)?.permissions().mode();
+    if mode & 0o111 == 0 {
+        bail!("{} cannot be run", program.display());
+    }
+    Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cpu_is_on_the_first_node() {
+        let shape = Shape {
+            cpus: 4,
+            node_gib: 1,
+        };
+        assert_eq!(
+            shape.args(),
+            ["--cpus=4", "--memory=2G", "--numa=1G,cpus=0-3", "--numa=1G"]
+        );
+    }
+
+    #[test]
+    fn path_a_shell_would_take_apart_is_refused() {
+        assert!(quoted(Path::new("/home/a/.cache/ferry")).is_ok());
+        assert!(quoted(Path::new("/home/a b")).is_err());
+        assert!(quoted(Path::new("/home/$a")).is_err());
+    }
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Kernels: which there are, how each is configured, and building one only when its input changed.
+
+use crate::{
+    cache::{write_atomic, Key, Stamp},
+    context::Context,
+    step::Step,
+    tree::{self, Tree},
+};
+use anyhow::{bail, Context as _, Result};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// A cold build takes minutes on two cores; this is for slow machines.
+const BUILD_LIMIT: Duration = Duration::from_secs(5400);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    /// The source as it came.
+    Vanilla,
+    /// With Ferry, same options.
+    Ferry,
+    /// With Ferry, KUnit and what finds mistakes.
+    Debug,
+    /// With Ferry as a user-space program: native speed.
+    Uml,
+}
+
+impl Variant {
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Vanilla => "vanilla",
+            Variant::Ferry => "ferry",
+            Variant::Debug => "debug",
+            Variant::Uml => "uml",
+        }
+    }
+
+    fn fragments(self) -> &'static [&'static str] {
+        match self {
+            Variant::Vanilla => &["tools/configs/x86_64.config"],
+            Variant::Ferry => &["tools/configs/x86_64.config", "tools/configs/ferry.config"],
+            Variant::Debug => &[
+                "tools/configs/x86_64.config",
+                "tools/configs/ferry.config",
+                "tools/configs/debug.config",
+            ],
+            Variant::Uml => &[".kunitconfig"],
+        }
+    }
+
+    pub fn arch(self) -> &'static str {
+        match self {
+            Variant::Uml => "um",
+            _ => "x86_64",
+        }
+    }
+
+    fn target(self) -> &'static str {
+        match self {
+            Variant::Uml => "linux",
+            _ => "bzImage",
+        }
+    }
+
+    fn image(self) -> &'static str {
+        match self {
+            Variant::Uml => "linux",
+            _ => "arch/x86/boot/bzImage",
+        }
+    }
+
+    fn tree(self, context: &Context) -> Result<Tree> {
+        match self {
+            Variant::Vanilla => tree::vanilla(context),
+            _ => tree::ferry(context),
+        }
+    }
+}
+
+pub struct Built {
+    pub image: PathBuf,
+    pub out: PathBuf,
+    pub tree: PathBuf,
+}
+
+/// Builds the kernel unless what it is made from is what it was made from last time.
+pub fn build(context: &Context, variant: Variant) -> Result<Built> {
+    let tree = variant.tree(context)?;
+    let out = out_dir(context, variant.name())?;
+    let config = fragments(&context.repo, variant)?;
+    let key = key(context, &tree, variant.arch(), &config)?;
+    let built = Built {
+        image: out.join(variant.image()),
+        out,
+        tree: tree.dir.clone(),
+    };
+    let stamp = Stamp::new(built.out.join("ferry.key"));
+    if stamp.is(&key) && built.image.is_file() {
+        return Ok(built);
+    }
+    stamp.clear()?;
+    configure(
+        context,
+        &tree,
+        &built.out,
+        variant.arch(),
+        &config,
+        variant.name(),
+    )?;
+    Step::new(
+        format!("building the {} kernel", variant.name()),
+        context.cache.log(&format!("build-{}", variant.name())),
+    )
+    .timeout(BUILD_LIMIT)
+    .remedy("read the log from the first `error`; a second call goes on from there")
+    .run(
+        context
+            .toolchain()?
+            .make(&tree.dir, &built.out, variant.arch())
+            .arg(variant.target()),
+    )?;
+    if !built.image.is_file() {
+        bail!("the build ended well but made no {}", built.image.display());
+    }
+    stamp.set(&key)?;
+    Ok(built)
+}
+
+/// Where a build of this source goes.
+pub fn out_dir(context: &Context, name: &str) -> Result<PathBuf> {
+    let out = context.source()?.home.join("build").join(name);
+    fs::create_dir_all(&out)?;
+    Ok(out)
+}
+
+pub fn key(context: &Context, tree: &Tree, arch: &str, config: &Config) -> Result<String> {
+    let mut key = Key::default();
+    key.add(&tree.key)
+        .add(arch)
+        .add(config.text())
+        .add(&context.toolchain()?.key);
+    Ok(key.finish())
+}
+
+/// Makes `.config` in `out` from the fragments alone, and checks that it has what they ask for.
+pub fn configure(
+    context: &Context,
+    tree: &Tree,
+    out: &Path,
+    arch: &str,
+    config: &Config,
+    name: &str,
+) -> Result<()> {
+    let fragment = out.join("ferry.fragment");
+    write_atomic(&fragment, config.text().as_bytes())?;
+    Step::new(
+        format!("configuring the {name} kernel"),
+        context.cache.log(&format!("configure-{name}")),
+    )
+    .timeout(Duration::from_secs(600))
+    .quiet()
+    .run(
+        context
+            .toolchain()?
+            .make(&tree.dir, out, arch)
+            .arg("allnoconfig")
+            .env("KCONFIG_ALLCONFIG", &fragment),
+    )?;
+    let result = fs::read_to_string(out.join(".config"))?;
+    let missing = config.missing(&result);
+    if !missing.is_empty() {
+        bail!(
+            "the {name} kernel's configuration lacks {}\n  what to do: their dependencies are not \
+             met in this kernel; see {}",
+            missing.join(", "),
+            out.join(".config").display()
+        );
+    }
+    Ok(())
+}
+
+pub fn fragments(repo: &Path, variant: Variant) -> Result<Config> {
+    let mut config = Config::default();
+    for name in variant.fragments() {
+        let path = repo.join(name);
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        config.extend(&text);
+    }
+    Ok(config)
+}
+
+/// Options by name; a later fragment overrides an earlier one.
+#[derive(Clone, Default)]
+pub struct Config(BTreeMap<String, String>);
+
+impl Config {
+    pub fn extend(&mut self, text: &str) {
+        for line in text.lines() {
+            if let Some((name, value)) = option(line) {
+                self.0.insert(name.to_owned(), value.to_owned());
+            }
+        }
+    }
+
+    pub fn text(&self) -> String {
+        self.0
+            .iter()
+            .map(|(name, value)| match value.as_str() {
+                "n" => format!("# {name} is not set\n"),
+                value => format!("{name}={value}\n"),
+            })
+            .collect()
+    }
+
+    /// Options that the finished `.config` has otherwise than asked.
+    fn missing(&self, finished: &str) -> Vec<String> {
+        let mut found = Config::default();
+        found.extend(finished);
+        self.0
+            .iter()
+            .filter(|(name, value)| found.0.get(*name).map_or("n", String::as_str) != *value)
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect()
+    }
+}
+
+/// `CONFIG_X=value`, or `# CONFIG_X is not set` for `n`.
+fn option(line: &str) -> Option<(&str, &str)> {
+    let line = line.trim();
+    if let Some(rest) = line.strip_prefix("# ") {
+        let name = rest.strip_suffix(" is not set")?;
+        return name.starts_with("CONFIG_").then_some((name, "n"));
+    }
+    let (name, value) = line.split_once('=')?;
+    name.starts_with("CONFIG_").then_some((name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let mut config = Config::default();
+        config.extend(text);
+        config
+    }
+
+    #[test]
+    fn later_fragment_wins() {
+        let mut both = config("CONFIG_A=y\n# comment = x\nCONFIG_B=n\n");
+        both.extend("# CONFIG_A is not set\nCONFIG_C=\"x=y\"\n");
+        assert_eq!(
+            both.text(),
+            "# CONFIG_A is not set\n# CONFIG_B is not set\nCONFIG_C=\"x=y\"\n"
+        );
+    }
+
+    #[test]
+    fn option_that_was_dropped_is_named() {
+        let asked = config("CONFIG_A=y\nCONFIG_B=n\nCONFIG_N=64\n");
+        assert!(asked.missing("CONFIG_A=y\nCONFIG_N=64\n").is_empty());
+        assert_eq!(
+            asked.missing("# CONFIG_A is not set\nCONFIG_B=y\nCONFIG_N=64\n"),
+            ["CONFIG_A=y", "CONFIG_B=n"]
+        );
+    }
+}

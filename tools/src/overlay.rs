@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Files laid over a kernel tree: Ferry's own under mm/ferry, and mainline's as patched.
+//! A file is written only where its content differs, so make rebuilds only what that touches.
+
+use crate::{
+    cache::{write_atomic, Key},
+    patches::read_if_there,
+};
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+use walkdir::{DirEntry, WalkDir};
+
+/// Content by path in the tree; `None` where a patch removes the file.
+pub type Overlay = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
+/// What of the repository belongs in a kernel tree.
+const KERNEL_PART: [&str; 8] = [
+    "Kbuild",
+    "Kconfig",
+    ".kunitconfig",
+    "LICENSE",
+    "README.md",
+    "c-glue",
+    "docs",
+    "rust",
+];
+const HOME: &str = "mm/ferry";
+
+/// Ferry's own files at their place in a kernel tree.
+pub fn kernel_part(repo: &Path) -> Result<Overlay> {
+    let mut overlay = Overlay::new();
+    for part in KERNEL_PART {
+        let top = repo.join(part);
+        if !top.exists() {
+            continue;
+        }
+        for entry in WalkDir::new(&top).into_iter().filter_entry(wanted) {
+            let entry = entry?;
+            if entry.file_type().is_file() {
+                let path = Path::new(HOME).join(entry.path().strip_prefix(repo)?);
+                overlay.insert(path, Some(fs::read(entry.path())?));
+            }
+        }
+    }
+    Ok(overlay)
+}
+
+/// Leaves out the patches and what only Cargo builds.
+fn wanted(entry: &DirEntry) -> bool {
+    let path = entry.path();
+    !(path.ends_with("c-glue/patches")
+        || path.ends_with("rust/logic/tests")
+        || path.ends_with("rust/logic/fuzz")
+        || path.ends_with("rust/logic/proptest-regressions")
+        || entry.file_name() == "target"
+        || entry.file_name() == "Cargo.toml"
+        || entry.file_name() == "Cargo.lock")
+}
+
+pub fn key(overlay: &Overlay) -> String {
+    let mut key = Key::default();
+    for (path, content) in overlay {
+        key.add(path.as_os_str().as_encoded_bytes());
+        match content {
+            Some(content) => key.add("file").add(content),
+            None => key.add("none"),
+        };
+    }
+    key.finish()
+}
+
+/// Which files of a tree are not the source's own: the journal that makes a change redoable.
+#[derive(Default, Serialize, Deserialize)]
+struct Laid {
+    key: String,
+    paths: BTreeSet<PathBuf>,
+}
+
+/// Makes `tree` (a copy of `vanilla`) hold exactly the overlay on top. Returns the overlay's key.
+pub fn lay(overlay: &Overlay, vanilla: &Path, tree: &Path, journal: &Path) -> Result<String> {
+    let key = key(overlay);
+    let before: Laid = match read_if_there(journal)? {
+        Some(text) => serde_json::from_slice(&text)
+            .with_context(|| format!("{} is damaged: remove its folder", journal.display()))?,
+        None => Laid::default(),
+    };
+    if before.key == key {
+        return Ok(key);
+    }
+    let mut all = before.paths;
+    all.extend(overlay.keys().cloned());
+    write_journal(journal, String::new(), &all)?;
+    for path in &all {
+        let wanted = match overlay.get(path) {
+            Some(content) => content.clone(),
+            None => read_if_there(&vanilla.join(path))?,
+        };
+        put(&tree.join(path), wanted)?;
+    }
+    write_journal(journal, key.clone(), &overlay.keys().cloned().collect())?;
+    Ok(key)
+}
+
+fn write_journal(journal: &Path, key: String, paths: &BTreeSet<PathBuf>) -> Result<()> {
+    let laid = Laid {
+        key,
+        paths: paths.clone(),
+    };
+    write_atomic(journal, &serde_json::to_vec(&laid)?)
+}
+
+/// Replaces a file by renaming: it may be a hard link to the unpatched tree's.
+fn put(path: &Path, wanted: Option<Vec<u8>>) -> Result<()> {
+    if read_if_there(path)? == wanted {
+        return Ok(());
+    }
+    match wanted {
+        Some(content) => write_atomic(path, &content),
+        None => fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Trees {
+        temp: tempfile::TempDir,
+    }
+
+    impl Trees {
+        fn new() -> Self {
+            let temp = tempfile::tempdir().unwrap();
+            for tree in ["vanilla", "tree"] {
+                fs::create_dir(temp.path().join(tree)).unwrap();
+            }
+            fs::write(temp.path().join("vanilla/a"), "a").unwrap();
+            fs::hard_link(temp.path().join("vanilla/a"), temp.path().join("tree/a")).unwrap();
+            Trees { temp }
+        }
+
+        fn lay(&self, files: &[(&str, Option<&str>)]) -> String {
+            let overlay = files
+                .iter()
+                .map(|(path, content)| {
+                    (
+                        PathBuf::from(path),
+                        content.map(|text| text.as_bytes().to_vec()),
+                    )
+                })
+                .collect();
+            let at = |name| self.temp.path().join(name);
+            lay(&overlay, &at("vanilla"), &at("tree"), &at("journal")).unwrap()
+        }
+
+        fn read(&self, path: &str) -> Option<String> {
+            fs::read_to_string(self.temp.path().join(path)).ok()
+        }
+    }
+
+    #[test]
+    fn linked_source_is_never_written() {
+        let trees = Trees::new();
+        trees.lay(&[("a", Some("b")), ("d/new", Some("n"))]);
+        assert_eq!(trees.read("tree/a").unwrap(), "b");
+        assert_eq!(trees.read("tree/d/new").unwrap(), "n");
+        assert_eq!(trees.read("vanilla/a").unwrap(), "a");
+    }
+
+    #[test]
+    fn what_the_overlay_no_longer_names_is_the_source_s_again() {
+        let trees = Trees::new();
+        let first = trees.lay(&[("a", None), ("new", Some("n"))]);
+        assert_eq!(trees.read("tree/a"), None);
+        let second = trees.lay(&[]);
+        assert_ne!(first, second);
+        assert_eq!(trees.read("tree/a").unwrap(), "a");
+        assert_eq!(trees.read("tree/new"), None);
+    }
+
+    #[test]
+    fn unchanged_file_keeps_its_time() {
+        let trees = Trees::new();
+        trees.lay(&[("a", Some("b")), ("c", Some("1"))]);
+        let modified = |path: &str| {
+            let meta = fs::metadata(trees.temp.path().join(path)).unwrap();
+            meta.modified().unwrap()
+        };
+        let before = modified("tree/a");
+        trees.lay(&[("a", Some("b")), ("c", Some("2"))]);
+        assert_eq!(before, modified("tree/a"));
+        assert_eq!(trees.read("tree/c").unwrap(), "2");
+    }
+
+    #[test]
+    fn interrupted_lay_is_redone() {
+        let trees = Trees::new();
+        trees.lay(&[("a", Some("b")), ("new", Some("n"))]);
+        let paths = ["a", "new"].map(PathBuf::from).into_iter().collect();
+        write_journal(&trees.temp.path().join("journal"), String::new(), &paths).unwrap();
+        fs::write(trees.temp.path().join("tree/new"), "half").unwrap();
+        trees.lay(&[("a", Some("b"))]);
+        assert_eq!(trees.read("tree/new"), None);
+        assert_eq!(trees.read("tree/a").unwrap(), "b");
+    }
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The series of changes to mainline files, and what the touched files are after it.
+
+use crate::{
+    overlay::Overlay,
+    source::SERIES,
+    step::{tail, Step},
+};
+use anyhow::{anyhow, bail, Context as _, Result};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Component, Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+pub struct Patch {
+    pub path: PathBuf,
+    pub touches: BTreeSet<PathBuf>,
+}
+
+impl Patch {
+    pub fn name(&self) -> String {
+        self.path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    }
+}
+
+/// The series, in order.
+pub fn load(repo: &Path) -> Result<Vec<Patch>> {
+    let dir = repo.join("c-glue/patches").join(SERIES);
+    let mut files: Vec<PathBuf> = fs::read_dir(&dir)
+        .with_context(|| format!("cannot read the patches in {}", dir.display()))?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
+    files.retain(|path| path.extension().is_some_and(|ext| ext == "patch"));
+    files.sort();
+    if files.is_empty() {
+        bail!("there are no patches in {}", dir.display());
+    }
+    files
+        .into_iter()
+        .map(|path| {
+            let text = fs::read(&path)?;
+            let touches = touched(&String::from_utf8_lossy(&text));
+            if touches.is_empty() {
+                bail!("{} is not a git patch", path.display());
+            }
+            Ok(Patch { path, touches })
+        })
+        .collect()
+}
+
+/// Files that a git patch names, before and after.
+fn touched(patch: &str) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for line in patch.lines() {
+        let Some(names) = line.strip_prefix("diff --git a/") else {
+            continue;
+        };
+        if let Some((old, new)) = names.split_once(" b/") {
+            found.extend([old, new].map(PathBuf::from));
+        }
+    }
+    found.retain(|path| path.components().all(|c| matches!(c, Component::Normal(_))));
+    found
+}
+
+/// `git apply` that takes `dir` for a plain folder even inside somebody's repository.
+pub fn git_apply(dir: &Path) -> Command {
+    let mut git = Command::new("git");
+    git.arg("-C")
+        .arg(dir)
+        .args(["apply", "--whitespace=nowarn"]);
+    if let Some(parent) = dir.parent() {
+        git.env("GIT_CEILING_DIRECTORIES", parent);
+    }
+    git
+}
+
+/// The touched files as the patches leave them, made in a scratch folder from `vanilla`.
+pub fn patched(vanilla: &Path, patches: &[Patch], version: &str) -> Result<Overlay> {
+    let scratch = tempfile::tempdir()?;
+    let dir = scratch.path().join("tree");
+    fs::create_dir(&dir)?;
+    let touches: BTreeSet<&PathBuf> = patches.iter().flat_map(|patch| &patch.touches).collect();
+    for path in &touches {
+        let from = vanilla.join(path);
+        if from.is_file() {
+            let to = dir.join(path);
+            fs::create_dir_all(to.parent().context("a relative path has a parent")?)?;
+            fs::copy(&from, &to)?;
+        }
+    }
+    for patch in patches {
+        let log = scratch.path().join("log");
+        let status = Step::new(format!("applying {}", patch.name()), log.clone())
+            .quiet()
+            .timeout(Duration::from_secs(60))
+            .run_any(git_apply(&dir).arg(&patch.path))?;
+        if !status.success() {
+            return Err(does_not_apply(patch, version, &dir, &tail(&log, 5)));
+        }
+    }
+    let mut overlay = Overlay::default();
+    for path in touches {
+        overlay.insert(path.clone(), read_if_there(&dir.join(path))?);
+    }
+    Ok(overlay)
+}
+
+fn does_not_apply(patch: &Patch, version: &str, dir: &Path, said: &[String]) -> anyhow::Error {
+    let reversed = git_apply(dir)
+        .args(["--reverse", "--check"])
+        .arg(&patch.path)
+        .output();
+    let (name, file) = (patch.name(), patch.path.display());
+    if reversed.is_ok_and(|out| out.status.success()) {
+        return anyhow!(
+            "{name} is in this Linux {version} tree already; nothing was changed\n  \
+             what to do: name a tree without Ferry, or take out what it has of it"
+        );
+    }
+    anyhow!(
+        "{name} does not apply to Linux {version}; nothing was changed\n  | {}\n  \
+         what to do: use a kernel for which this series is made, or refresh {file}",
+        said.join("\n  | "),
+    )
+}
+
+pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATCH: &str = "Subject: [PATCH] x\n\n---\n\
+        diff --git a/mm/a.c b/mm/a.c\n--- a/mm/a.c\n+++ b/mm/a.c\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n\
+        diff --git a/mm/new.c b/mm/new.c\nnew file mode 100644\n--- /dev/null\n+++ b/mm/new.c\n\
+        @@ -0,0 +1 @@\n+new\n-- \n2.39.5\n";
+
+    fn patch(dir: &Path) -> Patch {
+        let path = dir.join("0001-x.patch");
+        fs::write(&path, PATCH).unwrap();
+        Patch {
+            path,
+            touches: touched(PATCH),
+        }
+    }
+
+    #[test]
+    fn names_of_touched_files() {
+        let found = touched(PATCH);
+        assert_eq!(
+            found,
+            ["mm/a.c", "mm/new.c"]
+                .map(PathBuf::from)
+                .into_iter()
+                .collect()
+        );
+        assert!(touched("diff --git a/../x b/../x\n").is_empty());
+    }
+
+    #[test]
+    fn patched_files_leave_the_source_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let tree = temp.path().join("k");
+        fs::create_dir_all(tree.join("mm")).unwrap();
+        fs::write(tree.join("mm/a.c"), "one\ntwo\n").unwrap();
+        let overlay = patched(&tree, &[patch(temp.path())], "7.3.4").unwrap();
+        let content = |path: &str| overlay.get(Path::new(path)).cloned().flatten();
+        assert_eq!(content("mm/a.c").unwrap(), b"one\n2\n");
+        assert_eq!(content("mm/new.c").unwrap(), b"new\n");
+        assert_eq!(fs::read(tree.join("mm/a.c")).unwrap(), b"one\ntwo\n");
+        assert!(!tree.join("mm/new.c").exists());
+    }
+
+    #[test]
+    fn patch_that_is_there_already_is_told_apart() {
+        let temp = tempfile::tempdir().unwrap();
+        let tree = temp.path().join("k");
+        fs::create_dir_all(tree.join("mm")).unwrap();
+        fs::write(tree.join("mm/a.c"), "one\n2\n").unwrap();
+        fs::write(tree.join("mm/new.c"), "new\n").unwrap();
+        let error = patched(&tree, &[patch(temp.path())], "7.3.4").unwrap_err();
+        assert!(error.to_string().contains("already"), "{error}");
+    }
+
+    #[test]
+    fn patch_that_does_not_apply_is_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let tree = temp.path().join("k");
+        fs::create_dir_all(tree.join("mm")).unwrap();
+        fs::write(tree.join("mm/a.c"), "other\n").unwrap();
+        let error = patched(&tree, &[patch(temp.path())], "7.3.4").unwrap_err();
+        assert!(error
+            .to_string()
+            .starts_with("0001-x.patch does not apply to Linux 7.3.4"));
+    }
+}

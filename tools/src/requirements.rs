@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What Ferry promises against the unpatched kernel, and the worst that was measured of it.
+
+use crate::{
+    results::{find, Figure},
+    table,
+};
+
+struct Requirement {
+    measure: &'static str,
+    at_least: f64,
+    busy: bool,
+    applies: fn(&Figure) -> bool,
+}
+
+const REQUIREMENTS: [Requirement; 6] = [
+    Requirement {
+        measure: "2M, 16 or more folios, 2 threads",
+        at_least: 1.7,
+        busy: false,
+        applies: |f| f.folio == "2M" && f.count >= 16 && f.config == "ferry-2",
+    },
+    Requirement {
+        measure: "2M, one folio, 2 threads",
+        at_least: 1.0,
+        busy: false,
+        applies: |f| f.folio == "2M" && f.count == 1 && f.config == "ferry-2",
+    },
+    Requirement {
+        measure: "4K, 16384 folios, 2 threads",
+        at_least: 1.15,
+        busy: false,
+        applies: |f| f.folio == "4K" && f.count == 16384 && f.config == "ferry-2",
+    },
+    Requirement {
+        measure: "any size, count and thread setting",
+        at_least: 0.95,
+        busy: false,
+        applies: engine_on,
+    },
+    Requirement {
+        measure: "switched off",
+        at_least: 0.98,
+        busy: false,
+        applies: |f| f.config == "ferry-off",
+    },
+    Requirement {
+        measure: "all CPUs busy, any thread setting",
+        at_least: 0.90,
+        busy: true,
+        applies: engine_on,
+    },
+];
+
+fn engine_on(figure: &Figure) -> bool {
+    figure.config.starts_with("ferry-") && figure.config != "ferry-off"
+}
+
+/// The worst case of one requirement.
+struct Worst<'a> {
+    requirement: &'a Requirement,
+    ratio: f64,
+    figure: &'a Figure,
+}
+
+fn worst<'a>(requirement: &'a Requirement, figures: &'a [Figure]) -> Option<Worst<'a>> {
+    figures
+        .iter()
+        .filter(|f| f.busy == requirement.busy && (requirement.applies)(f))
+        .filter_map(|figure| {
+            let base = find(figures, &figure.folio, figure.count, "vanilla")?;
+            Some(Worst {
+                requirement,
+                ratio: figure.gbps / base.gbps,
+                figure,
+            })
+        })
+        .min_by(|a, b| a.ratio.total_cmp(&b.ratio))
+}
+
+/// A table of what the figures can answer.
+pub fn summary(figures: &[Figure]) -> String {
+    let header = ["against vanilla", "at least", "worst", "where", "reached"];
+    let mut table = table::plain(&header.map(str::to_owned));
+    for worst in REQUIREMENTS.iter().filter_map(|r| worst(r, figures)) {
+        let Worst {
+            requirement,
+            ratio,
+            figure,
+        } = worst;
+        table.add_row([
+            requirement.measure.to_owned(),
+            format!("{:.2}x", requirement.at_least),
+            format!("{ratio:.2}x"),
+            format!("{} x {} {}", figure.count, figure.folio, figure.config),
+            if ratio >= requirement.at_least {
+                "yes"
+            } else {
+                "NO"
+            }
+            .to_owned(),
+        ]);
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Pool;
+
+    #[test]
+    fn worst_case_decides() {
+        let mut pool = Pool::default();
+        for (count, ferry) in [(16, 4.0), (128, 3.0)] {
+            pool.add("2M", count, "vanilla", &[2.0]);
+            pool.add("2M", count, "ferry-2", &[ferry]);
+        }
+        let figures = pool.figures("move_pages", false);
+        let found = worst(&REQUIREMENTS[0], &figures).unwrap();
+        assert_eq!((found.ratio, found.figure.count), (1.5, 128));
+        assert!(worst(&REQUIREMENTS[1], &figures).is_none());
+        let text = summary(&figures);
+        assert!(
+            text.contains("NO") && text.contains("128 x 2M ferry-2"),
+            "{text}"
+        );
+        assert!(text.contains("yes"), "0.95 is reached: {text}");
+    }
+
+    #[test]
+    fn busy_figures_answer_the_busy_requirement_alone() {
+        let mut pool = Pool::default();
+        pool.add("4K", 16, "vanilla", &[1.0]);
+        pool.add("4K", 16, "ferry-32", &[0.92]);
+        let text = summary(&pool.figures("move_pages_busy", true));
+        assert!(
+            text.contains("busy") && text.contains("yes") && !text.contains("NO"),
+            "{text}"
+        );
+    }
+}

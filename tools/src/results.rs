@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Figures: samples pooled over runs and boots, their medians, and the JSON they are kept as.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+#[derive(Serialize)]
+pub struct Report {
+    /// Version of the kernel that was measured.
+    pub kernel: String,
+    pub machine: Machine,
+    pub results: Vec<Figure>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unavailable: Vec<Unavailable>,
+}
+
+#[derive(Serialize)]
+pub struct Machine {
+    pub cpu: String,
+    pub cpus: usize,
+    /// What ran the kernels: `qemu-tcg` or `uml`.
+    pub how: String,
+    /// What the guest says of itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest: Option<serde_json::Value>,
+}
+
+impl Machine {
+    pub fn this(how: &str, guest: Option<serde_json::Value>) -> Self {
+        let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpu = text
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+            .map_or("unknown", |(_, name)| name);
+        Machine {
+            cpu: cpu.to_owned(),
+            cpus: crate::context::jobs(),
+            how: how.to_owned(),
+            guest,
+        }
+    }
+}
+
+/// The median of `runs` samples, in 1e9 bytes a second, and their ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    pub bench: String,
+    pub folio: String,
+    pub count: u32,
+    pub config: String,
+    pub gbps: f64,
+    pub min: f64,
+    pub max: f64,
+    pub runs: usize,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub busy: bool,
+}
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct Unavailable {
+    pub folio: String,
+    pub count: u32,
+    pub why: String,
+}
+
+/// Samples by folio size, count and configuration.
+#[derive(Default)]
+pub struct Pool(BTreeMap<(String, u32, String), Vec<f64>>);
+
+impl Pool {
+    pub fn add(&mut self, folio: &str, count: u32, config: &str, samples: &[f64]) {
+        self.0
+            .entry((folio.to_owned(), count, config.to_owned()))
+            .or_default()
+            .extend(samples);
+    }
+
+    pub fn figures(&self, bench: &str, busy: bool) -> Vec<Figure> {
+        let mut figures: Vec<Figure> = self
+            .0
+            .iter()
+            .filter_map(|((folio, count, config), samples)| {
+                let (min, gbps, max) = spread(samples)?;
+                Some(Figure {
+                    bench: bench.to_owned(),
+                    folio: folio.clone(),
+                    count: *count,
+                    config: config.clone(),
+                    gbps,
+                    min,
+                    max,
+                    runs: samples.len(),
+                    busy,
+                })
+            })
+            .collect();
+        figures.sort_by_key(|f| (folio_bytes(&f.folio), f.count, config_order(&f.config)));
+        figures
+    }
+}
+
+/// Smallest, median, largest; `None` of nothing.
+pub fn spread(samples: &[f64]) -> Option<(f64, f64, f64)> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    let upper = *sorted.get(half)?;
+    let median = if sorted.len() % 2 == 1 {
+        upper
+    } else {
+        (sorted[half - 1] + upper) / 2.0
+    };
+    Some((sorted[0], median, sorted[sorted.len() - 1]))
+}
+
+/// `64K` in bytes; 0 for what is no size.
+pub fn folio_bytes(name: &str) -> u64 {
+    let number = |unit| name.strip_suffix(unit).and_then(|n| n.parse::<u64>().ok());
+    if let Some(kib) = number("K") {
+        kib << 10
+    } else {
+        number("M").map_or(0, |mib| mib << 20)
+    }
+}
+
+/// The order of columns: what there is without Ferry, Ferry off, then by threads.
+pub fn config_order(config: &str) -> (u8, u32) {
+    if let Some(threads) = config.rsplit('-').next().and_then(|n| n.parse().ok()) {
+        return (4, threads);
+    }
+    match config {
+        "vanilla" | "serial" => (0, 0),
+        "vanilla-user2" => (1, 0),
+        "ferry-off" => (2, 0),
+        _ => (3, 0),
+    }
+}
+
+/// Figures of one folio size, by count and configuration.
+pub fn find<'a>(
+    figures: &'a [Figure],
+    folio: &str,
+    count: u32,
+    config: &str,
+) -> Option<&'a Figure> {
+    figures
+        .iter()
+        .find(|f| f.folio == folio && f.count == count && f.config == config)
+}
+
+/// The values of one property, each once, in the figures' order.
+pub fn distinct<T: PartialEq>(figures: &[Figure], of: impl Fn(&Figure) -> T) -> Vec<T> {
+    let mut found = Vec::new();
+    for figure in figures {
+        let value = of(figure);
+        if !found.contains(&value) {
+            found.push(value);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spread_of_odd_even_and_nothing() {
+        assert_eq!(spread(&[3.0, 1.0, 2.0]), Some((1.0, 2.0, 3.0)));
+        assert_eq!(spread(&[4.0, 1.0, 2.0, 3.0]), Some((1.0, 2.5, 4.0)));
+        assert_eq!(spread(&[]), None);
+    }
+
+    #[test]
+    fn boots_are_pooled_and_sorted_by_size() {
+        let mut pool = Pool::default();
+        pool.add("2M", 1, "ferry-2", &[4.0]);
+        pool.add("4K", 16, "ferry-32", &[1.0]);
+        pool.add("4K", 16, "ferry-4", &[1.0]);
+        pool.add("4K", 16, "vanilla", &[1.0, 3.0]);
+        pool.add("4K", 16, "vanilla", &[2.0]);
+        let figures = pool.figures("move_pages", false);
+        let order: Vec<_> = figures.iter().map(|f| (&*f.folio, &*f.config)).collect();
+        assert_eq!(
+            order,
+            [
+                ("4K", "vanilla"),
+                ("4K", "ferry-4"),
+                ("4K", "ferry-32"),
+                ("2M", "ferry-2")
+            ]
+        );
+        assert_eq!((figures[0].gbps, figures[0].runs), (2.0, 3));
+    }
+
+    #[test]
+    fn json_is_as_documented() {
+        let mut pool = Pool::default();
+        pool.add("4K", 1024, "ferry-2", &[0.5]);
+        assert_eq!(
+            serde_json::to_string(&pool.figures("move_pages", false)).unwrap(),
+            r#"[{"bench":"move_pages","folio":"4K","count":1024,"config":"ferry-2","gbps":0.5,"min":0.5,"max":0.5,"runs":1}]"#
+        );
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(folio_bytes("64K"), 65536);
+        assert_eq!(folio_bytes("2M"), 2 << 20);
+        assert_eq!(folio_bytes("x"), 0);
+    }
+}

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: GPL-2.0
+//! One long step: a command with its own process group, a log, a time limit and visible progress.
+
+use anyhow::{bail, Context as _, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use nix::{
+    sys::signal::{killpg, Signal},
+    unistd::Pid,
+};
+use std::{
+    fmt,
+    fs::File,
+    io::{IsTerminal, Read, Seek, SeekFrom},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        Arc, OnceLock,
+    },
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+const POLL: Duration = Duration::from_millis(100);
+/// How long a step may take to end by itself once told to.
+const GRACE: Duration = Duration::from_secs(5);
+/// Without a terminal, a sign of life this often.
+const HEARTBEAT: Duration = Duration::from_secs(60);
+const TAIL_LINES: usize = 15;
+
+pub struct Step<'a> {
+    title: String,
+    log: PathBuf,
+    timeout: Duration,
+    remedy: String,
+    quiet: bool,
+    on_line: Option<Box<dyn FnMut(&str) + 'a>>,
+}
+
+/// The user pressed Ctrl-C.
+#[derive(Debug)]
+struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted; the next call takes up from the last finished step")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+pub fn was_interrupted(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Interrupted>().is_some()
+}
+
+/// Set by SIGINT and SIGTERM from the first call on.
+fn interrupt_flag() -> &'static Arc<AtomicBool> {
+    static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    FLAG.get_or_init(|| {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // A second Ctrl-C ends the program at once; it can fail only for a bad signal number.
+            let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
+            let _ = signal_hook::flag::register(signal, flag.clone());
+        }
+        flag
+    })
+}
+
+/// How a step's command ended.
+enum End {
+    Exited(ExitStatus),
+    TimedOut,
+}
+
+impl<'a> Step<'a> {
+    pub fn new(title: impl Into<String>, log: PathBuf) -> Self {
+        Step {
+            title: title.into(),
+            log,
+            timeout: Duration::from_secs(3600),
+            remedy: String::new(),
+            quiet: false,
+            on_line: None,
+        }
+    }
+
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// What the user should do if this step fails.
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = remedy.into();
+        self
+    }
+
+    /// No line on the screen unless it fails.
+    pub fn quiet(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
+    /// Sees each complete line of output as it comes.
+    pub fn on_line(mut self, seen: impl FnMut(&str) + 'a) -> Self {
+        self.on_line = Some(Box::new(seen));
+        self
+    }
+
+    /// Runs the command to its end; a failure names the step, its log and the remedy.
+    pub fn run(mut self, command: &mut Command) -> Result<()> {
+        match self.wait(command)? {
+            End::Exited(status) if status.success() => Ok(()),
+            End::Exited(status) => bail!(self.failure(&format!("failed ({status})"))),
+            End::TimedOut => bail!(self.failure(&self.limit())),
+        }
+    }
+
+    /// Runs the command to its end, whatever its exit status; only a time-out is an error.
+    pub fn run_any(mut self, command: &mut Command) -> Result<ExitStatus> {
+        match self.wait(command)? {
+            End::Exited(status) => Ok(status),
+            End::TimedOut => bail!(self.failure(&self.limit())),
+        }
+    }
+
+    fn limit(&self) -> String {
+        format!(
+            "did not end within {} s and was stopped",
+            self.timeout.as_secs()
+        )
+    }
+
+    fn failure(&self, what: &str) -> String {
+        let mut text = format!("{}: {what}\n", self.title);
+        for line in tail(&self.log, TAIL_LINES) {
+            text.push_str("  | ");
+            text.push_str(&line);
+            text.push('\n');
+        }
+        text.push_str(&format!("  log: {}", self.log.display()));
+        if !self.remedy.is_empty() {
+            text.push_str(&format!("\n  what to do: {}", self.remedy));
+        }
+        text
+    }
+
+    fn wait(&mut self, command: &mut Command) -> Result<End> {
+        let interrupted = interrupt_flag();
+        if let Some(dir) = self.log.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
+        let log = File::create(&self.log)
+            .with_context(|| format!("{}: cannot write its log", self.title))?;
+        let mut reader = File::open(&self.log)?;
+        let program = command.get_program().to_owned();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .with_context(|| {
+                format!(
+                    "{}: cannot start {}; install it if it is missing",
+                    self.title,
+                    program.to_string_lossy()
+                )
+            })?;
+        let mut progress = Progress::start(&self.title, self.quiet);
+        let start = Instant::now();
+        let mut pending = Vec::new();
+        loop {
+            let ended = child.try_wait()?;
+            self.read_lines(&mut reader, &mut pending, &mut progress)?;
+            if let Some(status) = ended {
+                progress.finish(status.success());
+                return Ok(End::Exited(status));
+            }
+            if interrupted.load(Ordering::Relaxed) {
+                stop(&mut child);
+                progress.finish(false);
+                return Err(Interrupted.into());
+            }
+            if start.elapsed() > self.timeout {
+                stop(&mut child);
+                progress.finish(false);
+                return Ok(End::TimedOut);
+            }
+            sleep(POLL);
+        }
+    }
+
+    fn read_lines(
+        &mut self,
+        reader: &mut File,
+        pending: &mut Vec<u8>,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        reader.read_to_end(pending)?;
+        while let Some(end) = pending.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = pending.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            let line = line.trim_end();
+            progress.line(line);
+            if let Some(seen) = &mut self.on_line {
+                seen(line);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Ends the command and everything it started.
+fn stop(child: &mut Child) {
+    let group = Pid::from_raw(child.id() as i32);
+    let deadline = Instant::now() + GRACE;
+    // The group may be gone already; then there is nothing to stop.
+    let _ = killpg(group, Signal::SIGTERM);
+    while Instant::now() < deadline {
+        if matches!(child.try_wait(), Ok(Some(_))) {
+            break;
+        }
+        sleep(POLL);
+    }
+    let _ = killpg(group, Signal::SIGKILL);
+    let _ = child.wait();
+}
+
+/// The last lines of a log that may be large.
+pub fn tail(log: &Path, lines: usize) -> Vec<String> {
+    let mut text = Vec::new();
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(16 << 10)))?;
+        file.read_to_end(&mut text)?;
+        Ok(text)
+    };
+    let text = read().unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let all: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    all[all.len().saturating_sub(lines)..]
+        .iter()
+        .map(|line| line.trim_end().to_owned())
+        .collect()
+}
+
+/// A spinner with the last line of the log on a terminal, plain lines elsewhere.
+struct Progress {
+    title: String,
+    bar: Option<ProgressBar>,
+    plain: bool,
+    start: Instant,
+    beat: Instant,
+    lines: u64,
+}
+
+impl Progress {
+    fn start(title: &str, quiet: bool) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = (terminal && !quiet).then(|| {
+            let bar = ProgressBar::new_spinner().with_style(
+                ProgressStyle::with_template(
+                    "{spinner} {prefix} [{elapsed_precise}] {wide_msg:.dim}",
+                )
+                .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+            );
+            bar.set_prefix(title.to_owned());
+            bar.enable_steady_tick(POLL);
+            bar
+        });
+        let plain = !terminal && !quiet;
+        if plain {
+            eprintln!("==> {title}");
+        }
+        Progress {
+            title: title.to_owned(),
+            bar,
+            plain,
+            start: Instant::now(),
+            beat: Instant::now(),
+            lines: 0,
+        }
+    }
+
+    fn line(&mut self, line: &str) {
+        if line.is_empty() {
+            return;
+        }
+        self.lines += 1;
+        if let Some(bar) = &self.bar {
+            let clean: String = line.chars().filter(|c| !c.is_control()).collect();
+            bar.set_message(format!("{} {}", self.lines, clean.trim()));
+        } else if self.plain && self.beat.elapsed() > HEARTBEAT {
+            self.beat = Instant::now();
+            eprintln!(
+                "    {} s, line {}: {}",
+                self.start.elapsed().as_secs(),
+                self.lines,
+                line.trim()
+            );
+        }
+    }
+
+    fn finish(&mut self, good: bool) {
+        let word = if good { "done" } else { "stopped" };
+        let text = format!(
+            "{}: {word}, {} s",
+            self.title,
+            self.start.elapsed().as_secs()
+        );
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+            eprintln!("==> {text}");
+        } else if self.plain {
+            eprintln!("    {text}");
+        }
+    }
+}
+
+/// The output of a short command that is expected to succeed.
+pub fn output(command: &mut Command) -> Result<String> {
+    let shown = format!("{command:?}");
+    let out = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {shown}; install it if it is missing"))?;
+    if !out.status.success() {
+        bail!(
+            "{shown} failed ({}): {}",
+            out.status,
+            String::from_utf8_lossy(&out.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn failure_names_step_log_last_lines_and_remedy() {
+        let temp = tempfile::tempdir().unwrap();
+        let log = temp.path().join("x.log");
+        let error = Step::new("a step", log.clone())
+            .quiet()
+            .remedy("pray")
+            .run(&mut shell("echo one; echo two >&2; exit 3"))
+            .unwrap_err()
+            .to_string();
+        for part in ["a step", "| one", "| two", "pray", log.to_str().unwrap()] {
+            assert!(error.contains(part), "{part} missing in {error}");
+        }
+    }
+
+    #[test]
+    fn lines_are_seen_whole_and_in_order() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut seen = Vec::new();
+        Step::new("lines", temp.path().join("l.log"))
+            .quiet()
+            .on_line(|line| seen.push(line.to_owned()))
+            .run(&mut shell("printf 'a\\nb'; sleep 0.3; printf 'c\\n'"))
+            .unwrap();
+        assert_eq!(seen, ["a", "bc"]);
+    }
+
+    #[test]
+    fn hanging_command_dies_with_all_it_started() {
+        let temp = tempfile::tempdir().unwrap();
+        let pid = temp.path().join("pid");
+        let script = format!("sleep 1000 & echo $! >{}; wait", pid.display());
+        let error = Step::new("hang", temp.path().join("h.log"))
+            .quiet()
+            .timeout(Duration::from_secs(1))
+            .run(&mut shell(&script))
+            .unwrap_err();
+        assert!(error.to_string().contains("did not end within 1 s"));
+        let pid = std::fs::read_to_string(pid).unwrap();
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        // Gone, or a zombie that waits for init to collect it.
+        assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    }
+
+    #[test]
+    fn missing_program_is_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let error = Step::new("gone", temp.path().join("g.log"))
+            .quiet()
+            .run(&mut Command::new("no-such-program-here"))
+            .unwrap_err();
+        assert!(error.to_string().contains("no-such-program-here"));
+    }
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Page migration by system call in booted kernels: that it works under the debug kernel, and that
+//! every outcome is the unpatched kernel's.
+
+use super::Tally;
+use crate::{
+    context::Context,
+    guest::{self, Guest, Shape},
+    kernel::{self, Variant},
+    ktap::{self, Outcome},
+};
+use anyhow::Result;
+use serde_json::Value;
+use std::{fs, path::Path, time::Duration};
+
+const LIMIT: Duration = Duration::from_secs(2400);
+/// Small enough to boot anywhere, large enough for huge pages on both nodes.
+const NODE_GIB: u32 = 2;
+
+pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+    let program = guest::program(context)?;
+    for cpus in [2, 4] {
+        boot(context, tally, &program, Variant::Debug, cpus, "on")?;
+    }
+    let vanilla = boot(context, tally, &program, Variant::Vanilla, 2, "off")?;
+    let ferry = boot(context, tally, &program, Variant::Ferry, 2, "on")?;
+    tally.case(
+        "same outcomes with Ferry as without",
+        compare(vanilla, ferry),
+    );
+    Ok(())
+}
+
+/// Runs the tests in one kernel; the outcomes to compare, if it left any.
+fn boot(
+    context: &Context,
+    tally: &mut Tally,
+    program: &Path,
+    variant: Variant,
+    cpus: u32,
+    engine: &str,
+) -> Result<Option<Value>> {
+    let kernel = kernel::build(context, variant)?;
+    let shape = Shape {
+        cpus,
+        node_gib: NODE_GIB,
+    };
+    let name = format!("test-{}-{cpus}cpu", variant.name());
+    // KUnit has its own suite; here it would only cost time at each boot.
+    let guest = Guest::new(context, &kernel.image, &name, shape)?
+        .kernel_args("kunit.enable=0")
+        .timeout(LIMIT);
+    guest.bring(program)?;
+    // Written to a file as well: on the console, lines of the kernel may fall between.
+    let script = format!(
+        "./ferry-guest test --engine {engine} --parity parity.json >tap 2>notes\n\
+         status=$?\ncat tap notes\nexit $status\n"
+    );
+    let status = guest.run(&script)?;
+    let prefix = format!("{}, {cpus} CPUs: ", variant.name());
+    let text = fs::read(guest.share().join("tap")).unwrap_or_default();
+    let cases = ktap::tap(&String::from_utf8_lossy(&text));
+    let failed = cases
+        .iter()
+        .any(|case| matches!(case.1, Outcome::Failed(_)));
+    tally.cases(&prefix, cases);
+    if status != 0 && !failed {
+        let why = format!("exit status {status}; log: {}", guest.console().display());
+        tally.case(&format!("{prefix}the program"), Outcome::Failed(why));
+    }
+    tally.case(&format!("{prefix}kernel log"), clean_log(&guest.dmesg()?));
+    let parity = fs::read(guest.share().join("parity.json")).ok();
+    Ok(parity.and_then(|text| serde_json::from_slice(&text).ok()))
+}
+
+/// Fails on what the kernel says when something is wrong inside it.
+pub fn clean_log(log: &str) -> Outcome {
+    const ALARMS: [&str; 9] = [
+        "BUG:",
+        "WARNING:",
+        "Oops:",
+        "Kernel panic",
+        "possible circular locking",
+        "possible recursive locking",
+        "inconsistent lock state",
+        "blocked for more than",
+        "Bad page state",
+    ];
+    // A kernel without a root device ends in this after its tests, as KUnit's does by design.
+    let expected = |line: &str| line.contains("Kernel panic") && line.contains("root fs");
+    let alarm = log
+        .lines()
+        .find(|line| ALARMS.iter().any(|alarm| line.contains(alarm)) && !expected(line));
+    match alarm {
+        None => Outcome::Passed,
+        Some(line) => Outcome::Failed(line.trim().to_owned()),
+    }
+}
+
+fn compare(vanilla: Option<Value>, ferry: Option<Value>) -> Outcome {
+    let (Some(vanilla), Some(ferry)) = (vanilla, ferry) else {
+        return Outcome::Failed("one of the kernels left no outcomes".to_owned());
+    };
+    if vanilla
+        .as_object()
+        .is_none_or(|outcomes| outcomes.is_empty())
+    {
+        return Outcome::Failed("the unpatched kernel noted no outcomes".to_owned());
+    }
+    match difference("", &vanilla, &ferry) {
+        None => Outcome::Passed,
+        Some(where_) => Outcome::Failed(where_),
+    }
+}
+
+/// Where two documents first differ.
+fn difference(path: &str, a: &Value, b: &Value) -> Option<String> {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            let mut names: Vec<&String> = a.keys().chain(b.keys()).collect();
+            names.sort();
+            names.dedup();
+            names.into_iter().find_map(|name| {
+                let of = |map: &serde_json::Map<String, Value>| {
+                    map.get(name).cloned().unwrap_or(Value::Null)
+                };
+                difference(&format!("{path}/{name}"), &of(a), &of(b))
+            })
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => a
+            .iter()
+            .zip(b)
+            .enumerate()
+            .find_map(|(index, (a, b))| difference(&format!("{path}/{index}"), a, b)),
+        _ if a == b => None,
+        _ => Some(format!("{path}: vanilla {a}, Ferry {b}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn first_difference_is_named() {
+        let vanilla = json!({"move": [{"ret": 0, "status": [1, -2]}]});
+        let ferry = json!({"move": [{"ret": 0, "status": [1, 1]}]});
+        assert_eq!(
+            compare(Some(vanilla.clone()), Some(vanilla.clone())),
+            Outcome::Passed
+        );
+        assert_eq!(
+            compare(Some(vanilla.clone()), Some(ferry)),
+            Outcome::Failed("/move/0/status/1: vanilla -2, Ferry 1".to_owned())
+        );
+        assert!(matches!(
+            compare(Some(vanilla.clone()), None),
+            Outcome::Failed(_)
+        ));
+        assert!(matches!(
+            compare(Some(vanilla), Some(json!({}))),
+            Outcome::Failed(_)
+        ));
+        assert!(matches!(
+            compare(Some(json!({})), Some(json!({}))),
+            Outcome::Failed(_)
+        ));
+    }
+
+    #[test]
+    fn kernel_alarms_are_found() {
+        assert_eq!(
+            clean_log("[ 1.0] Linux version\n[ 2.0] debug: ok\n"),
+            Outcome::Passed
+        );
+        for line in [
+            "[ 3.0] WARNING: CPU: 0 at mm/x.c:3",
+            "[ 4.0] BUG: unable to handle",
+        ] {
+            assert_eq!(clean_log(line), Outcome::Failed(line.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What needs no kernel: the workspace's tests, loom, formatting and lints.
+
+use super::Tally;
+use crate::{
+    context::Context,
+    ktap::{Case, Outcome},
+    step::Step,
+};
+use anyhow::{Context as _, Result};
+use std::{fs, process::Command, time::Duration};
+
+pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+    cargo_test(context, tally, "tests", "", &["--workspace"])?;
+    cargo_test(
+        context,
+        tally,
+        "loom",
+        "--cfg loom",
+        &["--package", "ferry-logic", "--release", "--test", "loom"],
+    )?;
+    let fmt = step(context, "fmt").run(cargo(context, "host").args(["fmt", "--all", "--check"]));
+    tally.check("cargo fmt", fmt)?;
+    let clippy = step(context, "clippy").run(
+        cargo(context, "host")
+            .args(["clippy", "--workspace", "--all-targets", "--locked", "--"])
+            .args(["-D", "warnings"]),
+    );
+    tally.check("cargo clippy", clippy)
+}
+
+fn step(context: &Context, name: &str) -> Step<'static> {
+    Step::new(
+        format!("host: {name}"),
+        context.cache.log(&format!("host-{name}")),
+    )
+    .timeout(Duration::from_secs(1800))
+}
+
+fn cargo(context: &Context, target: &str) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo
+        .current_dir(&context.repo)
+        .env(
+            "CARGO_TARGET_DIR",
+            context.cache.path(format!("cargo-{target}")),
+        )
+        .env_remove("RUSTFLAGS");
+    cargo
+}
+
+fn cargo_test(
+    context: &Context,
+    tally: &mut Tally,
+    name: &str,
+    flags: &str,
+    args: &[&str],
+) -> Result<()> {
+    let mut cargo = cargo(context, name);
+    cargo
+        .args(["test", "--locked", "--no-fail-fast"])
+        .args(args);
+    if !flags.is_empty() {
+        cargo.env("RUSTFLAGS", flags);
+    }
+    let status = step(context, name).run_any(&mut cargo)?;
+    let log = context.cache.log(&format!("host-{name}"));
+    let text = fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
+    let cases = libtest(&String::from_utf8_lossy(&text));
+    let failed = cases
+        .iter()
+        .any(|case| matches!(case.1, Outcome::Failed(_)));
+    let none = cases.is_empty();
+    tally.cases(&format!("{name}: "), cases);
+    if none || (!status.success() && !failed) {
+        let why = format!("cargo test ended with {status}; log: {}", log.display());
+        tally.case(name, Outcome::Failed(why));
+    }
+    Ok(())
+}
+
+/// Cases in the output of Rust's test harness.
+fn libtest(text: &str) -> Vec<Case> {
+    text.lines()
+        .filter_map(|line| {
+            let (name, result) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+            let outcome = match result.split([',', ' ']).next()? {
+                "ok" => Outcome::Passed,
+                "FAILED" => Outcome::Failed(String::new()),
+                "ignored" => Outcome::Skipped(String::new()),
+                _ => return None,
+            };
+            Some((name.trim_end_matches(" - should panic").to_owned(), outcome))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn harness_lines() {
+        let text = "running 3 tests\ntest a::b ... ok\ntest c ... FAILED\n\
+                    test d ... ignored, why\ntest result: FAILED. 1 passed; 1 failed\n\
+                    test slow ... has been running for over 60 seconds\n";
+        let names: Vec<_> = libtest(text).into_iter().map(|case| case.0).collect();
+        assert_eq!(names, ["a::b", "c", "d"]);
+    }
+}

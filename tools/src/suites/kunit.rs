@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0
+//! KUnit: under UML at native speed, and on x86-64 under QEMU with the debug kernel.
+
+use super::{guest::clean_log, Tally};
+use crate::{
+    context::Context,
+    guest::{Guest, Shape},
+    kernel::{self, Variant},
+    ktap::{self, Case, Outcome},
+    uml,
+};
+use anyhow::Result;
+use std::{fs, path::Path, time::Duration};
+
+/// Measures and tests nothing; `ferry bench copy` reads it.
+const BENCH: &str = "ferry_copy_bench";
+
+pub fn uml(context: &Context, tally: &mut Tally) -> Result<()> {
+    let kernel = kernel::build(context, Variant::Uml)?;
+    let log = uml::kunit(context, &kernel, "*", "kunit-uml")?;
+    report(context, tally, &kernel.tree, &log, "kunit-uml-results")?;
+    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    tally.case("kernel log", clean_log(&text));
+    Ok(())
+}
+
+pub fn x86(context: &Context, tally: &mut Tally) -> Result<()> {
+    let kernel = kernel::build(context, Variant::Debug)?;
+    let shape = Shape {
+        cpus: 2,
+        node_gib: 1,
+    };
+    let guest = Guest::new(context, &kernel.image, "kunit-x86", shape)?
+        .kernel_args("kunit.enable=1")
+        .timeout(Duration::from_secs(1200));
+    guest.run("true\n")?;
+    let log = guest.share().join("dmesg");
+    report(context, tally, &kernel.tree, &log, "kunit-x86-results")?;
+    tally.case("kernel log", clean_log(&guest.dmesg()?));
+    Ok(())
+}
+
+fn report(context: &Context, tally: &mut Tally, tree: &Path, log: &Path, name: &str) -> Result<()> {
+    let cases = ktap::kunit(tree, log, context.cache.log(name))?;
+    let cases: Vec<Case> = cases
+        .into_iter()
+        .filter(|(name, _)| !name.starts_with(BENCH))
+        .collect();
+    if cases.is_empty() {
+        let why = format!("no KUnit results in {}", log.display());
+        tally.case("KUnit", Outcome::Failed(why));
+    }
+    tally.cases("", cases);
+    Ok(())
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `ferry test`: the suites, and the count of what passed.
+
+mod guest;
+mod host;
+mod kunit;
+mod selftests;
+mod series;
+mod style;
+mod tool;
+
+use crate::{
+    context::Context,
+    ktap::{Case, Outcome},
+    step,
+};
+use anyhow::Result;
+use clap::ValueEnum;
+use std::time::Instant;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Suite {
+    Host,
+    Style,
+    Series,
+    KunitUml,
+    KunitX86,
+    Guest,
+    Selftests,
+    Tool,
+}
+
+impl Suite {
+    fn name(self) -> &'static str {
+        match self {
+            Suite::Host => "host",
+            Suite::Style => "style",
+            Suite::Series => "series",
+            Suite::KunitUml => "kunit-uml",
+            Suite::KunitX86 => "kunit-x86",
+            Suite::Guest => "guest",
+            Suite::Selftests => "selftests",
+            Suite::Tool => "tool",
+        }
+    }
+
+    fn covers(self) -> &'static str {
+        match self {
+            Suite::Host => {
+                "unit tests of the workspace, the claim protocol under loom, rustfmt, clippy"
+            }
+            Suite::Style => "the kernel part under rustfmt, checkpatch.pl and the kernel's clippy",
+            Suite::Series => {
+                "each patch applies and builds; without CONFIG_FERRY mm/ is unchanged code"
+            }
+            Suite::KunitUml => "KUnit at native speed, UML on two CPUs",
+            Suite::KunitX86 => "KUnit on x86-64 with lockdep and DEBUG_VM",
+            Suite::Guest => {
+                "system calls in the booted kernels; the same outcomes with Ferry and without"
+            }
+            Suite::Selftests => "the kernel's own migration and rmap tests with the engine on",
+            Suite::Tool => "bad input to this program: one clear message, nothing half done",
+        }
+    }
+
+    fn run(self, context: &Context, tally: &mut Tally) -> Result<()> {
+        match self {
+            Suite::Host => host::run(context, tally),
+            Suite::Style => style::run(context, tally),
+            Suite::Series => series::run(context, tally),
+            Suite::KunitUml => kunit::uml(context, tally),
+            Suite::KunitX86 => kunit::x86(context, tally),
+            Suite::Guest => guest::run(context, tally),
+            Suite::Selftests => selftests::run(context, tally),
+            Suite::Tool => tool::run(context, tally),
+        }
+    }
+}
+
+pub fn list() {
+    for suite in Suite::value_variants() {
+        println!("{:10} {}", suite.name(), suite.covers());
+    }
+}
+
+/// Runs the suites (all if none is named); whether everything passed.
+pub fn run(context: &Context, named: &[Suite]) -> Result<bool> {
+    let suites = if named.is_empty() {
+        Suite::value_variants()
+    } else {
+        named
+    };
+    let mut all = Tally::default();
+    for &suite in suites {
+        println!("== {}: {}", suite.name(), suite.covers());
+        let start = Instant::now();
+        let mut tally = Tally::default();
+        match suite.run(context, &mut tally) {
+            Err(error) if step::was_interrupted(&error) => return Err(error),
+            Err(error) => tally.case("the suite itself", Outcome::Failed(format!("{error:#}"))),
+            Ok(()) if tally.total() == 0 => {
+                tally.case(
+                    "the suite itself",
+                    Outcome::Failed("ran no test".to_owned()),
+                );
+            }
+            Ok(()) => (),
+        }
+        println!(
+            "== {}: {}, {} s",
+            suite.name(),
+            tally.line(),
+            start.elapsed().as_secs()
+        );
+        all.add(&tally);
+    }
+    println!("{}", all.line());
+    Ok(all.good())
+}
+
+/// Counts cases and shows each as it is known.
+#[derive(Default)]
+pub struct Tally {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl Tally {
+    pub fn case(&mut self, name: &str, outcome: Outcome) {
+        let note = |text: &str| {
+            if text.is_empty() {
+                String::new()
+            } else {
+                format!(": {text}")
+            }
+        };
+        match outcome {
+            Outcome::Passed => {
+                self.passed += 1;
+                println!("   ok      {name}");
+            }
+            Outcome::Failed(why) => {
+                self.failed += 1;
+                println!("   FAILED  {name}{}", note(&why));
+            }
+            Outcome::Skipped(why) => {
+                self.skipped += 1;
+                println!("   skipped {name}{}", note(&why));
+            }
+        }
+    }
+
+    pub fn cases(&mut self, prefix: &str, cases: impl IntoIterator<Item = Case>) {
+        for (name, outcome) in cases {
+            self.case(&format!("{prefix}{name}"), outcome);
+        }
+    }
+
+    /// A case that is a whole step: it passed if there was no error.
+    pub fn check(&mut self, name: &str, result: Result<()>) -> Result<()> {
+        match result {
+            Err(error) if step::was_interrupted(&error) => return Err(error),
+            Err(error) => self.case(name, Outcome::Failed(format!("{error:#}"))),
+            Ok(()) => self.case(name, Outcome::Passed),
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, other: &Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+
+    fn total(&self) -> usize {
+        self.passed + self.failed + self.skipped
+    }
+
+    fn good(&self) -> bool {
+        self.failed == 0 && self.passed > 0
+    }
+
+    fn line(&self) -> String {
+        let mut line = format!("{} passed, {} failed", self.passed, self.failed);
+        if self.skipped > 0 {
+            line.push_str(&format!(", {} skipped", self.skipped));
+        }
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_line_and_verdict() {
+        let mut tally = Tally::default();
+        assert!(!tally.good(), "no test is no success");
+        tally.case("a", Outcome::Passed);
+        assert_eq!(tally.line(), "1 passed, 0 failed");
+        tally.case("b", Outcome::Skipped(String::new()));
+        assert_eq!(tally.line(), "1 passed, 0 failed, 1 skipped");
+        assert!(tally.good());
+        tally.check("c", Err(anyhow::anyhow!("x"))).unwrap();
+        assert_eq!(tally.line(), "1 passed, 1 failed, 1 skipped");
+        assert!(!tally.good());
+    }
+
+    #[test]
+    fn names_on_the_command_line_are_the_printed_ones() {
+        for suite in Suite::value_variants() {
+            let value = suite.to_possible_value().unwrap();
+            assert_eq!(value.get_name(), suite.name());
+        }
+    }
+}

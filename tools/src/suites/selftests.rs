@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The kernel's own tests of migration and reverse mapping, with the engine on.
+
+use super::{guest::clean_log, Tally};
+use crate::{
+    cache::Stamp,
+    context::Context,
+    guest::{Guest, Shape},
+    kernel::{self, Variant},
+    ktap::{self, Outcome},
+    step::Step,
+};
+use anyhow::Result;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+const PROGRAMS: [&str; 2] = ["migration", "rmap"];
+
+pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+    let programs = build(context)?;
+    let kernel = kernel::build(context, Variant::Ferry)?;
+    // With fewer than four CPUs `migration` skips everything.
+    let shape = Shape {
+        cpus: 4,
+        node_gib: 1,
+    };
+    let guest =
+        Guest::new(context, &kernel.image, "selftests", shape)?.timeout(Duration::from_secs(1500));
+    let mut script = String::from(
+        "set -e\n\
+         echo 1 >/proc/sys/vm/mt_page_copy\n\
+         echo 4 >/proc/sys/vm/limit_mt_num\n\
+         echo 16 >/proc/sys/vm/nr_hugepages\n\
+         set +e\n",
+    );
+    for name in PROGRAMS {
+        guest.bring(&programs.join(name))?;
+        script.push_str(&format!("./{name} >{name}.tap 2>&1\ncat {name}.tap\n"));
+    }
+    script.push_str("cat /proc/vmstat >vmstat\n");
+    guest.run(&script)?;
+    for name in PROGRAMS {
+        let text = fs::read(guest.share().join(format!("{name}.tap"))).unwrap_or_default();
+        tally.cases(
+            &format!("{name}: "),
+            ktap::tap(&String::from_utf8_lossy(&text)),
+        );
+    }
+    let vmstat = fs::read_to_string(guest.share().join("vmstat")).unwrap_or_default();
+    let took_part = match row(&vmstat, "ferry_batches") {
+        Some(0) | None => Outcome::Failed("the engine copied no batch".to_owned()),
+        Some(_) => Outcome::Passed,
+    };
+    tally.case("the engine took part", took_part);
+    tally.case("kernel log", clean_log(&guest.dmesg()?));
+    Ok(())
+}
+
+/// A row of /proc/vmstat.
+fn row(vmstat: &str, name: &str) -> Option<u64> {
+    vmstat
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(found, _)| *found == name)
+        .and_then(|(_, value)| value.trim().parse().ok())
+}
+
+/// Builds the programs from a copy of the tree's tools/: their makefiles write beside the sources.
+fn build(context: &Context) -> Result<PathBuf> {
+    let source = context.source()?;
+    let home = source.home.join("selftests");
+    let out = home.join("out");
+    let stamp = Stamp::new(home.join("ferry.key"));
+    if stamp.is(&source.key) {
+        return Ok(out);
+    }
+    stamp.clear()?;
+    fs::create_dir_all(&out)?;
+    let limit = Duration::from_secs(600);
+    let headers = home.join("headers");
+    Step::new(
+        "exporting the kernel's headers",
+        context.cache.log("selftests-headers"),
+    )
+    .timeout(limit)
+    .run(
+        context
+            .toolchain()?
+            .make(&source.vanilla(), &headers, Variant::Ferry.arch())
+            .arg("headers"),
+    )?;
+    let tree = home.join("tree");
+    for dir in ["tools", "mm"] {
+        fs::create_dir_all(tree.join(dir))?;
+    }
+    // The one header outside tools/ that every program there depends on.
+    fs::copy(
+        source.vanilla().join("mm/gup_test.h"),
+        tree.join("mm/gup_test.h"),
+    )?;
+    let tools = tree.join("tools");
+    Step::new(
+        "copying the kernel's tools",
+        context.cache.log("selftests-copy"),
+    )
+    .timeout(limit)
+    .quiet()
+    .run(
+        Command::new("rsync")
+            .args(["-a", "--delete"])
+            .arg(source.vanilla().join("tools").join(""))
+            .arg(&tools),
+    )?;
+    Step::new(
+        "building the kernel's own tests",
+        context.cache.log("selftests-build"),
+    )
+    .timeout(limit)
+    .remedy("install libnuma-dev if numa.h is missing")
+    .run(&mut make(&tools, &out, &headers))?;
+    stamp.set(&source.key)?;
+    Ok(out)
+}
+
+fn make(tools: &Path, out: &Path, headers: &Path) -> Command {
+    let mut make = Command::new("make");
+    make.arg("-C")
+        .arg(tools.join("testing/selftests/mm"))
+        .arg(format!("OUTPUT={}", out.display()))
+        .arg(format!(
+            "KHDR_INCLUDES=-isystem {}/usr/include",
+            headers.display()
+        ))
+        .args(PROGRAMS.map(|name| out.join(name)))
+        .env_remove("MAKEFLAGS");
+    make
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vmstat_rows() {
+        let text = "nr_free 1\nferry_batches 12\nferry_batches_x 3\n";
+        assert_eq!(row(text, "ferry_batches"), Some(12));
+        assert_eq!(row(text, "ferry"), None);
+    }
+}

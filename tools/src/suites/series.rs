@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The patches: each applies and builds, and without CONFIG_FERRY they change no machine code.
+
+use super::Tally;
+use crate::{
+    cache::Stamp,
+    context::Context,
+    elf,
+    kernel::{self, Config, Variant},
+    ktap::Outcome,
+    overlay,
+    patches::{self, Patch},
+    step::Step,
+    tree,
+};
+use anyhow::{bail, Context as _, Result};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use walkdir::WalkDir;
+
+pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+    let source = context.source()?;
+    let series = patches::load(&context.repo)?;
+    for end in 1..=series.len() {
+        let name = format!("applies: {}", series[end - 1].name());
+        let applied = patches::patched(&source.vanilla(), &series[..end], &source.version);
+        tally.check(&name, applied.map(drop))?;
+    }
+    let config = kernel::fragments(&context.repo, Variant::Vanilla)?;
+    let out = kernel::out_dir(context, "series")?;
+    let built = build_each(context, tally, &series, &config, &out)?;
+    if built {
+        let vanilla = kernel::build(context, Variant::Vanilla)?;
+        let same = same_code(&vanilla.out.join("mm"), &out.join("mm"));
+        tally.check("mm/*.o without CONFIG_FERRY are vanilla's code", same)?;
+    }
+    let ferry = kernel::build(context, Variant::Ferry).map(drop);
+    tally.check("builds with CONFIG_FERRY=y", ferry)
+}
+
+/// Builds mm/ after each patch in turn, without CONFIG_FERRY; whether all did.
+fn build_each(
+    context: &Context,
+    tally: &mut Tally,
+    series: &[Patch],
+    config: &Config,
+    out: &Path,
+) -> Result<bool> {
+    let source = context.source()?;
+    let whole = tree::ferry(context)?;
+    let key = kernel::key(context, &whole, Variant::Vanilla.arch(), config)?;
+    let stamp = Stamp::new(out.join("ferry.key"));
+    if stamp.is(&key) {
+        for patch in series {
+            tally.case(
+                &format!("builds: {} (as before)", patch.name()),
+                Outcome::Passed,
+            );
+        }
+        return Ok(true);
+    }
+    stamp.clear()?;
+    for end in 1..=series.len() {
+        let mut files = patches::patched(&source.vanilla(), &series[..end], &source.version)?;
+        files.extend(overlay::kernel_part(&context.repo)?);
+        let tree = tree::laid(context, "series", &files)?;
+        let name = series[end - 1].name();
+        let arch = Variant::Vanilla.arch();
+        kernel::configure(context, &tree, out, arch, config, "series")?;
+        let step = Step::new(
+            format!("building mm/ after {name}"),
+            context.cache.log(&format!("series-{end}")),
+        )
+        .timeout(Duration::from_secs(3600))
+        .run(context.toolchain()?.make(&tree.dir, out, arch).arg("mm/"));
+        let good = step.is_ok();
+        tally.check(&format!("builds: {name}"), step)?;
+        if !good {
+            return Ok(false);
+        }
+    }
+    stamp.set(&key)?;
+    Ok(true)
+}
+
+/// Fails unless both folders have the same objects with the same executable sections.
+fn same_code(vanilla: &Path, patched: &Path) -> Result<()> {
+    let objects = objects(vanilla)?;
+    if objects.is_empty() {
+        bail!("there are no object files in {}", vanilla.display());
+    }
+    let others = self::objects(patched)?;
+    if let Some(extra) = others.symmetric_difference(&objects).next() {
+        bail!("{} is in one build only", extra.display());
+    }
+    for object in &objects {
+        let (a, b) = (
+            elf::code(&vanilla.join(object))?,
+            elf::code(&patched.join(object))?,
+        );
+        if let Some(section) = a
+            .keys()
+            .chain(b.keys())
+            .find(|name| a.get(*name) != b.get(*name))
+        {
+            bail!("{}: section {section} differs", object.display());
+        }
+    }
+    Ok(())
+}
+
+/// Object files below a folder that were compiled, not linked together from others.
+fn objects(dir: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut found = BTreeSet::new();
+    for entry in WalkDir::new(dir) {
+        let entry = entry.with_context(|| format!("cannot read {}", dir.display()))?;
+        let path = entry.path();
+        if path.extension().is_some_and(|extension| extension == "o") {
+            found.insert(path.strip_prefix(dir)?.to_path_buf());
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn missing_object_and_no_object_are_failures() {
+        let temp = tempfile::tempdir().unwrap();
+        let (a, b) = (temp.path().join("a"), temp.path().join("b"));
+        for dir in [&a, &b] {
+            fs::create_dir(dir).unwrap();
+        }
+        assert!(same_code(&a, &b).is_err());
+        fs::copy(std::env::current_exe().unwrap(), a.join("x.o")).unwrap();
+        assert!(same_code(&a, &b).unwrap_err().to_string().contains("x.o"));
+        fs::copy(a.join("x.o"), b.join("x.o")).unwrap();
+        same_code(&a, &b).unwrap();
+    }
+}

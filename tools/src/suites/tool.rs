@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Bad input to this program: each ends in one clear message and a non-zero exit, and leaves
+//! nothing half done. The trees are fakes that have only the files the patches touch.
+
+use super::Tally;
+use crate::{
+    context::Context,
+    guest::{Guest, Shape},
+    kernel::{self, Variant},
+    ktap::Outcome,
+    overlay, patches,
+    step::output,
+    toolchain::which,
+};
+use anyhow::{bail, ensure, Context as _, Result};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::Duration,
+};
+use tempfile::TempDir;
+use walkdir::WalkDir;
+
+type Test = fn(&Context) -> Result<()>;
+
+const TESTS: [(&str, Test); 10] = [
+    ("apply: a plain tree, then again", apply_plain),
+    ("apply: a clean git tree, then again", apply_git),
+    ("apply: a tree of another version", wrong_version),
+    ("apply: a tree that has one patch already", partly_applied),
+    ("apply: a tree that a patch does not fit", does_not_fit),
+    ("series: applies with git am", series_applies),
+    ("KDIR of another version", wrong_kdir),
+    ("no network", no_network),
+    ("a missing tool", missing_tool),
+    ("a guest that hangs", hanging_guest),
+];
+
+pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+    for (name, test) in TESTS {
+        tally.check(name, test(context))?;
+    }
+    no_space(context, tally)
+}
+
+/// This program, as a user would call it, with a cache of its own.
+fn ferry(context: &Context, cache: &Path) -> Result<Command> {
+    let mut ferry = Command::new(std::env::current_exe()?);
+    ferry
+        .env("FERRY_REPO", &context.repo)
+        .env("FERRY_CACHE", cache)
+        .env_remove("KDIR");
+    Ok(ferry)
+}
+
+/// A tree with a Makefile and the files that the patches touch.
+fn fake_tree(context: &Context) -> Result<TempDir> {
+    let vanilla = context.source()?.vanilla();
+    let temp = tempfile::tempdir()?;
+    let mut files = vec![PathBuf::from("Makefile")];
+    for patch in patches::load(&context.repo)? {
+        files.extend(patch.touches);
+    }
+    files.sort();
+    files.dedup();
+    for file in files {
+        let (from, to) = (vanilla.join(&file), temp.path().join(&file));
+        if from.is_file() {
+            fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+            fs::copy(from, to)?;
+        }
+    }
+    Ok(temp)
+}
+
+/// Everything in a tree, for comparing.
+fn snapshot(tree: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+    let mut files = Vec::new();
+    let walk = WalkDir::new(tree).sort_by_file_name().into_iter();
+    for entry in walk.filter_entry(|entry| entry.file_name() != ".git") {
+        let entry = entry?;
+        if entry.file_type().is_file() {
+            files.push((entry.path().to_path_buf(), fs::read(entry.path())?));
+        }
+    }
+    Ok(files)
+}
+
+/// Non-zero exit, one message that has all the words, no panic.
+fn refused(out: &Output, words: &[&str]) -> Result<()> {
+    let text = String::from_utf8_lossy(&out.stderr);
+    ensure!(!out.status.success(), "it exited with success");
+    ensure!(!text.contains("panicked"), "it panicked: {text}");
+    let messages = text
+        .lines()
+        .filter(|line| line.starts_with("ferry: "))
+        .count();
+    ensure!(messages == 1, "{messages} messages, not one: {text}");
+    for word in words {
+        ensure!(text.contains(word), "the message lacks `{word}`: {text}");
+    }
+    Ok(())
+}
+
+fn apply(context: &Context, tree: &Path) -> Result<Output> {
+    let cache = tempfile::tempdir()?;
+    Ok(ferry(context, cache.path())?
+        .arg("apply")
+        .arg(tree)
+        .output()?)
+}
+
+/// `apply` refuses the tree with these words and leaves it as it was.
+fn apply_refused(context: &Context, tree: &Path, words: &[&str]) -> Result<()> {
+    let before = snapshot(tree)?;
+    refused(&apply(context, tree)?, words)?;
+    ensure!(snapshot(tree)? == before, "the tree was changed");
+    Ok(())
+}
+
+/// `apply` made the tree what the builds use.
+fn applied(context: &Context, tree: &Path, out: &Output) -> Result<()> {
+    let said = String::from_utf8_lossy(&out.stderr);
+    ensure!(out.status.success(), "it failed: {said}");
+    let source = context.source()?;
+    let series = patches::load(&context.repo)?;
+    let mut wanted = patches::patched(&source.vanilla(), &series, &source.version)?;
+    wanted.extend(overlay::kernel_part(&context.repo)?);
+    for (path, content) in wanted {
+        let found = patches::read_if_there(&tree.join(&path))?;
+        ensure!(
+            found == content,
+            "{} is not as it should be",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+fn apply_plain(context: &Context) -> Result<()> {
+    let tree = fake_tree(context)?;
+    let out = apply(context, tree.path())?;
+    applied(context, tree.path(), &out)?;
+    apply_refused(context, tree.path(), &["already"])
+}
+
+fn git(tree: &Path, args: &[&str]) -> Result<String> {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(tree);
+    for setting in [
+        "user.name=Test",
+        "user.email=test@localhost",
+        "commit.gpgsign=false",
+    ] {
+        git.args(["-c", setting]);
+    }
+    output(git.args(args))
+}
+
+fn git_tree(context: &Context) -> Result<TempDir> {
+    let tree = fake_tree(context)?;
+    git(tree.path(), &["init", "--quiet"])?;
+    // `git am` in the program under test needs an identity too.
+    git(tree.path(), &["config", "user.name", "Test"])?;
+    git(tree.path(), &["config", "user.email", "test@localhost"])?;
+    git(tree.path(), &["add", "--all", "--force"])?;
+    git(tree.path(), &["commit", "--quiet", "-m", "base"])?;
+    Ok(tree)
+}
+
+fn commits(tree: &Path) -> Result<usize> {
+    Ok(git(tree, &["log", "--oneline"])?.lines().count())
+}
+
+fn apply_git(context: &Context) -> Result<()> {
+    let tree = git_tree(context)?;
+    let out = apply(context, tree.path())?;
+    applied(context, tree.path(), &out)?;
+    let expected = 2 + patches::load(&context.repo)?.len();
+    let found = commits(tree.path())?;
+    ensure!(found == expected, "{found} commits, not {expected}");
+    apply_refused(context, tree.path(), &["already"])
+}
+
+fn other_version(context: &Context) -> Result<TempDir> {
+    let tree = fake_tree(context)?;
+    fs::write(
+        tree.path().join("Makefile"),
+        "VERSION = 6\nPATCHLEVEL = 12\nSUBLEVEL = 9\n",
+    )?;
+    Ok(tree)
+}
+
+fn wrong_version(context: &Context) -> Result<()> {
+    let tree = other_version(context)?;
+    apply_refused(context, tree.path(), &["6.12.9", "7.3"])
+}
+
+fn partly_applied(context: &Context) -> Result<()> {
+    let tree = fake_tree(context)?;
+    let first = patches::load(&context.repo)?.remove(0);
+    output(patches::git_apply(tree.path()).arg(&first.path))?;
+    apply_refused(context, tree.path(), &["already"])
+}
+
+fn does_not_fit(context: &Context) -> Result<()> {
+    let tree = fake_tree(context)?;
+    // The last patch cannot apply: what went before it must not stay.
+    let last = patches::load(&context.repo)?.pop().context("no patches")?;
+    let victim = last
+        .touches
+        .iter()
+        .map(|path| tree.path().join(path))
+        .find(|path| path.is_file())
+        .context("the last patch only adds files")?;
+    fs::write(victim, "/* nothing as expected */\n")?;
+    apply_refused(
+        context,
+        tree.path(),
+        &["does not apply", "nothing was changed"],
+    )
+}
+
+fn series_applies(context: &Context) -> Result<()> {
+    let tree = git_tree(context)?;
+    let source = context.source()?;
+    let dir = tempfile::tempdir()?;
+    let files = crate::series::write(
+        &context.repo,
+        &source.vanilla(),
+        &source.version,
+        dir.path(),
+    )?;
+    let cover = fs::read_to_string(files.first().context("no files")?)?;
+    ensure!(
+        cover.contains("Subject: [PATCH 0/"),
+        "the first file is no cover letter"
+    );
+    ensure!(!cover.contains("*** "), "the cover letter has blanks left");
+    for file in files.iter().skip(1) {
+        let name = file.to_string_lossy();
+        git(
+            tree.path(),
+            &["am", "--quiet", "--whitespace=nowarn", &name],
+        )?;
+    }
+    let expected = 2 + patches::load(&context.repo)?.len();
+    let found = commits(tree.path())?;
+    ensure!(found == expected, "{found} commits, not {expected}");
+    Ok(())
+}
+
+fn wrong_kdir(context: &Context) -> Result<()> {
+    let tree = other_version(context)?;
+    let cache = tempfile::tempdir()?;
+    let out = ferry(context, cache.path())?
+        .env("KDIR", tree.path())
+        .args(["run", "--quick"])
+        .output()?;
+    refused(&out, &["6.12.9", "7.3"])?;
+    ensure!(
+        !cache.path().join("src").exists(),
+        "it took something of the tree"
+    );
+    Ok(())
+}
+
+fn no_network(context: &Context) -> Result<()> {
+    let (cache, target) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    // The discard port: nothing answers there.
+    let nowhere = "http://127.0.0.1:9/";
+    let out = ferry(context, cache.path())?
+        .env("http_proxy", nowhere)
+        .env("https_proxy", nowhere)
+        .arg("series")
+        .arg(target.path().join("out"))
+        .output()?;
+    refused(&out, &["network", "log:"])?;
+    ensure!(
+        !target
+            .path()
+            .join("out")
+            .join("0000-cover-letter.patch")
+            .exists(),
+        "it wrote a series"
+    );
+    Ok(())
+}
+
+fn missing_tool(context: &Context) -> Result<()> {
+    let tree = fake_tree(context)?;
+    let (cache, bin) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    symlink(which("sh").context("no sh")?, bin.path().join("sh"))?;
+    let before = snapshot(tree.path())?;
+    let out = ferry(context, cache.path())?
+        .env("PATH", bin.path())
+        .arg("apply")
+        .arg(tree.path())
+        .output()?;
+    refused(&out, &["cannot start git", "install"])?;
+    ensure!(snapshot(tree.path())? == before, "the tree was changed");
+    Ok(())
+}
+
+fn hanging_guest(context: &Context) -> Result<()> {
+    let kernel = kernel::build(context, Variant::Vanilla)?;
+    let shape = Shape {
+        cpus: 1,
+        node_gib: 1,
+    };
+    let guest = Guest::new(context, &kernel.image, "hang", shape)?.timeout(Duration::from_secs(45));
+    let error = match guest.run("echo here >started\nsleep 10000\n") {
+        Ok(status) => bail!("it ended, with status {status}"),
+        Err(error) => error.to_string(),
+    };
+    let log = guest.console().display().to_string();
+    for part in ["did not end within 45 s", &log, "what to do"] {
+        ensure!(error.contains(part), "the message lacks `{part}`: {error}");
+    }
+    ensure!(
+        guest.share().join("started").exists(),
+        "the guest did not even boot: {error}"
+    );
+    let share = guest.share().to_string_lossy().into_owned();
+    ensure!(!in_use(&share)?, "a process of the guest is left");
+    Ok(())
+}
+
+/// Whether a process names the text on its command line.
+fn in_use(text: &str) -> Result<bool> {
+    for entry in fs::read_dir("/proc")? {
+        let line = fs::read(entry?.path().join("cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&line).contains(text) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A cache on a file system of 8 MB, mounted where only the program under test sees it.
+fn no_space(context: &Context, tally: &mut Tally) -> Result<()> {
+    let name = "no space";
+    let cache = tempfile::tempdir()?;
+    let probe = Command::new("unshare").args(["-rm", "true"]).output();
+    if !probe.is_ok_and(|out| out.status.success()) {
+        tally.case(
+            name,
+            Outcome::Skipped("no mount namespaces here".to_owned()),
+        );
+        return Ok(());
+    }
+    let test = || -> Result<()> {
+        let inner = ferry(context, cache.path())?;
+        let script = "mount -t tmpfs -o size=8m none \"$1\" && exec \"$2\" series \"$1/out\"";
+        let mut outer = Command::new("unshare");
+        outer
+            .args(["-rm", "sh", "-c", script, "sh"])
+            .arg(cache.path())
+            .arg(inner.get_program());
+        for (key, value) in inner.get_envs() {
+            match value {
+                Some(value) => outer.env(key, value),
+                None => outer.env_remove(key),
+            };
+        }
+        refused(&outer.output()?, &["not enough space", "FERRY_CACHE"])
+    };
+    tally.check(name, test())
+}

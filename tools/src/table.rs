@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Figures as tables on the screen: one a folio size, a row a count, a column a configuration.
+
+use crate::results::{config_order, distinct, find, Figure};
+use comfy_table::{presets, CellAlignment, Table};
+
+/// All tables, as text.
+pub fn render(figures: &[Figure], baseline: &str) -> String {
+    let mut text = String::new();
+    for folio in distinct(figures, |f| f.folio.clone()) {
+        let of_size: Vec<Figure> = figures
+            .iter()
+            .filter(|f| f.folio == folio)
+            .cloned()
+            .collect();
+        text.push_str(&format!("\n{folio} folios, GB/s (median)\n"));
+        text.push_str(&one_size(&of_size, &folio, baseline));
+        text.push('\n');
+    }
+    text
+}
+
+fn one_size(figures: &[Figure], folio: &str, baseline: &str) -> String {
+    let mut configs = distinct(figures, |f| f.config.clone());
+    configs.sort_by_key(|config| config_order(config));
+    let mut header = vec!["folios".to_owned()];
+    header.extend(configs.iter().cloned());
+    header.push("best gain".to_owned());
+    let mut table = plain(&header);
+    for count in distinct(figures, |f| f.count) {
+        let mut row = vec![count.to_string()];
+        for config in &configs {
+            let cell = find(figures, folio, count, config);
+            row.push(cell.map_or_else(|| "-".to_owned(), |f| format!("{:.2}", f.gbps)));
+        }
+        row.push(gain(figures, folio, count, baseline).unwrap_or_else(|| "-".to_owned()));
+        table.add_row(row);
+    }
+    table.to_string()
+}
+
+/// The best of Ferry's settings against the baseline.
+fn gain(figures: &[Figure], folio: &str, count: u32, baseline: &str) -> Option<String> {
+    let base = find(figures, folio, count, baseline)?;
+    let best = figures
+        .iter()
+        .filter(|f| f.count == count && f.folio == folio && f.config.starts_with("ferry-"))
+        .max_by(|a, b| a.gbps.total_cmp(&b.gbps))?;
+    Some(format!("{:.2}x {}", best.gbps / base.gbps, best.config))
+}
+
+/// A table whose numbers are aligned to the right.
+pub fn plain(header: &[String]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(header);
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Pool;
+
+    #[test]
+    fn rows_are_counts_and_columns_configurations() {
+        let mut pool = Pool::default();
+        pool.add("2M", 16, "vanilla", &[2.0]);
+        pool.add("2M", 16, "ferry-2", &[4.0]);
+        pool.add("2M", 16, "ferry-4", &[3.5]);
+        pool.add("2M", 128, "vanilla", &[2.5]);
+        let text = render(&pool.figures("move_pages", false), "vanilla");
+        assert!(text.contains("2M folios"));
+        let row = |start: &str| {
+            let line = text
+                .lines()
+                .find(|line| line.trim().starts_with(start))
+                .unwrap();
+            line.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            row("folios"),
+            ["folios", "vanilla", "ferry-2", "ferry-4", "best", "gain"]
+        );
+        assert_eq!(
+            row("16"),
+            ["16", "2.00", "4.00", "3.50", "2.00x", "ferry-2"]
+        );
+        assert_eq!(row("128"), ["128", "2.50", "-", "-", "-"]);
+    }
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Kernel trees of the cache: the source as it came, and copies of it with Ferry laid over.
+
+use crate::{
+    cache::Stamp,
+    context::Context,
+    overlay::{self, Overlay},
+    patches,
+    step::Step,
+};
+use anyhow::Result;
+use std::{path::PathBuf, process::Command, time::Duration};
+
+pub struct Tree {
+    pub dir: PathBuf,
+    /// Changes with any file of the tree.
+    pub key: String,
+}
+
+pub fn vanilla(context: &Context) -> Result<Tree> {
+    let source = context.source()?;
+    Ok(Tree {
+        dir: source.vanilla(),
+        key: source.key.clone(),
+    })
+}
+
+/// The source with Ferry: every patch, and the repository's kernel part in mm/ferry.
+pub fn ferry(context: &Context) -> Result<Tree> {
+    let source = context.source()?;
+    let series = patches::load(&context.repo)?;
+    let mut overlay = patches::patched(&source.vanilla(), &series, &source.version)?;
+    overlay.extend(overlay::kernel_part(&context.repo)?);
+    laid(context, "ferry", &overlay)
+}
+
+/// A copy of the source named `name` that holds the overlay.
+pub fn laid(context: &Context, name: &str, overlay: &Overlay) -> Result<Tree> {
+    let source = context.source()?;
+    let dir = source.home.join(name);
+    let journal = source.home.join(format!("{name}.laid"));
+    let base = Stamp::new(source.home.join(format!("{name}.base")));
+    if !base.is(&source.key) {
+        base.clear()?;
+        Stamp::new(journal.clone()).clear()?;
+        // Linked, not copied: a tree costs little, and a file is only ever replaced, not written.
+        let mut link_from = std::ffi::OsString::from("--link-dest=");
+        link_from.push(source.vanilla());
+        Step::new(
+            format!("making the tree `{name}`"),
+            context.cache.log("tree"),
+        )
+        .timeout(Duration::from_secs(1800))
+        .remedy("check the free space, then try again")
+        .run(
+            Command::new("rsync")
+                .args(["-a", "--delete"])
+                .arg(link_from)
+                .arg(source.vanilla().join(""))
+                .arg(&dir),
+        )?;
+        base.set(&source.key)?;
+    }
+    let laid = overlay::lay(overlay, &source.vanilla(), &dir, &journal)?;
+    Ok(Tree {
+        dir,
+        key: format!("{}+{laid}", source.key),
+    })
+}
