@@ -12,7 +12,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::plan::{Cell, Config, Counted, Engine, Plan, Report, Sample, Unavailable};
+use crate::plan::{Cell, Config, Counted, Engine, FolioSize, Plan, Report, Sample, Unavailable};
 use crate::stats::{calls_per_run, gbps, median};
 use crate::sys::{self, MF_MOVE, Mapping};
 use crate::{kernel, pattern, region};
@@ -37,7 +37,7 @@ pub fn run(plan: &str, out: &str) -> Result<()> {
     };
     for &cell in &plan.cells {
         match region::anon(cell.folio, cell.count) {
-            Ok(map) => measure(&plan, cell, &map, &mut report)?,
+            Ok(map) => measure(&plan, cell, map, &mut report)?,
             Err(e) => {
                 let why = format!("{e:#}");
                 eprintln!("{cell}: unavailable: {why}");
@@ -66,7 +66,7 @@ fn plan_text(path: &str) -> Result<String> {
 }
 
 /// All runs of one cell, interleaved over the configurations so that drift hits all alike.
-fn measure(plan: &Plan, cell: Cell, map: &Mapping, report: &mut Report) -> Result<()> {
+fn measure(plan: &Plan, cell: Cell, map: Mapping, report: &mut Report) -> Result<()> {
     let mut bench = Bench::new(cell, map);
     let mut samples: Vec<Sample> = Vec::new();
     let mut counted: Vec<Counted> = Vec::new();
@@ -99,7 +99,7 @@ fn measure(plan: &Plan, cell: Cell, map: &Mapping, report: &mut Report) -> Resul
             samples[i].gbps.push(gbps(cell.bytes(), seconds));
         }
         // Out of memory on the other node would split a large folio, and later runs move small ones.
-        if let Err(e) = kernel::check_folios(map, cell.folio.bytes()) {
+        if let Err(e) = kernel::check_folios(&bench.map, cell.folio.bytes()) {
             let why = format!("after run {run}: {e:#}");
             eprintln!("{cell}: unavailable: {why}");
             report.unavailable.push(Unavailable { cell, why });
@@ -118,22 +118,36 @@ fn measure(plan: &Plan, cell: Cell, map: &Mapping, report: &mut Report) -> Resul
 }
 
 /// One cell's memory and where it is now.
-struct Bench<'a> {
-    map: &'a Mapping,
+struct Bench {
+    cell: Cell,
+    map: Mapping,
     addrs: Vec<usize>,
     status: Vec<i32>,
     node: i32,
 }
 
-impl<'a> Bench<'a> {
-    fn new(cell: Cell, map: &'a Mapping) -> Self {
+impl Bench {
+    fn new(cell: Cell, map: Mapping) -> Self {
         let addrs = map.addrs(cell.folio.bytes());
         Self {
+            cell,
             map,
             status: vec![0; addrs.len()],
             addrs,
             node: 0,
         }
+    }
+
+    /// Puts whole folios on a node again. Mainline leaves a folio mapped by many entries marked as partly
+    /// mapped when it migrates, and would split it in the next migration: those need fresh memory.
+    fn renew(&mut self, seed: u64) -> Result<()> {
+        if self.cell.folio == FolioSize::Medium && self.node != 0 {
+            // Makes room first: the new memory may be all that the nodes can hold.
+            self.map.advise(0, self.map.len(), libc::MADV_DONTNEED)?;
+            *self = Self::new(self.cell, region::anon(self.cell.folio, self.cell.count)?);
+            pattern::fill(self.map.words(), seed);
+        }
+        Ok(())
     }
 
     /// Moves to and fro `calls` times; the median time of a call, in seconds.
@@ -142,6 +156,7 @@ impl<'a> Bench<'a> {
         pattern::fill(self.map.words(), seed);
         let mut times = Vec::with_capacity(calls);
         for _ in 0..calls {
+            self.renew(seed)?;
             let dest = 1 - self.node;
             self.status.fill(i32::MIN);
             times.push(self.timed_move(config.callers, dest)?);

@@ -160,9 +160,22 @@ pub fn run(options: &Options) -> Result<bool> {
         kernel::write(THREADS, &threads)?;
     }
     if let Some(path) = &options.parity {
-        kernel::write(path, &(serde_json::to_string_pretty(&parity)? + "\n"))?;
+        kernel::write(path, &parity_text(&parity)?)?;
     }
     Ok(failed == 0)
+}
+
+/// A JSON map with one test a line, so that `diff` names the tests that differ.
+fn parity_text(parity: &BTreeMap<String, Vec<Entry>>) -> Result<String> {
+    let lines = parity.iter().map(|(name, entries)| {
+        let (name, entries) = (
+            serde_json::to_string(name)?,
+            serde_json::to_string(entries)?,
+        );
+        Ok(format!("{name}: {entries}"))
+    });
+    let lines: Vec<String> = lines.collect::<Result<_>>()?;
+    Ok(format!("{{\n{}\n}}\n", lines.join(",\n")))
 }
 
 fn found_settings() -> Result<Option<(String, String)>> {
@@ -226,4 +239,46 @@ pub fn one(name: &str, found: &[String]) -> Result<()> {
     };
     println!("{}", serde_json::to_string(&verdict)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parity_is_json_with_a_line_a_test() {
+        let entry = |call: &str, status: &[i32]| {
+            let mut log = Log::default();
+            log.note(call, sys::Ret { ret: -1, errno: 14 }, status);
+            log.entries
+        };
+        let parity = BTreeMap::from([
+            ("a/\"b\"".to_owned(), entry("one", &[1, -14])),
+            ("c".to_owned(), entry("two", &[])),
+        ]);
+        let text = parity_text(&parity).unwrap();
+        assert_eq!(text.lines().count(), 4);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["a/\"b\""][0]["status"][1], -14);
+        assert_eq!(json["c"][0]["errno"], 14);
+    }
+
+    #[test]
+    fn skips_are_told_from_failures() {
+        assert!(skip("none").downcast_ref::<Skip>().is_some());
+        assert!(anyhow::anyhow!("broken").downcast_ref::<Skip>().is_none());
+        let wrapped = Err::<(), _>(skip("none"))
+            .context("while trying")
+            .unwrap_err();
+        assert!(wrapped.downcast_ref::<Skip>().is_some());
+    }
+
+    #[test]
+    fn names_are_unique_and_found() {
+        let all = cases::all();
+        let names: std::collections::BTreeSet<_> = all.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(names.len(), all.len());
+        assert!(selected(&["secret/move_pages".to_owned()]).len() == 1);
+        assert!(selected(&["no such test".to_owned()]).is_empty());
+    }
 }

@@ -203,8 +203,7 @@ impl Mapping {
             iov_len: len,
         };
         // SAFETY: one vector that names our own memory, read by the kernel only.
-        let got =
-            unsafe { libc::vmsplice(pipe.as_raw_fd(), &iov, 1, libc::SPLICE_F_NONBLOCK as u32) };
+        let got = unsafe { libc::vmsplice(pipe.as_raw_fd(), &iov, 1, libc::SPLICE_F_NONBLOCK) };
         Ok(Errno::result(got).context("vmsplice")? as usize)
     }
 }
