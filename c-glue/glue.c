@@ -14,6 +14,9 @@
 #include <linux/vmstat.h>
 #include <linux/workqueue.h>
 
+/* The names of the reasons; its own tracepoints are in mm/migrate.c. */
+#include <trace/events/migrate.h>
+
 #define CREATE_TRACE_POINTS
 #include <ferry_trace.h>
 

@@ -9,7 +9,6 @@
 #define _FERRY_TRACE_H
 
 #include <linux/tracepoint.h>
-#include <trace/events/migrate.h>
 
 /*
  * One batch that the engine copied. unmapped_ns is the time from before the

@@ -152,7 +152,9 @@ impl Board {
 
     fn claim(&self) -> Option<Grain<'_>> {
         // INVARIANT: It was just claimed.
-        self.cursor.claim().map(|claim| Grain { board: self, claim })
+        self.cursor
+            .claim()
+            .map(|claim| Grain { board: self, claim })
     }
 }
 

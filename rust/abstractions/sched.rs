@@ -43,8 +43,9 @@ pub fn idle_cpus(node: NodeId) -> impl Iterator<Item = CpuId> {
     let here = CpuId::current().as_u32();
     let nr = nr_cpu_ids();
     [true, false].into_iter().flat_map(move |local| {
-        (1..nr)
-            .filter_map(move |step| CpuId::from_u32((here + step) % nr))
+        (here + 1..nr)
+            .chain(0..here)
+            .filter_map(CpuId::from_u32)
             .filter(move |&cpu| (node_of(cpu) == node) == local && may_help(cpu))
     })
 }

@@ -56,9 +56,7 @@ impl OwnedQueue {
         // `Send` and `'static`. By the type invariant the queue exists, and it is destroyed only
         // after all its work was done. The guarantees of `__enqueue` cover the work pointer.
         unsafe {
-            work.__enqueue(move |work| {
-                bindings::queue_work_on(cpu.as_u32() as c_int, queue, work)
-            })
+            work.__enqueue(move |work| bindings::queue_work_on(cpu.as_u32() as c_int, queue, work))
         }
     }
 

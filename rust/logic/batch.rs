@@ -6,7 +6,7 @@
 //! Grains ignore folio borders. So one huge folio occupies every CPU, and hundreds of small ones
 //! cost one claim for many.
 
-use core::ops::Range;
+use core::{num::NonZeroU32, ops::Range};
 
 /// Pages of a grain: 64 KB with pages of 4 KB, about ten microseconds of copying, which a claim
 /// costs next to nothing of, and the most that the owner ever waits for.
@@ -30,9 +30,9 @@ pub const GRAINS_PER_THREAD: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grains {
     total_pages: u32,
-    /// Invariant: not 0, and large enough that the count fits 16 bits, which is what a
+    /// Invariant: large enough that the count fits 16 bits, which is what a
     /// [`Cursor`](super::claim::Cursor) can hold.
-    grain_pages: u32,
+    grain_pages: NonZeroU32,
 }
 
 impl Grains {
@@ -46,9 +46,11 @@ impl Grains {
         } else {
             GRAIN_PAGES
         };
+        let fitting = wanted.max(total_pages.div_ceil(u32::from(u16::MAX)));
         Self {
             total_pages,
-            grain_pages: wanted.max(total_pages.div_ceil(u32::from(u16::MAX))),
+            // Never the alternative, as `wanted` is not 0.
+            grain_pages: NonZeroU32::new(fitting).unwrap_or(NonZeroU32::MIN),
         }
     }
 
@@ -59,21 +61,23 @@ impl Grains {
 
     /// How many pages each grain has, but perhaps the last.
     pub fn grain_pages(self) -> u32 {
-        self.grain_pages
+        self.grain_pages.get()
     }
 
     /// How many grains there are: what to publish.
     pub fn count(self) -> u16 {
         // CAST: by the invariant of `grain_pages`.
-        self.total_pages.div_ceil(self.grain_pages) as u16
+        self.total_pages.div_ceil(self.grain_pages.get()) as u16
     }
 
     /// The pages of one grain, counted from the start of the batch; none past the last grain.
     pub fn range(self, index: u16) -> Range<u32> {
         let start = u32::from(index)
-            .saturating_mul(self.grain_pages)
+            .saturating_mul(self.grain_pages.get())
             .min(self.total_pages);
-        let end = start.saturating_add(self.grain_pages).min(self.total_pages);
+        let end = start
+            .saturating_add(self.grain_pages.get())
+            .min(self.total_pages);
         start..end
     }
 }

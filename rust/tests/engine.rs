@@ -95,7 +95,8 @@ fn copy_on<C: CopySegment>(
 /// Every CPU that exists, over and over, until there are `N`.
 fn cpus<const N: usize>() -> [CpuId; N] {
     core::array::from_fn(|nr| {
-        CpuId::from_u32(nr as u32 % nr_cpu_ids()).unwrap_or_else(CpuId::current)
+        let cpu = (nr as u32).checked_rem(nr_cpu_ids());
+        cpu.and_then(CpuId::from_u32).unwrap_or_else(CpuId::current)
     })
 }
 
@@ -216,9 +217,10 @@ mod suite {
         let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
         let mut migrations = KVec::new();
         for cpu in cpus::<6>() {
+            let engine = engine.clone();
             let migration = Arc::pin_init(
                 pin_init!(Migration {
-                    engine: engine.clone(),
+                    engine,
                     good: Atomic::new(0),
                     work <- new_work!("ferry::Migration::work"),
                 }),

@@ -27,7 +27,7 @@ fn example() -> Result {
         let copied = batch.copy(1, &Plain, || ());
         assert_eq!((copied.folios(), copied.own(), copied.helped()), (2, 9, 0));
         assert_eq!(copied.mark().folios, 0);
-        Ok(())
+        Ok::<(), Error>(())
     })?;
     assert!(pairs.all_equal() && pairs.all_marked());
     Ok(())
