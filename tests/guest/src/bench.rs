@@ -12,7 +12,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::plan::{Cell, Config, Counted, Engine, FolioSize, Plan, Report, Sample, Unavailable};
+use crate::plan::{Cell, Config, Counted, FolioSize, Plan, Report, Sample, Unavailable};
 use crate::stats::{calls_per_run, gbps, median};
 use crate::sys::{self, MF_MOVE, Mapping};
 use crate::{kernel, pattern, region};
@@ -20,6 +20,7 @@ use crate::{kernel, pattern, region};
 pub fn run(plan: &str, out: &str) -> Result<()> {
     let plan = Plan::parse(&plan_text(plan)?)?;
     kernel::need_two_nodes()?;
+    let _settings = kernel::keep_engine()?;
     for config in &plan.configs {
         kernel::set_engine(config.engine).with_context(|| config.name.clone())?;
     }
@@ -44,9 +45,6 @@ pub fn run(plan: &str, out: &str) -> Result<()> {
                 report.unavailable.push(Unavailable { cell, why });
             }
         }
-    }
-    if kernel::has_engine() {
-        kernel::set_engine(Engine::Off)?;
     }
     let text = serde_json::to_string_pretty(&report)? + "\n";
     if out == "-" {

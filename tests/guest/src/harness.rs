@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::{self, SWITCH, THREADS};
+use crate::kernel::{self, SWITCH, Setting};
 use crate::plan::Engine;
 use crate::{cases, sys};
 
@@ -124,7 +124,7 @@ pub fn run(options: &Options) -> Result<bool> {
         !cases.is_empty(),
         "no test has a name like that; --list shows them"
     );
-    let found = found_settings()?;
+    let found = kernel::keep_engine()?;
     if options.engine && found.is_none() {
         bail!("--engine on, but this kernel has no vm.mt_page_copy");
     }
@@ -155,10 +155,6 @@ pub fn run(options: &Options) -> Result<bool> {
         }
         eprintln!("# {name}: {:.1} s", start.elapsed().as_secs_f64());
     }
-    if let Some((switch, threads)) = found {
-        kernel::write(SWITCH, &switch)?;
-        kernel::write(THREADS, &threads)?;
-    }
     if let Some(path) = &options.parity {
         kernel::write(path, &parity_text(&parity)?)?;
     }
@@ -178,24 +174,16 @@ fn parity_text(parity: &BTreeMap<String, Vec<Entry>>) -> Result<String> {
     Ok(format!("{{\n{}\n}}\n", lines.join(",\n")))
 }
 
-fn found_settings() -> Result<Option<(String, String)>> {
-    if !kernel::has_engine() {
-        return Ok(None);
-    }
-    let value = |path| kernel::read(path).map(|text| text.trim().to_owned());
-    Ok(Some((value(SWITCH)?, value(THREADS)?)))
-}
-
 fn one_line(text: &str) -> String {
     text.replace('\n', "; ")
 }
 
 /// Runs one test by calling this program again: it starts with one thread, and its death harms nobody.
-fn run_child(case: &Case, found: Option<&(String, String)>) -> Result<Verdict> {
+fn run_child(case: &Case, found: Option<&[Setting; 2]>) -> Result<Verdict> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["one", &case.name]).process_group(0);
-    if let Some((switch, threads)) = found {
-        command.args(["--found", switch, threads]);
+    if let Some([switch, threads]) = found {
+        command.args(["--found", switch.old(), threads.old()]);
     }
     let mut child = command
         .stdin(Stdio::null())

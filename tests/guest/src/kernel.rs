@@ -201,14 +201,22 @@ pub struct Setting {
 }
 
 impl Setting {
-    pub fn change(path: &str, value: &str) -> Result<Self> {
-        let text = read(path)?;
-        let old = chosen(&text).to_owned();
-        write(path, value)?;
+    /// Notes the value of now.
+    pub fn keep(path: &str) -> Result<Self> {
         Ok(Self {
             path: path.to_owned(),
-            old,
+            old: chosen(&read(path)?).to_owned(),
         })
+    }
+
+    pub fn change(path: &str, value: &str) -> Result<Self> {
+        let setting = Self::keep(path)?;
+        write(path, value)?;
+        Ok(setting)
+    }
+
+    pub fn old(&self) -> &str {
+        &self.old
     }
 }
 
@@ -217,6 +225,14 @@ impl Drop for Setting {
         // Nobody is left to tell, and the next user of the setting sets it.
         let _ = fs::write(&self.path, &self.old);
     }
+}
+
+/// Has the engine's two settings, switch and threads, return in the end; `None` without an engine.
+pub fn keep_engine() -> Result<Option<[Setting; 2]>> {
+    if !has_engine() {
+        return Ok(None);
+    }
+    Ok(Some([Setting::keep(SWITCH)?, Setting::keep(THREADS)?]))
 }
 
 /// The value of a settings file: the word in brackets if there are any.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Memory to move: a mapping, the addresses of its folios, and the moves with everything checked.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 
 use crate::kernel;
@@ -47,6 +50,13 @@ pub fn unchecked_anon(folio: FolioSize, count: usize) -> Result<Mapping> {
     if folio == FolioSize::Huge && kernel::check_folios(&map, folio.bytes()).is_err() {
         map.advise(0, len, libc::MADV_COLLAPSE)
             .context("no huge pages to be had")?;
+    }
+    // A page that compaction moves just now looks as if it were not there.
+    for _ in 0..20 {
+        if kernel::check_folios(&map, folio.bytes()).is_ok() {
+            return Ok(map);
+        }
+        sleep(Duration::from_millis(10));
     }
     kernel::check_folios(&map, folio.bytes())?;
     Ok(map)
