@@ -76,17 +76,17 @@ fn git_am(repo: &Path, tree: &Path, version: &str) -> Result<()> {
 
 /// Writes the files; on an error puts back what was there.
 fn replace(tree: &Path, overlay: &Overlay) -> Result<()> {
-    let mut before: Vec<(PathBuf, Option<Vec<u8>>)> = Vec::new();
-    for (path, content) in overlay {
-        let path = tree.join(path);
-        let old = read_if_there(&path)?;
-        if let Err(error) = put(&path, content.as_deref()) {
-            for (path, old) in before.iter().rev() {
+    let before: Vec<(PathBuf, Option<Vec<u8>>)> = overlay
+        .keys()
+        .map(|path| Ok((tree.join(path), read_if_there(&tree.join(path))?)))
+        .collect::<Result<_>>()?;
+    for (done, ((path, _), content)) in before.iter().zip(overlay.values()).enumerate() {
+        if let Err(error) = put(path, content.as_deref()) {
+            for (path, old) in before[..done].iter().rev() {
                 put(path, old.as_deref()).context("cannot put back what was there")?;
             }
             return Err(error.context("the tree is as it was"));
         }
-        before.push((path, old));
     }
     Ok(())
 }

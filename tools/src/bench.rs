@@ -258,33 +258,44 @@ fn native(results: &mut Vec<Figure>) -> Result<[f64; 2]> {
     Ok(medians)
 }
 
-/// One line of the kernel's benchmark: it has no floating point, so nanoseconds a pass.
+/// One line of the kernel's benchmark: it has no floating point, so nanoseconds a batch.
 #[derive(Deserialize)]
 struct CopyLine {
+    bench: String,
     folio: String,
     count: u32,
     config: String,
     bytes: u64,
-    ns: Vec<u64>,
+    median_ns: u64,
+    min_ns: u64,
+    max_ns: u64,
+    runs: usize,
 }
 
 /// Figures from the lines `ferry-bench: {…}` of a console.
 fn parse_copy(console: &str) -> Result<Vec<Figure>> {
-    let mut pool = Pool::default();
+    let mut figures = Vec::new();
     for line in console.lines() {
         let Some((_, json)) = line.split_once("ferry-bench: ") else {
             continue;
         };
         let line: CopyLine =
             serde_json::from_str(json.trim()).with_context(|| format!("not as agreed: {json}"))?;
-        let samples: Vec<f64> = line
-            .ns
-            .iter()
-            .map(|&ns| line.bytes as f64 / ns.max(1) as f64)
-            .collect();
-        pool.add(&line.folio, line.count, &line.config, &samples);
+        let gbps = |ns: u64| line.bytes as f64 / ns.max(1) as f64;
+        figures.push(Figure {
+            gbps: gbps(line.median_ns),
+            // The longest time is the lowest throughput.
+            min: gbps(line.max_ns),
+            max: gbps(line.min_ns),
+            bench: line.bench,
+            folio: line.folio,
+            count: line.count,
+            config: line.config,
+            runs: line.runs,
+            busy: false,
+        });
     }
-    Ok(pool.figures("copy", false))
+    Ok(figures)
 }
 
 /// Where `run` and the tests put what belongs together.

@@ -144,8 +144,18 @@ impl<'a> Guest<'a> {
     pub fn vng(&self) -> Result<Command> {
         let mut share = std::ffi::OsString::from("--rwdir=");
         share.push(self.share());
-        let mut vng = Command::new(virtme_ng(self.context)?);
+        let program = virtme_ng(self.context)?;
+        let mut vng = Command::new(&program);
+        // It starts its other half, virtme-run, by name.
+        let mut path = program
+            .parent()
+            .unwrap_or(Path::new("/"))
+            .as_os_str()
+            .to_owned();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
         vng.current_dir(self.share())
+            .env("PATH", path)
             .env("TMPDIR", self.share())
             .args(["--disable-kvm", "--force-9p", "--user=root"])
             .args(self.shape.args())

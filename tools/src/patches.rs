@@ -10,6 +10,7 @@ use anyhow::{anyhow, bail, Context as _, Result};
 use std::{
     collections::BTreeSet,
     fs,
+    io::ErrorKind,
     path::{Component, Path, PathBuf},
     process::Command,
     time::Duration,
@@ -134,7 +135,9 @@ fn does_not_apply(patch: &Patch, version: &str, dir: &Path, said: &[String]) -> 
 pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(content) => Ok(Some(content)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }

@@ -106,7 +106,6 @@ pub fn write(repo: &Path, vanilla: &Path, version: &str, out: &Path) -> Result<V
             "format-patch",
             "--cover-letter",
             "--cover-from-description=subject",
-            "--base=base",
             "-o",
         ])
         .arg(std::path::absolute(out)?)

@@ -29,13 +29,15 @@ const GRACE: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_secs(60);
 const TAIL_LINES: usize = 15;
 
+type LineSeen<'a> = Box<dyn FnMut(&str) + 'a>;
+
 pub struct Step<'a> {
     title: String,
     log: PathBuf,
     timeout: Duration,
     remedy: String,
     quiet: bool,
-    on_line: Option<Box<dyn FnMut(&str) + 'a>>,
+    on_line: Option<LineSeen<'a>>,
 }
 
 /// The user pressed Ctrl-C.
