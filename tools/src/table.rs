@@ -52,7 +52,7 @@ fn gain(figures: &[Figure], folio: &str, count: u32, baseline: &str) -> Option<S
 /// A table whose numbers are aligned to the right.
 pub fn plain(header: &[String]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header(header);
     for column in table.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Right);
