@@ -33,6 +33,8 @@ pub struct Mem {
     pub flags: i32,
     /// Each address is a folio of its own, so the status of each is its node.
     pub exact: bool,
+    /// Others hold its pages now and then for a moment, so a call may have to be repeated.
+    pub held: bool,
     /// Whether mainline can move it at all.
     pub movable: bool,
     check: Check,
@@ -46,6 +48,7 @@ impl Mem {
             map,
             flags: MF_MOVE,
             exact: true,
+            held: false,
             movable: true,
             check: Box::new(|map| pattern::check(map.words(), SEED)),
             _holds: Vec::new(),
@@ -353,5 +356,7 @@ fn swap_cache() -> Result<Mem> {
         .count();
     ensure!(gone > 0, "MADV_PAGEOUT swapped nothing out");
     mem.check()?;
+    // Its pages are also the swap cache's, and for a while the block layer's.
+    let mem = Mem { held: true, ..mem };
     Ok(mem.holding(swap))
 }
