@@ -310,14 +310,13 @@ mod tests {
     #[test]
     fn kernel_lines_become_figures() {
         let console =
-            "[    1.0] ferry-bench: {\"folio\":\"2M\",\"count\":16,\"config\":\"ferry-2\",\
-                       \"bytes\":1000,\"ns\":[100,200,400]}\r\nother\n";
+            "[    1.0] ferry-bench: {\"bench\": \"copy\", \"folio\": \"2M\", \"count\": 16, \
+             \"config\": \"ferry-2\", \"bytes\": 1000, \"median_ns\": 200, \"min_ns\": 100, \
+             \"max_ns\": 400, \"runs\": 3}\r\nother\n";
         let figures = parse_copy(console).unwrap();
         assert_eq!(figures.len(), 1);
-        assert_eq!(
-            (figures[0].gbps, figures[0].max, figures[0].runs),
-            (5.0, 10.0, 3)
-        );
+        let f = &figures[0];
+        assert_eq!((f.min, f.gbps, f.max, f.runs), (2.5, 5.0, 10.0, 3));
         assert!(parse_copy("ferry-bench: {\"folio\":").is_err());
     }
 

@@ -2,7 +2,7 @@
 //! What Ferry promises against the unpatched kernel, and the worst that was measured of it.
 
 use crate::{
-    results::{find, Figure},
+    results::{engine_on, find, Figure},
     table,
 };
 
@@ -51,10 +51,6 @@ const REQUIREMENTS: [Requirement; 6] = [
         applies: engine_on,
     },
 ];
-
-fn engine_on(figure: &Figure) -> bool {
-    figure.config.starts_with("ferry-") && figure.config != "ferry-off"
-}
 
 /// The worst case of one requirement.
 struct Worst<'a> {

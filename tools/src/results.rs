@@ -148,6 +148,11 @@ pub fn find<'a>(
         .find(|f| f.folio == folio && f.count == count && f.config == config)
 }
 
+/// A figure of Ferry switched on.
+pub fn engine_on(figure: &Figure) -> bool {
+    figure.config.starts_with("ferry-") && figure.config != "ferry-off"
+}
+
 /// The values of one property, each once, in the figures' order.
 pub fn distinct<T: PartialEq>(figures: &[Figure], of: impl Fn(&Figure) -> T) -> Vec<T> {
     let mut found = Vec::new();

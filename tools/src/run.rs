@@ -6,7 +6,7 @@ use crate::{
     cli::{Folio, RunArgs},
     context::Context,
     requirements,
-    results::{find, Report},
+    results::{engine_on, find, Report},
     table,
 };
 use anyhow::Result;
@@ -38,7 +38,7 @@ fn conclusion(report: &Report) -> String {
     let figures = &report.results;
     let best = figures
         .iter()
-        .filter(|f| f.config.starts_with("ferry-"))
+        .filter(|f| engine_on(f))
         .filter_map(|f| {
             let base = find(figures, &f.folio, f.count, "vanilla")?;
             Some((f.gbps / base.gbps, f))

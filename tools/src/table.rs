@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Figures as tables on the screen: one a folio size, a row a count, a column a configuration.
 
-use crate::results::{config_order, distinct, find, Figure};
+use crate::results::{config_order, distinct, engine_on, find, Figure};
 use comfy_table::{presets, CellAlignment, Table};
 
 /// All tables, as text.
@@ -44,7 +44,7 @@ fn gain(figures: &[Figure], folio: &str, count: u32, baseline: &str) -> Option<S
     let base = find(figures, folio, count, baseline)?;
     let best = figures
         .iter()
-        .filter(|f| f.count == count && f.folio == folio && f.config.starts_with("ferry-"))
+        .filter(|f| f.count == count && f.folio == folio && engine_on(f))
         .max_by(|a, b| a.gbps.total_cmp(&b.gbps))?;
     Some(format!("{:.2}x {}", best.gbps / base.gbps, best.config))
 }
@@ -77,9 +77,10 @@ mod tests {
         let row = |start: &str| {
             let line = text
                 .lines()
-                .find(|line| line.trim().starts_with(start))
+                .find(|line| line.trim_start_matches(['│', ' ']).starts_with(start))
                 .unwrap();
-            line.split_whitespace()
+            line.split(|c: char| c.is_whitespace() || "│┆".contains(c))
+                .filter(|word| !word.is_empty())
                 .map(str::to_owned)
                 .collect::<Vec<_>>()
         };
