@@ -60,18 +60,18 @@ int ferry_folio_nid(const struct folio *folio)
 	return folio_nid(folio);
 }
 
-void ferry_folio_mark_copied(struct folio *dst)
+void ferry_folio_mark_posted(struct folio *dst)
 {
-	dst->migrate_info |= FERRY_FOLIO_COPIED;
+	dst->migrate_info |= FERRY_FOLIO_POSTED;
 }
 
 /* As __migrate_folio_extract() does; for tests. */
-bool ferry_folio_take_copied(struct folio *dst)
+bool ferry_folio_take_posted(struct folio *dst)
 {
-	bool copied = dst->migrate_info & FERRY_FOLIO_COPIED;
+	bool posted = dst->migrate_info & FERRY_FOLIO_POSTED;
 
 	dst->migrate_info = 0;
-	return copied;
+	return posted;
 }
 
 int ferry_folio_expected_ref_count(const struct folio *folio)

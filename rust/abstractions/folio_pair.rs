@@ -55,20 +55,14 @@ impl<'a> FolioPair<'a> {
     pub fn src(&self) -> LockedFolio<'a> {
         self.src
     }
-
-    /// Says that the destination has the source's content; `__migrate_folio()` then does not copy.
-    pub(super) fn mark_copied(&self) {
-        // SAFETY: By the type invariants `migrate_info` is the migration's.
-        unsafe { bindings::ferry_folio_mark_copied(self.dst.as_raw()) };
-    }
 }
 
 /// The two lists of a batch, in the same order.
 ///
 /// # Invariants
 ///
-/// For `'a` nobody changes the lists, and the folios at the same place of both are a
-/// [`FolioPair`], each pair there once.
+/// While this value exists nobody changes the lists, and the folios at the same place of both are
+/// a [`FolioPair`] for `'a`, each pair there once.
 pub struct PairedLists<'a> {
     dst: &'a CList<Folio, LRU>,
     src: &'a CList<Folio, LRU>,
@@ -80,7 +74,8 @@ impl<'a> PairedLists<'a> {
     /// # Safety
     ///
     /// The type invariants must hold; both pointers are to the heads of lists of folios linked by
-    /// `lru`. For `'a` only this value gives out the pairs.
+    /// `lru`. For `'a` only this value gives out the pairs. A pair that was posted on a
+    /// [`Board`](super::board::Board) and taken back need not stay what it is any longer.
     pub unsafe fn from_raw(dst: *mut bindings::list_head, src: *mut bindings::list_head) -> Self {
         // INVARIANT: By the safety requirement.
         Self {

@@ -4,61 +4,119 @@
 //!
 //! C header: [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
 
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
 use kernel::{
     bindings,
     prelude::*, //
 };
 
-use super::clock::now_ns;
-
-/// What the engine did for a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Folios that it copied.
-    pub folios: u32,
-    /// Base pages in them.
-    pub pages: u32,
-    /// Helpers that were asked.
-    pub helpers: u32,
-    /// Base pages that helpers copied, those of folios that failed among them.
-    pub helped: u32,
-}
+use super::{
+    board::{
+        Copied,
+        CopySegment,
+        Posted,
+        RawPosted, //
+    },
+    clock::now_ns, //
+};
+use crate::logic::item::Outcome;
 
 /// One batch of `migrate_pages_batch()`, from before the first unmap to after the last remap.
-pub struct MigrateBatch<'a>(&'a mut bindings::ferry_batch);
+///
+/// # Invariants
+///
+/// `raw.board`, unless null, is the [`Board<C>`](super::board::Board) that the batch is posted on,
+/// and `raw` says how far it has come.
+pub struct MigrateBatch<'a, C> {
+    raw: &'a mut bindings::ferry_batch,
+    _copier: PhantomData<C>,
+}
 
-impl<'a> MigrateBatch<'a> {
+impl<'a, C: CopySegment> MigrateBatch<'a, C> {
     /// Wraps the C structure.
     ///
     /// # Safety
     ///
-    /// `raw` must be valid for reads and writes, and nobody else's, for `'a`.
+    /// `raw` must be valid and nobody else's for `'a`, and its board either null or set by this
+    /// type, with the same `C`. Each folio that was posted and not taken back must still be what it
+    /// was.
     pub unsafe fn from_raw(raw: *mut bindings::ferry_batch) -> Self {
-        // SAFETY: By the safety requirement.
-        Self(unsafe { &mut *raw })
+        // INVARIANT: By the safety requirement.
+        Self {
+            // SAFETY: By the safety requirement.
+            raw: unsafe { &mut *raw },
+            _copier: PhantomData,
+        }
     }
 
     /// The batch begins now.
     pub fn begin(&mut self) {
-        self.0.start_ns = now_ns();
+        self.raw.start_ns = now_ns();
     }
 
-    /// Runs `copy` and keeps what it reports, with the time it took.
-    pub fn copy(&mut self, copy: impl FnOnce() -> Report) {
-        let start = now_ns();
-        let report = copy();
-        self.0.copy_ns = now_ns() - start;
-        self.0.folios = report.folios;
-        self.0.pages = report.pages;
-        self.0.helpers = report.helpers;
-        self.0.helped = report.helped;
+    /// Keeps what `post` has posted, with the number of helpers it called.
+    pub fn post(&mut self, post: impl FnOnce() -> Option<(Posted<'static, 'a, C>, u32)>) {
+        if let Some((posted, helpers)) = post() {
+            self.raw.helpers = helpers;
+            self.put_back(posted);
+        }
     }
 
-    /// The batch ends now: tells the tracepoint `ferry:ferry_batch`.
-    pub fn end(&mut self, reason: c_int) {
-        let unmapped_ns = now_ns() - self.0.start_ns;
+    /// Takes back the next folio: whether its content is in the new one. May sleep.
+    pub fn take_next(&mut self) -> bool {
+        let Some(mut posted) = self.take() else {
+            return false;
+        };
+        let outcome = posted.take_next();
+        self.put_back(posted);
+        outcome == Some(Outcome::Copied)
+    }
+
+    /// The batch ends now: tells the tracepoint `ferry:ferry_batch`, and the caller what became of
+    /// it. May sleep.
+    pub fn end(&mut self, reason: c_int) -> Copied {
+        let unmapped_ns = now_ns() - self.raw.start_ns;
+        let copied = self.take().map(Posted::finish).unwrap_or_default();
+        self.keep(&copied);
         // SAFETY: The structure is valid, and only read during the call.
-        unsafe { bindings::ferry_trace_batch(self.0, reason, unmapped_ns) };
+        unsafe { bindings::ferry_trace_batch(self.raw, reason, unmapped_ns) };
+        copied
+    }
+
+    fn take(&mut self) -> Option<Posted<'static, 'a, C>> {
+        let board = NonNull::new(core::mem::take(&mut self.raw.board).cast())?;
+        let raw = RawPosted {
+            board,
+            next: self.raw.next as usize,
+            copied: Copied {
+                pages: self.raw.pages,
+                failed: self.raw.failed,
+                helped: self.raw.helped,
+                folios: self.raw.folios,
+                busy_ns: self.raw.copy_ns,
+            },
+        };
+        // SAFETY: By the type invariant this is what `put_back` has kept, and is gone now.
+        Some(unsafe { Posted::from_raw(raw) })
+    }
+
+    fn put_back(&mut self, posted: Posted<'static, 'a, C>) {
+        let raw = posted.into_raw();
+        self.keep(&raw.copied);
+        self.raw.next = raw.next as u32;
+        // INVARIANT: All of `raw` is kept.
+        self.raw.board = raw.board.as_ptr().cast();
+    }
+
+    fn keep(&mut self, copied: &Copied) {
+        self.raw.pages = copied.pages;
+        self.raw.failed = copied.failed;
+        self.raw.helped = copied.helped;
+        self.raw.folios = copied.folios;
+        self.raw.copy_ns = copied.busy_ns;
     }
 }
 

@@ -72,9 +72,8 @@ impl OwnedPairs {
         }
         // SAFETY: All are locked, mapped nowhere, of equal sizes and in the same order; the
         // exclusive reference keeps everybody else away.
-        let result = f(unsafe { PairedLists::from_raw(&raw mut dst, &raw mut src) });
-        // INVARIANT: Nobody looks at the links any more, which count for nothing by themselves.
-        result
+        // INVARIANT: Afterwards nobody looks at the links, which by themselves are no list.
+        f(unsafe { PairedLists::from_raw(&raw mut dst, &raw mut src) })
     }
 
     /// Copies every folio as mainline does, one after the other, by this CPU.
@@ -109,11 +108,11 @@ impl OwnedPairs {
             .is_some_and(|pair| pair.dst.bytes() == pair.src.bytes())
     }
 
-    /// Whether the destination at `nr` is marked as copied; takes the mark away.
+    /// Whether the destination at `nr` is marked as posted; takes the mark away.
     pub fn take_mark(&mut self, nr: usize) -> bool {
         self.0.get_mut(nr).is_some_and(|pair| {
             // SAFETY: The folio exists, and `migrate_info` is ours.
-            unsafe { bindings::ferry_folio_take_copied(pair.dst.as_raw()) }
+            unsafe { bindings::ferry_folio_take_posted(pair.dst.as_raw()) }
         })
     }
 
@@ -122,7 +121,7 @@ impl OwnedPairs {
         (0..self.0.len()).all(|nr| self.equal(nr))
     }
 
-    /// Whether every destination is marked as copied; takes the marks away.
+    /// Whether every destination is marked as posted; takes the marks away.
     pub fn all_marked(&mut self) -> bool {
         (0..self.0.len()).fold(true, |all, nr| self.take_mark(nr) && all)
     }

@@ -2,7 +2,7 @@
 
 //! The engine: a small pool of lanes, and what becomes of a batch.
 //!
-//! A batch is left to the serial copy if it is small, or if all lanes are taken. What is copied is
+//! A batch is left to the serial copy if it is small, or if all lanes are taken. What is posted is
 //! marked; all else mainline copies as it always did.
 
 use kernel::{
@@ -21,10 +21,10 @@ use crate::{
     abstractions::{
         board::{
             CopySegment,
-            Owner, //
+            Owner,
+            Posted, //
         },
         folio_pair::PairedLists,
-        migrate_batch::Report,
         sched::{
             idle_cpus,
             NodeId, //
@@ -54,15 +54,17 @@ impl<C: CopySegment> Engine<C> {
         })
     }
 
-    /// Copies what can be copied of a batch with up to `limit` threads, the caller among them, and
-    /// marks it. May sleep.
-    pub fn copy(&self, lists: PairedLists<'_>, limit: u32) -> Report {
-        let Some(node) = Self::worthwhile(&lists) else {
-            return Report::default();
-        };
-        let Some((lane, mut owner)) = self.take_lane() else {
+    /// Posts what can be copied of a batch, to be copied by up to `limit` threads, the caller among
+    /// them, and calls helpers: how many. May sleep.
+    pub fn post<'b, 'a>(
+        &'b self,
+        lists: PairedLists<'a>,
+        limit: u32,
+    ) -> Option<(Posted<'b, 'a, C>, u32)> {
+        let node = Self::worthwhile(&lists)?;
+        let Some((lane, owner)) = self.take_lane() else {
             VmEvent::SerialBusy.count(lists.sources().map(|src| src.nr_pages()).sum());
-            return Report::default();
+            return None;
         };
 
         let mut batch = owner.batch();
@@ -76,25 +78,14 @@ impl<C: CopySegment> Engine<C> {
         }
         if batch.pages() < policy::MIN_PARALLEL_PAGES {
             VmEvent::SerialSmall.count(batch.pages() as usize);
-            return Report::default();
+            return None;
         }
 
         let idle = IdleCpus::near(node, limit);
         let helpers = policy::helpers(batch.pages(), limit, idle.len() as u32);
-        let copied = batch.copy(helpers + 1, &lane.shared().copier, || {
-            lane.call(&self.queue, idle.first(helpers as usize));
-        });
-        let failed = copied.mark();
-
-        VmEvent::Batches.count(1);
-        VmEvent::PagesCaller.count(copied.own() as usize);
-        VmEvent::CopyFailed.count(failed.pages);
-        Report {
-            folios: (copied.folios() - failed.folios) as u32,
-            pages: copied.pages() - failed.pages as u32,
-            helpers,
-            helped: copied.helped(),
-        }
+        let posted = batch.post(helpers + 1);
+        lane.call(&self.queue, idle.first(helpers as usize));
+        Some((posted, helpers))
     }
 
     /// The node that a batch goes to, if it is large enough to be shared; else counts it.
@@ -110,10 +101,10 @@ impl<C: CopySegment> Engine<C> {
         None
     }
 
-    fn take_lane(&self) -> Option<(&Lane<C>, Owner<'_>)> {
+    fn take_lane(&self) -> Option<(&Lane<C>, Owner<'_, C>)> {
         self.lanes
             .iter()
-            .find_map(|lane| Some((lane, lane.shared().board.try_own()?)))
+            .find_map(|lane| Some((lane, lane.board().try_own()?)))
     }
 }
 

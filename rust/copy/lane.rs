@@ -32,40 +32,26 @@ pub const MAX_HELPERS: usize = kernel::bindings::FERRY_MAX_THREADS as usize - 1;
 /// Folios of a batch: as many base pages as `migrate_pages()` takes at a time.
 pub const MAX_FOLIOS: usize = 512;
 
-/// What owner and helpers share.
-pub struct Shared<C> {
-    /// Where the batch is posted.
-    pub board: Board,
-    /// How segments are copied.
-    pub copier: C,
-}
-
 /// A lane.
 pub struct Lane<C: CopySegment> {
-    shared: Arc<Shared<C>>,
+    board: Arc<Board<C>>,
     helpers: KVec<Arc<Helper<C>>>,
 }
 
 impl<C: CopySegment> Lane<C> {
     /// Allocates a lane with all its helpers. May sleep.
     pub fn new(copier: C) -> Result<Self> {
-        let shared = Arc::new(
-            Shared {
-                board: Board::new(MAX_FOLIOS)?,
-                copier,
-            },
-            GFP_KERNEL,
-        )?;
+        let board = Arc::new(Board::new(MAX_FOLIOS, copier)?, GFP_KERNEL)?;
         let mut helpers = KVec::with_capacity(MAX_HELPERS, GFP_KERNEL)?;
         for _ in 0..MAX_HELPERS {
-            helpers.push(Helper::new(shared.clone())?, GFP_KERNEL)?;
+            helpers.push(Helper::new(board.clone())?, GFP_KERNEL)?;
         }
-        Ok(Self { shared, helpers })
+        Ok(Self { board, helpers })
     }
 
-    /// What the lane shares with its helpers.
-    pub fn shared(&self) -> &Shared<C> {
-        &self.shared
+    /// Where its batch is posted.
+    pub fn board(&self) -> &Board<C> {
+        &self.board
     }
 
     /// Calls a helper to each CPU; helpers that are still on their way elsewhere stay there.
@@ -83,7 +69,7 @@ impl<C: CopySegment> Lane<C> {
 /// A work item that helps its lane.
 #[pin_data]
 struct Helper<C: CopySegment> {
-    shared: Arc<Shared<C>>,
+    board: Arc<Board<C>>,
     #[pin]
     work: Work<Helper<C>>,
 }
@@ -93,10 +79,10 @@ impl_has_work! {
 }
 
 impl<C: CopySegment> Helper<C> {
-    fn new(shared: Arc<Shared<C>>) -> Result<Arc<Self>> {
+    fn new(board: Arc<Board<C>>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                shared,
+                board,
                 work <- new_work!("ferry::Helper::work"),
             }),
             GFP_KERNEL,
@@ -108,7 +94,7 @@ impl<C: CopySegment> WorkItem for Helper<C> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let pages = this.shared.board.help(&this.shared.copier);
+        let pages = this.board.help();
         VmEvent::PagesHelper.count(pages as usize);
     }
 }

@@ -2,7 +2,7 @@
 
 //! The engine that copies the folios of a migration batch together.
 //!
-//! - [`engine`]: a pool of lanes; takes a batch, or leaves it to the serial copy;
+//! - [`engine`]: a pool of lanes; posts a batch, or leaves it to the serial copy;
 //! - [`lane`]: one batch at a time, its owner and its helpers;
 //! - [`eligible`]: which folios may be copied before their mapping is switched;
 //! - [`copier`]: the copy of a segment, by the CPU.
@@ -28,11 +28,13 @@ use kernel::{
 };
 
 use crate::abstractions::{
+    board::{
+        Copied,
+        Posted, //
+    },
     folio_pair::PairedLists,
-    migrate_batch::{
-        set_copy_key,
-        Report, //
-    }, //
+    migrate_batch::set_copy_key,
+    vm_event::VmEvent, //
 };
 use copier::CpuCopier;
 use engine::Engine;
@@ -62,10 +64,14 @@ pub fn set_limit(threads: u32) {
     LIMIT.store(threads, Relaxed);
 }
 
-/// Copies what can be copied of a batch. May sleep.
-pub fn copy_batch(lists: PairedLists<'_>) -> Report {
-    match ENGINE.as_ref() {
-        Some(engine) => engine.copy(lists, LIMIT.load(Relaxed)),
-        None => Report::default(),
-    }
+/// Posts what can be copied of a batch, and calls helpers: how many. May sleep.
+pub fn post<'a>(lists: PairedLists<'a>) -> Option<(Posted<'static, 'a, CpuCopier>, u32)> {
+    ENGINE.as_ref()?.post(lists, LIMIT.load(Relaxed))
+}
+
+/// Counts what became of a batch. For any context.
+pub fn count(copied: Copied) {
+    VmEvent::Batches.count(1);
+    VmEvent::PagesCaller.count((copied.pages - copied.helped) as usize);
+    VmEvent::CopyFailed.count(copied.failed as usize);
 }

@@ -4,6 +4,7 @@
 //!
 //! - [`claim`]: how the owner of a batch and its helpers take grains of it, lock-free;
 //! - [`batch`]: how a batch of folios is cut into grains, and a grain back into folios;
+//! - [`item`]: how far the copy of one folio has come;
 //! - [`policy`]: how many helpers a batch deserves, and how large a batch may grow;
 //! - [`sync`]: the one place that knows whose atomics these are.
 //!
@@ -17,5 +18,6 @@
 
 pub mod batch;
 pub mod claim;
+pub mod item;
 pub mod policy;
 pub mod sync;

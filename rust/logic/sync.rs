@@ -98,6 +98,10 @@ impl AtomicU32 {
     pub(crate) fn fetch_add_release(&self, value: u32) -> u32 {
         self.0.fetch_add(value, Release)
     }
+
+    pub(crate) fn fetch_sub_release(&self, value: u32) -> u32 {
+        self.0.fetch_sub(value, Release)
+    }
 }
 
 /// A 64-bit word that changes as a whole.

@@ -27,6 +27,8 @@ use kernel::{
 use crate::{
     abstractions::{
         board::{
+            Board,
+            Copied,
             CopySegment,
             Segment,
             Unreadable, //
@@ -44,6 +46,7 @@ use crate::{
             MAX_HELPERS, //
         }, //
     },
+    logic::item::Outcome, //
 };
 
 /// Folios of all orders from 0 to 9, the small ones many.
@@ -65,31 +68,65 @@ impl CopySegment for Unlucky {
     }
 }
 
-/// Posts `pairs` on `lane`, calls helpers as `call` says, and checks that all arrived. Returns the
-/// pages that helpers copied.
+/// Copies, and counts the pages of each folio that it copied.
+struct Counting {
+    pages: [Atomic<u32>; MIXED.len()],
+}
+
+impl Counting {
+    fn new() -> Self {
+        Self {
+            pages: [const { Atomic::new(0) }; MIXED.len()],
+        }
+    }
+}
+
+impl CopySegment for Counting {
+    fn copy(&self, segment: &Segment<'_>) -> Result<(), Unreadable> {
+        segment.copy_machine_check_safe()?;
+        if let Some(pages) = self.pages.get(segment.item()) {
+            pages.fetch_add(segment.nr_pages(), Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Posts `pairs` on `lane`, calls helpers as `call` says, and checks that all arrived.
 fn copy_on<C: CopySegment>(
     lane: &Lane<C>,
     pairs: &mut OwnedPairs,
     call: impl FnOnce(&Lane<C>),
-) -> Result<u32> {
+) -> Result<Copied> {
     pairs.spoil();
     let pages = pairs.pages() as u32;
-    let helped = pairs.with_lists(|lists| {
-        let shared = lane.shared();
-        let mut owner = shared.board.try_own().ok_or(EBUSY)?;
-        let mut batch = owner.batch();
+    let copied = pairs.with_lists(|lists| {
+        let mut batch = lane.board().try_own().ok_or(EBUSY)?.batch();
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }
-        let copied = batch.copy(32, &shared.copier, || call(lane));
-        assert_eq!(copied.pages(), pages);
-        assert_eq!(copied.own() + copied.helped(), pages);
-        assert_eq!(copied.mark().folios, 0);
-        Ok::<u32, Error>(copied.helped())
+        let posted = batch.post(32);
+        call(lane);
+        Ok::<Copied, Error>(posted.finish())
     })?;
+    assert_eq!(copied.pages, pages);
+    assert_eq!(copied.failed, 0);
+    assert!(copied.helped <= pages);
     assert!(pairs.all_equal());
     assert!(pairs.all_marked());
-    Ok(helped)
+    Ok(copied)
+}
+
+/// Lets `engine` copy `pairs`; [`None`]: it left them alone.
+fn copy_with<C: CopySegment>(
+    engine: &Engine<C>,
+    pairs: &mut OwnedPairs,
+    limit: u32,
+) -> Option<(Copied, u32)> {
+    pairs.spoil();
+    pairs.with_lists(|lists| {
+        let (posted, helpers) = engine.post(lists, limit)?;
+        Some((posted.finish(), helpers))
+    })
 }
 
 /// Every CPU that exists, over and over, until there are `N`.
@@ -98,6 +135,38 @@ fn cpus<const N: usize>() -> [CpuId; N] {
         let cpu = (nr as u32).checked_rem(nr_cpu_ids());
         cpu.and_then(CpuId::from_u32).unwrap_or_else(CpuId::current)
     })
+}
+
+/// A work item that helps a board.
+#[pin_data]
+struct HelperOf {
+    board: Arc<Board<Counting>>,
+    #[pin]
+    work: Work<HelperOf>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for HelperOf { self.work }
+}
+
+impl HelperOf {
+    fn new(board: Arc<Board<Counting>>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                board,
+                work <- new_work!("ferry::HelperOf::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+impl WorkItem for HelperOf {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.board.help();
+    }
 }
 
 /// A migration of its own: copies its folios again and again.
@@ -120,13 +189,11 @@ impl Migration {
         let mut pairs = OwnedPairs::new(&MIXED)?;
         let mut good = 0;
         for _ in 0..Self::ROUNDS {
-            pairs.spoil();
-            let report = pairs.with_lists(|lists| self.engine.copy(lists, 32));
             // All of it, or nothing because every lane was taken.
-            let arrived = pairs.all_equal() && report.pages as usize == pairs.pages();
-            let left = report.pages == 0;
+            let posted = copy_with(&self.engine, &mut pairs, 32).is_some();
+            let arrived = pairs.all_equal();
             let marked = pairs.all_marked();
-            good += u32::from(if left { !marked } else { arrived && marked });
+            good += u32::from(arrived == posted && marked == posted);
             cond_resched();
         }
         Ok(good)
@@ -152,11 +219,41 @@ mod suite {
         let engine = Engine::new(1, || CpuCopier)?;
         let mut pairs = OwnedPairs::new(&MIXED)?;
         for limit in 1..=32 {
+            let (copied, helpers) = copy_with(&engine, &mut pairs, limit).ok_or(EBUSY)?;
+            assert_eq!(copied.folios as usize, MIXED.len());
+            assert_eq!(copied.pages as usize, pairs.pages());
+            assert!(helpers < limit);
+            assert!(pairs.all_equal());
+            assert!(pairs.all_marked());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn folio_is_whole_when_taken_back() -> Result {
+        let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+        let mut pairs = OwnedPairs::new(&MIXED)?;
+        for _ in 0..100 {
+            let lane = Arc::new(Board::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
+            let helper = HelperOf::new(lane.clone())?;
             pairs.spoil();
-            let report = pairs.with_lists(|lists| engine.copy(lists, limit));
-            assert_eq!(report.folios as usize, MIXED.len());
-            assert_eq!(report.pages as usize, pairs.pages());
-            assert!(report.helpers < limit);
+            pairs.with_lists(|lists| {
+                let mut batch = lane.try_own().ok_or(EBUSY)?.batch();
+                for pair in lists.into_pairs() {
+                    assert!(batch.add(pair));
+                }
+                let mut posted = batch.post(32);
+                for cpu in cpus::<2>() {
+                    let _ = queue.enqueue_on(cpu, helper.clone());
+                }
+                for (order, pages) in MIXED.iter().zip(lane.copier().pages.iter()) {
+                    assert_eq!(posted.take_next(), Some(Outcome::Copied));
+                    assert_eq!(pages.load(Relaxed), 1 << order);
+                }
+                assert_eq!(posted.take_next(), None);
+                Ok::<(), Error>(())
+            })?;
+            queue.flush();
             assert!(pairs.all_equal());
             assert!(pairs.all_marked());
         }
@@ -168,7 +265,7 @@ mod suite {
         let lane = Lane::new(CpuCopier)?;
         for order in 0..=9 {
             let mut pairs = OwnedPairs::new(&[order])?;
-            assert_eq!(copy_on(&lane, &mut pairs, |_| ())?, 0);
+            assert_eq!(copy_on(&lane, &mut pairs, |_| ())?.helped, 0);
         }
         Ok(())
     }
@@ -177,7 +274,7 @@ mod suite {
     fn helpers_that_never_start() -> Result {
         let lane = Lane::new(CpuCopier)?;
         let mut pairs = OwnedPairs::new(&MIXED)?;
-        assert_eq!(copy_on(&lane, &mut pairs, |_| ())?, 0);
+        assert_eq!(copy_on(&lane, &mut pairs, |_| ())?.helped, 0);
         Ok(())
     }
 
@@ -192,7 +289,7 @@ mod suite {
             lane.call(&queue, &cpus::<MAX_HELPERS>());
         }
         queue.flush();
-        assert_eq!(lane.shared().board.help(&CpuCopier), 0);
+        assert_eq!(lane.board().help(), 0);
         Ok(())
     }
 
@@ -242,10 +339,20 @@ mod suite {
         let engine = Engine::new(1, || Unlucky { item: ITEM })?;
         let mut pairs = OwnedPairs::new(&MIXED)?;
         pairs.spoil();
-        let report = pairs.with_lists(|lists| engine.copy(lists, 32));
-        assert_eq!(report.folios as usize, MIXED.len() - 1);
+        let copied = pairs.with_lists(|lists| {
+            let (mut posted, _) = engine.post(lists, 32).ok_or(EBUSY)?;
+            for nr in 0..MIXED.len() {
+                let expected = match nr {
+                    ITEM => Outcome::Failed,
+                    _ => Outcome::Copied,
+                };
+                assert_eq!(posted.take_next(), Some(expected));
+            }
+            Ok::<Copied, Error>(posted.finish())
+        })?;
+        assert_eq!(copied.folios as usize, MIXED.len() - 1);
+        assert_eq!(copied.failed, 1 << MIXED[ITEM]);
         for nr in 0..MIXED.len() {
-            assert_eq!(pairs.take_mark(nr), nr != ITEM);
             assert_eq!(pairs.equal(nr), nr != ITEM);
         }
         Ok(())
@@ -256,11 +363,9 @@ mod suite {
         const ITEM: usize = 6;
         let engine = Engine::new(1, || CpuCopier)?;
         let mut pairs = OwnedPairs::new(&MIXED)?;
-        pairs.spoil();
-        let report = pairs.with_pinned(ITEM, |pairs| {
-            pairs.with_lists(|lists| engine.copy(lists, 32))
-        });
-        assert_eq!(report.folios as usize, MIXED.len() - 1);
+        let copied = pairs.with_pinned(ITEM, |pairs| copy_with(&engine, pairs, 32));
+        let (copied, _) = copied.ok_or(EBUSY)?;
+        assert_eq!(copied.folios as usize, MIXED.len() - 1);
         for nr in 0..MIXED.len() {
             assert_eq!(pairs.take_mark(nr), nr != ITEM);
             assert_eq!(pairs.equal(nr), nr != ITEM);
@@ -272,9 +377,7 @@ mod suite {
     fn small_batch_is_left_alone() -> Result {
         let engine = Engine::new(1, || CpuCopier)?;
         let mut pairs = OwnedPairs::new(&[0, 3, 1])?;
-        pairs.spoil();
-        let report = pairs.with_lists(|lists| engine.copy(lists, 32));
-        assert_eq!(report.folios, 0);
+        assert!(copy_with(&engine, &mut pairs, 32).is_none());
         assert!(!pairs.equal(0) && !pairs.take_mark(0));
         Ok(())
     }
@@ -283,13 +386,10 @@ mod suite {
     fn more_folios_than_a_lane_holds() -> Result {
         let engine = Engine::new(1, || CpuCopier)?;
         let mut orders = KVec::new();
-        for _ in 0..MAX_FOLIOS + 3 {
-            orders.push(0, GFP_KERNEL)?;
-        }
+        orders.resize(MAX_FOLIOS + 3, 0, GFP_KERNEL)?;
         let mut pairs = OwnedPairs::new(&orders)?;
-        pairs.spoil();
-        let report = pairs.with_lists(|lists| engine.copy(lists, 32));
-        assert_eq!(report.folios as usize, MAX_FOLIOS);
+        let (copied, _) = copy_with(&engine, &mut pairs, 32).ok_or(EBUSY)?;
+        assert_eq!(copied.folios as usize, MAX_FOLIOS);
         for nr in 0..orders.len() {
             assert_eq!(pairs.take_mark(nr), nr < MAX_FOLIOS);
             assert_eq!(pairs.equal(nr), nr < MAX_FOLIOS);

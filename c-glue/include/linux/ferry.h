@@ -21,19 +21,25 @@
 #ifdef CONFIG_FERRY
 
 /**
- * struct ferry_batch - what is known of one batch, on the migrating stack
+ * struct ferry_batch - one batch, on the stack of migrate_pages_batch()
+ * @board:	where its folios are posted to be copied; NULL: nowhere
  * @start_ns:	when its first folio was about to be unmapped; 0: not Ferry's
- * @copy_ns:	time spent in ferry_batch_copy()
- * @folios:	folios copied by the engine
- * @pages:	base pages in them
- * @helpers:	helpers asked for
- * @helped:	base pages copied by helpers
+ * @copy_ns:	for how long the migrating task copied, or waited for copies
+ * @next:	how many of the posted folios were taken back
+ * @folios:	how many of those have their content
+ * @pages:	base pages posted
+ * @failed:	base pages of folios that could not be read
+ * @helpers:	helpers called
+ * @helped:	base pages copied by helpers; known in the end
  */
 struct ferry_batch {
+	void *board;
 	s64 start_ns;
 	s64 copy_ns;
+	u32 next;
 	u32 folios;
 	u32 pages;
+	u32 failed;
 	u32 helpers;
 	u32 helped;
 };
@@ -41,11 +47,12 @@ struct ferry_batch {
 /*
  * Set in the low bits of dst->migrate_info, beside FOLIO_WAS_MAPPED and
  * FOLIO_WAS_MLOCKED (struct anon_vma is aligned to 8 bytes on 64-bit): the
- * content of the source is there already. migrate_folio_move() takes it with
- * the other two, and does not put it back: a second attempt copies again,
- * since the source may have been written meanwhile.
+ * folio is posted, and its content will be there when ferry_folio_copied()
+ * says so. migrate_folio_move() takes the bit with the other two, and does not
+ * put it back: a second attempt copies again, since the source may have been
+ * written meanwhile.
  */
-#define FERRY_FOLIO_COPIED	BIT(2)
+#define FERRY_FOLIO_POSTED	BIT(2)
 
 /* vm.limit_mt_num: threads that copy a batch, the caller among them */
 #define FERRY_MAX_THREADS	32
@@ -55,8 +62,9 @@ DECLARE_STATIC_KEY_FALSE(ferry_copy_key);
 
 /* rust/hooks.rs */
 void ferry_copy_begin(struct ferry_batch *batch);
-void ferry_copy_batch(struct ferry_batch *batch, struct list_head *dst_folios,
-		      struct list_head *src_folios);
+void ferry_copy_post(struct ferry_batch *batch, struct list_head *dst_folios,
+		     struct list_head *src_folios);
+bool ferry_copy_take(struct ferry_batch *batch);
 void ferry_copy_end(struct ferry_batch *batch, int reason);
 unsigned int ferry_copy_cost(unsigned int nr_pages);
 int ferry_copy_enable(bool on);
@@ -71,8 +79,8 @@ int ferry_folio_ref_count(const struct folio *folio);
 int ferry_folio_expected_ref_count(const struct folio *folio);
 unsigned long ferry_folio_nr_pages(const struct folio *folio);
 int ferry_folio_nid(const struct folio *folio);
-void ferry_folio_mark_copied(struct folio *dst);
-bool ferry_folio_take_copied(struct folio *dst);
+void ferry_folio_mark_posted(struct folio *dst);
+bool ferry_folio_take_posted(struct folio *dst);
 int ferry_folio_copy_page(struct folio *dst, struct folio *src,
 			  unsigned long page);
 struct folio *ferry_folio_alloc(gfp_t gfp, unsigned int order);
@@ -109,33 +117,46 @@ static inline unsigned int ferry_batch_cost(const struct folio *folio)
 /** ferry_batch_begin() - before the first folio of a batch is unmapped */
 static inline void ferry_batch_begin(struct ferry_batch *batch)
 {
+	batch->board = NULL;
 	batch->start_ns = 0;
-	batch->folios = 0;
 	if (static_branch_unlikely(&ferry_copy_key))
 		ferry_copy_begin(batch);
 }
 
 /**
- * ferry_batch_copy() - copy what can be copied of a batch
+ * ferry_batch_post() - let everybody copy what can be copied of a batch
  * @batch: the batch
  * @dst_folios: new folios, locked, seen by nobody else
  * @src_folios: their sources in the same order, locked and unmapped
  *
  * To be called when the TLBs are flushed and before any folio is switched.
- * Marks each destination whose copy succeeded.
+ * Marks each destination that is posted.
  */
-static inline void ferry_batch_copy(struct ferry_batch *batch,
+static inline void ferry_batch_post(struct ferry_batch *batch,
 				    struct list_head *dst_folios,
 				    struct list_head *src_folios)
 {
 	if (static_branch_unlikely(&ferry_copy_key) && batch->start_ns)
-		ferry_copy_batch(batch, dst_folios, src_folios);
+		ferry_copy_post(batch, dst_folios, src_folios);
+}
+
+/**
+ * ferry_folio_copied() - is the content of a folio where it is to be?
+ * @batch: the batch
+ * @state: low bits of the migrate_info of the next destination on the list
+ *
+ * Copies along, and waits, until that folio is copied. To be called for the
+ * folios of a batch in their order, each once.
+ */
+static inline bool ferry_folio_copied(struct ferry_batch *batch, int state)
+{
+	return (state & FERRY_FOLIO_POSTED) && ferry_copy_take(batch);
 }
 
 /** ferry_batch_end() - when every folio of a batch is mapped again */
 static inline void ferry_batch_end(struct ferry_batch *batch, int reason)
 {
-	if (static_branch_unlikely(&ferry_copy_key) && batch->folios)
+	if (unlikely(batch->board))
 		ferry_copy_end(batch, reason);
 }
 
@@ -143,7 +164,7 @@ static inline void ferry_batch_end(struct ferry_batch *batch, int reason)
 
 struct ferry_batch { };
 
-#define FERRY_FOLIO_COPIED	0
+#define FERRY_FOLIO_POSTED	0
 
 static inline unsigned int ferry_batch_cost(const struct folio *folio)
 {
@@ -152,9 +173,14 @@ static inline unsigned int ferry_batch_cost(const struct folio *folio)
 
 static inline void ferry_batch_begin(struct ferry_batch *batch) { }
 
-static inline void ferry_batch_copy(struct ferry_batch *batch,
+static inline void ferry_batch_post(struct ferry_batch *batch,
 				    struct list_head *dst_folios,
 				    struct list_head *src_folios) { }
+
+static inline bool ferry_folio_copied(struct ferry_batch *batch, int state)
+{
+	return false;
+}
 
 static inline void ferry_batch_end(struct ferry_batch *batch, int reason) { }
 

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How far the copy of one folio has come, while the batch it is in goes on.
+//!
+//! Grains of one folio may be copied by several workers. The owner of the batch waits for the folio
+//! alone: it can be switched to its new place while the next ones are still being copied.
+
+use super::sync::{const_unless_loom, AtomicU32};
+
+/// One folio of a batch.
+///
+/// ```
+/// use ferry_logic::item::{Item, Outcome};
+///
+/// let item = Item::new(3);
+/// item.add(2, true);
+/// assert_eq!(item.outcome(), None);
+/// item.add(1, true);
+/// assert_eq!(item.outcome(), Some(Outcome::Copied));
+/// ```
+pub struct Item {
+    left: AtomicU32,
+    failed: AtomicU32,
+}
+
+/// What came of a folio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every page arrived.
+    Copied,
+    /// Some page could not be read.
+    Failed,
+}
+
+impl Item {
+    const_unless_loom! {
+        /// A folio of so many pages, none of them copied.
+        pub fn new(nr_pages: u32) -> Self {
+            Self {
+                left: AtomicU32::new(nr_pages),
+                failed: AtomicU32::new(0),
+            }
+        }
+    }
+
+    /// Counts pages that the caller is through with, `good` or not. By who claimed them, each once.
+    pub fn add(&self, nr_pages: u32, good: bool) {
+        if !good {
+            // Relaxed: read only after the count below was.
+            self.failed.store_relaxed(1);
+        }
+        // Release: the copy, and the word above, come before the count.
+        self.left.fetch_sub_release(nr_pages);
+    }
+
+    /// What came of the folio, once all its pages are through. For anybody.
+    ///
+    /// All that was written before any [`Item::add`] is then visible.
+    pub fn outcome(&self) -> Option<Outcome> {
+        // Acquire: pairs with every release of `add`, each of which continues the sequence.
+        if self.left.load_acquire() != 0 {
+            return None;
+        }
+        Some(if self.failed.load_relaxed() == 0 {
+            Outcome::Copied
+        } else {
+            Outcome::Failed
+        })
+    }
+}
