@@ -170,12 +170,19 @@ static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 {
 	int *knob = table->data;
 	int value, rc;
-	struct ctl_table copy = *table;
+	/* Parsed into a copy: the knob changes only if the engine did. */
+	const struct ctl_table copy = {
+		.procname	= table->procname,
+		.data		= &value,
+		.maxlen		= sizeof(value),
+		.mode		= table->mode,
+		.extra1		= table->extra1,
+		.extra2		= table->extra2,
+	};
 
 	guard(mutex)(&ferry_sysctl_lock);
 
 	value = *knob;
-	copy.data = &value;
 	rc = proc_dointvec_minmax(&copy, write, buffer, lenp, ppos);
 	if (rc || !write)
 		return rc;

@@ -80,7 +80,13 @@ pub unsafe extern "C" fn ferry_copy_end(batch: *mut bindings::ferry_batch, reaso
     copy::count(unsafe { Batch::from_raw(batch) }.end(reason));
 }
 
-/// What a folio adds to a batch: called by `ferry_batch_cost()`. For any context.
+/// Whether somebody can help with a batch now: called by `ferry_batch_shared()`. For any context.
+#[export]
+pub extern "C" fn ferry_copy_shared() -> bool {
+    copy::can_share()
+}
+
+/// What a folio adds to a shared batch: called by `ferry_batch_cost()`. For any context.
 #[export]
 pub extern "C" fn ferry_copy_cost(nr_pages: c_uint) -> c_uint {
     policy::batch_cost(nr_pages)

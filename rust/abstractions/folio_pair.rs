@@ -91,6 +91,11 @@ impl<'a> PairedLists<'a> {
         self.src.iter()
     }
 
+    /// Base pages of all sources.
+    pub fn pages(&self) -> usize {
+        self.sources().map(Folio::nr_pages).sum()
+    }
+
     /// The node of the first destination; [`None`]: the lists are empty.
     pub fn target(&self) -> Option<NodeId> {
         self.dst.iter().next().map(Folio::nid)

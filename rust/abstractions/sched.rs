@@ -54,6 +54,13 @@ pub fn idle_cpus(node: NodeId) -> impl Iterator<Item = CpuId> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeId(pub i32);
 
+impl NodeId {
+    /// The node of the CPU that this runs on now.
+    pub fn here() -> Self {
+        node_of(CpuId::current())
+    }
+}
+
 /// The node that `cpu` belongs to.
 pub fn node_of(cpu: CpuId) -> NodeId {
     // SAFETY: By the invariant of `CpuId` it is a valid CPU number.

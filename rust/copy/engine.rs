@@ -2,8 +2,8 @@
 
 //! The engine: a small pool of lanes, and what becomes of a batch.
 //!
-//! A batch is left to the serial copy if it is small, or if all lanes are taken. What is posted is
-//! marked; all else mainline copies as it always did.
+//! A batch is left to the serial copy if it is small, if nobody can help, or if all lanes are taken.
+//! What is posted is marked; all else mainline copies as it always did.
 
 use kernel::{
     cpu::CpuId,
@@ -20,6 +20,7 @@ use super::{
 use crate::{
     abstractions::{
         board::{
+            Batch,
             CopySegment,
             Owner,
             Posted, //
@@ -54,16 +55,36 @@ impl<C: CopySegment> Engine<C> {
         })
     }
 
-    /// Posts what can be copied of a batch, to be copied by up to `limit` threads, the caller among
-    /// them, and calls helpers: how many. May sleep.
+    /// Posts what can be copied of a batch, for up to `limit` threads, the caller among them, and
+    /// calls helpers: how many. May sleep.
+    ///
+    /// With nobody to help there is nothing to gain: the batch is left to the serial copy.
     pub fn post<'b, 'a>(
         &'b self,
         lists: PairedLists<'a>,
         limit: u32,
     ) -> Option<(Posted<'b, 'a, C>, u32)> {
         let node = Self::worthwhile(&lists)?;
+        let idle = IdleCpus::near(node, limit);
+        if idle.len() == 0 {
+            VmEvent::SerialAlone.count(lists.pages());
+            return None;
+        }
+
+        let (lane, batch) = self.collect(lists)?;
+        let helpers = policy::helpers(batch.pages(), limit, idle.len() as u32);
+        let posted = batch.post(helpers + 1);
+        lane.call(&self.queue, idle.first(helpers as usize));
+        Some((posted, helpers))
+    }
+
+    /// Takes a lane, and adds what can be copied of a batch. For contexts that hold no lane.
+    pub fn collect<'b, 'a>(
+        &'b self,
+        lists: PairedLists<'a>,
+    ) -> Option<(&'b Lane<C>, Batch<'b, 'a, C>)> {
         let Some((lane, owner)) = self.take_lane() else {
-            VmEvent::SerialBusy.count(lists.sources().map(|src| src.nr_pages()).sum());
+            VmEvent::SerialBusy.count(lists.pages());
             return None;
         };
 
@@ -80,12 +101,7 @@ impl<C: CopySegment> Engine<C> {
             VmEvent::SerialSmall.count(batch.pages() as usize);
             return None;
         }
-
-        let idle = IdleCpus::near(node, limit);
-        let helpers = policy::helpers(batch.pages(), limit, idle.len() as u32);
-        let posted = batch.post(helpers + 1);
-        lane.call(&self.queue, idle.first(helpers as usize));
-        Some((posted, helpers))
+        Some((lane, batch))
     }
 
     /// The node that a batch goes to, if it is large enough to be shared; else counts it.
@@ -136,4 +152,9 @@ impl IdleCpus {
     fn first(&self, nr: usize) -> &[CpuId] {
         self.cpus.get(..nr.min(self.len)).unwrap_or_default()
     }
+}
+
+/// Whether any CPU may help a batch under `limit`, wherever the batch goes. For any context.
+pub fn can_share(limit: u32) -> bool {
+    limit > 1 && idle_cpus(NodeId::here()).next().is_some()
 }

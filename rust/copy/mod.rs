@@ -75,3 +75,10 @@ pub fn count(copied: Copied) {
     VmEvent::PagesCaller.count((copied.pages - copied.helped) as usize);
     VmEvent::CopyFailed.count(copied.failed as usize);
 }
+
+/// Whether somebody could help with a batch now. For any context.
+///
+/// Batches grow only then: else the folios would be unmapped for longer, and nothing gained.
+pub fn can_share() -> bool {
+    engine::can_share(LIMIT.load(Relaxed))
+}

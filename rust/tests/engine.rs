@@ -116,16 +116,12 @@ fn copy_on<C: CopySegment>(
     Ok(copied)
 }
 
-/// Lets `engine` copy `pairs`; [`None`]: it left them alone.
-fn copy_with<C: CopySegment>(
-    engine: &Engine<C>,
-    pairs: &mut OwnedPairs,
-    limit: u32,
-) -> Option<(Copied, u32)> {
+/// Lets `engine` copy `pairs`, helpers or not; [`None`]: it left them alone.
+fn copy_with<C: CopySegment>(engine: &Engine<C>, pairs: &mut OwnedPairs) -> Option<Copied> {
     pairs.spoil();
     pairs.with_lists(|lists| {
-        let (posted, helpers) = engine.post(lists, limit)?;
-        Some((posted.finish(), helpers))
+        let (_, batch) = engine.collect(lists)?;
+        Some(batch.post(1).finish())
     })
 }
 
@@ -189,8 +185,12 @@ impl Migration {
         let mut pairs = OwnedPairs::new(&MIXED)?;
         let mut good = 0;
         for _ in 0..Self::ROUNDS {
-            // All of it, or nothing because every lane was taken.
-            let posted = copy_with(&self.engine, &mut pairs, 32).is_some();
+            pairs.spoil();
+            // All of it; or nothing, because every lane was taken or no CPU was idle.
+            let posted = pairs.with_lists(|lists| {
+                let posted = self.engine.post(lists, 32);
+                posted.map(|(posted, _)| posted.finish()).is_some()
+            });
             let arrived = pairs.all_equal();
             let marked = pairs.all_marked();
             good += u32::from(arrived == posted && marked == posted);
@@ -219,12 +219,18 @@ mod suite {
         let engine = Engine::new(1, || CpuCopier)?;
         let mut pairs = OwnedPairs::new(&MIXED)?;
         for limit in 1..=32 {
-            let (copied, helpers) = copy_with(&engine, &mut pairs, limit).ok_or(EBUSY)?;
-            assert_eq!(copied.folios as usize, MIXED.len());
-            assert_eq!(copied.pages as usize, pairs.pages());
-            assert!(helpers < limit);
-            assert!(pairs.all_equal());
-            assert!(pairs.all_marked());
+            pairs.spoil();
+            let posted = pairs.with_lists(|lists| {
+                let (posted, helpers) = engine.post(lists, limit)?;
+                assert!(0 < helpers && helpers < limit);
+                Some(posted.finish())
+            });
+            // Nobody could help, or all of it was copied.
+            assert_eq!(pairs.all_equal(), posted.is_some());
+            assert_eq!(pairs.all_marked(), posted.is_some());
+            let folios = posted.map_or(0, |copied| copied.folios as usize);
+            assert_eq!(folios, if posted.is_some() { MIXED.len() } else { 0 });
+            assert!(limit > 1 || posted.is_none());
         }
         Ok(())
     }
@@ -340,7 +346,8 @@ mod suite {
         let mut pairs = OwnedPairs::new(&MIXED)?;
         pairs.spoil();
         let copied = pairs.with_lists(|lists| {
-            let (mut posted, _) = engine.post(lists, 32).ok_or(EBUSY)?;
+            let (_, batch) = engine.collect(lists).ok_or(EBUSY)?;
+            let mut posted = batch.post(32);
             for nr in 0..MIXED.len() {
                 let expected = match nr {
                     ITEM => Outcome::Failed,
@@ -363,8 +370,8 @@ mod suite {
         const ITEM: usize = 6;
         let engine = Engine::new(1, || CpuCopier)?;
         let mut pairs = OwnedPairs::new(&MIXED)?;
-        let copied = pairs.with_pinned(ITEM, |pairs| copy_with(&engine, pairs, 32));
-        let (copied, _) = copied.ok_or(EBUSY)?;
+        let copied = pairs.with_pinned(ITEM, |pairs| copy_with(&engine, pairs));
+        let copied = copied.ok_or(EBUSY)?;
         assert_eq!(copied.folios as usize, MIXED.len() - 1);
         for nr in 0..MIXED.len() {
             assert_eq!(pairs.take_mark(nr), nr != ITEM);
@@ -377,7 +384,7 @@ mod suite {
     fn small_batch_is_left_alone() -> Result {
         let engine = Engine::new(1, || CpuCopier)?;
         let mut pairs = OwnedPairs::new(&[0, 3, 1])?;
-        assert!(copy_with(&engine, &mut pairs, 32).is_none());
+        assert!(copy_with(&engine, &mut pairs).is_none());
         assert!(!pairs.equal(0) && !pairs.take_mark(0));
         Ok(())
     }
@@ -388,7 +395,7 @@ mod suite {
         let mut orders = KVec::new();
         orders.resize(MAX_FOLIOS + 3, 0, GFP_KERNEL)?;
         let mut pairs = OwnedPairs::new(&orders)?;
-        let (copied, _) = copy_with(&engine, &mut pairs, 32).ok_or(EBUSY)?;
+        let copied = copy_with(&engine, &mut pairs).ok_or(EBUSY)?;
         assert_eq!(copied.folios as usize, MAX_FOLIOS);
         for nr in 0..orders.len() {
             assert_eq!(pairs.take_mark(nr), nr < MAX_FOLIOS);

@@ -66,6 +66,7 @@ void ferry_copy_post(struct ferry_batch *batch, struct list_head *dst_folios,
 		     struct list_head *src_folios);
 bool ferry_copy_take(struct ferry_batch *batch);
 void ferry_copy_end(struct ferry_batch *batch, int reason);
+bool ferry_copy_shared(void);
 unsigned int ferry_copy_cost(unsigned int nr_pages);
 int ferry_copy_enable(bool on);
 void ferry_copy_limit(unsigned int threads);
@@ -99,17 +100,25 @@ struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 void ferry_trace_batch(const struct ferry_batch *batch, int reason,
 		       s64 unmapped_ns);
 
+/** ferry_batch_shared() - may somebody help to copy the next batch? */
+static inline bool ferry_batch_shared(void)
+{
+	return static_branch_unlikely(&ferry_copy_key) && ferry_copy_shared();
+}
+
 /**
  * ferry_batch_cost() - what a folio adds to a batch of migrate_pages()
  * @folio: a folio to be migrated, not hugetlb
+ * @shared: what ferry_batch_shared() said before the first folio of the batch
  *
- * The batch ends at NR_MAX_BATCHED_MIGRATION, so that the folios of a batch
- * are not unmapped for long. Large folios cost less than their pages while the
- * engine is on: it copies them in less time.
+ * The batch ends at NR_MAX_BATCHED_MIGRATION, so that its folios are not
+ * unmapped for long. Large folios cost less than their pages if the batch is
+ * shared: one huge folio is too little to call helpers for.
  */
-static inline unsigned int ferry_batch_cost(const struct folio *folio)
+static inline unsigned int ferry_batch_cost(const struct folio *folio,
+					    bool shared)
 {
-	if (static_branch_unlikely(&ferry_copy_key))
+	if (shared)
 		return ferry_copy_cost(folio_nr_pages(folio));
 	return folio_nr_pages(folio);
 }
@@ -166,7 +175,13 @@ struct ferry_batch { };
 
 #define FERRY_FOLIO_POSTED	0
 
-static inline unsigned int ferry_batch_cost(const struct folio *folio)
+static inline bool ferry_batch_shared(void)
+{
+	return false;
+}
+
+static inline unsigned int ferry_batch_cost(const struct folio *folio,
+					    bool shared)
 {
 	return folio_nr_pages(folio);
 }

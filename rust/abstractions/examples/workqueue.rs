@@ -1,9 +1,9 @@
 use crate::abstractions::workqueue::OwnedQueue;
 use kernel::cpu::CpuId;
+use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::Arc;
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
-use kernel::prelude::*;
 
 #[pin_data]
 struct Counter {
