@@ -9,16 +9,21 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::plan::{Cell, Config, Counted, FolioSize, Plan, Report, Sample, Unavailable};
+use crate::plan::{Cell, Config, Counted, FolioSize, Plan, Report, Sample};
 use crate::stats::{calls_per_run, gbps, median};
 use crate::sys::{self, MF_MOVE, Mapping};
+use crate::turns::Player;
 use crate::{kernel, pattern, region};
 
 pub fn run(plan: &str, out: &str) -> Result<()> {
     let plan = Plan::parse(&plan_text(plan)?)?;
+    let mut stage = Stage {
+        player: plan.turns.clone().map(Player::new),
+        spinners: Spinners::default(),
+    };
     kernel::need_two_nodes()?;
     let _settings = kernel::keep_engine()?;
     for config in &plan.configs {
@@ -31,21 +36,18 @@ pub fn run(plan: &str, out: &str) -> Result<()> {
         unavailable: Vec::new(),
         vmstat: Vec::new(),
     };
-    let _busy = if plan.busy {
-        Spinners::start()?
-    } else {
-        Spinners::default()
-    };
-    for &cell in &plan.cells {
-        match region::anon(cell.folio, cell.count) {
-            Ok(map) => measure(&plan, cell, map, &mut report)?,
-            Err(e) => {
-                let why = format!("{e:#}");
-                eprintln!("{cell}: unavailable: {why}");
-                report.unavailable.push(Unavailable { cell, why });
-            }
-        }
+    stage.take()?;
+    eprintln!("touching the guest's memory");
+    region::touch_free_memory()?;
+    if plan.busy {
+        stage.spinners = Spinners::start()?;
     }
+    stage.pass()?;
+    for &cell in &plan.cells {
+        measure(&plan, cell, &stage, &mut report)?;
+    }
+    // To write the answer and to power off take a turn as well.
+    stage.take()?;
     let text = serde_json::to_string_pretty(&report)? + "\n";
     if out == "-" {
         print!("{text}");
@@ -63,56 +65,120 @@ fn plan_text(path: &str) -> Result<String> {
     Ok(text)
 }
 
-/// All runs of one cell, interleaved over the configurations so that drift hits all alike.
-fn measure(plan: &Plan, cell: Cell, map: Mapping, report: &mut Report) -> Result<()> {
-    let mut bench = Bench::new(cell, map);
-    let mut samples: Vec<Sample> = Vec::new();
-    let mut counted: Vec<Counted> = Vec::new();
-    for config in &plan.configs {
-        bench
-            .one_run(config, 2, 0)
-            .with_context(|| format!("{cell}, {}", config.name))?;
-        samples.push(Sample {
-            cell,
-            config: config.name.clone(),
-            busy: plan.busy,
-            gbps: Vec::new(),
-        });
-        counted.push(Counted {
-            cell,
-            config: config.name.clone(),
-            rows: Default::default(),
-        });
+/// Who computes now: this guest, or one that takes turns with it.
+struct Stage {
+    player: Option<Player>,
+    spinners: Spinners,
+}
+
+impl Stage {
+    fn take(&self) -> Result<()> {
+        if let Some(player) = &self.player {
+            player.take()?;
+        }
+        self.spinners.signal(Signal::SIGCONT)
     }
+
+    fn pass(&self) -> Result<()> {
+        self.spinners.signal(Signal::SIGSTOP)?;
+        self.player.as_ref().map_or(Ok(()), Player::pass)
+    }
+}
+
+/// All runs of one cell, a turn each. A cell that cannot be measured keeps its turns, so that two
+/// guests are always at the same cell.
+fn measure(plan: &Plan, cell: Cell, stage: &Stage, report: &mut Report) -> Result<()> {
+    let mut case = None;
     for run in 0..plan.runs {
-        for (i, config) in plan.configs.iter().enumerate() {
+        stage.take()?;
+        if run == 0 {
+            match region::anon(cell.folio, cell.count) {
+                Ok(map) => case = Some(Case::new(plan, cell, map)?),
+                Err(e) => report.give_up(cell, &e),
+            }
+        }
+        if let Some(running) = &mut case {
+            running.one_run(plan, run)?;
+            // Out of memory on the other node would split a large folio, and later runs move small ones.
+            if let Err(e) = kernel::check_folios(&running.bench.map, cell.folio.bytes()) {
+                report.give_up(cell, &e.context(format!("after run {run}")));
+                case = None;
+            }
+        }
+        if run + 1 == plan.runs {
+            // The memory, too, goes in this turn.
+            case.take().into_iter().for_each(|done| done.finish(report));
+        }
+        stage.pass()?;
+    }
+    Ok(())
+}
+
+/// A cell that is being measured.
+struct Case {
+    bench: Bench,
+    samples: Vec<Sample>,
+    counted: Vec<Counted>,
+}
+
+impl Case {
+    fn new(plan: &Plan, cell: Cell, map: Mapping) -> Result<Self> {
+        let mut bench = Bench::new(cell, map);
+        let mut samples = Vec::new();
+        let mut counted = Vec::new();
+        for config in &plan.configs {
+            bench
+                .one_run(config, 2, 0)
+                .with_context(|| format!("{cell}, {}", config.name))?;
+            samples.push(Sample {
+                cell,
+                config: config.name.clone(),
+                busy: plan.busy,
+                gbps: Vec::new(),
+            });
+            counted.push(Counted {
+                cell,
+                config: config.name.clone(),
+                rows: Default::default(),
+            });
+        }
+        Ok(Self {
+            bench,
+            samples,
+            counted,
+        })
+    }
+
+    /// One run of every configuration, so that drift hits all alike; each run begins with another.
+    fn one_run(&mut self, plan: &Plan, run: usize) -> Result<()> {
+        let cell = self.bench.cell;
+        let all = plan.configs.len();
+        for i in (0..all).map(|i| (i + run) % all) {
+            let config = &plan.configs[i];
             kernel::set_engine(config.engine)?;
             let before = kernel::counters()?;
-            let seconds = bench
+            let seconds = self
+                .bench
                 .one_run(config, calls_per_run(cell.bytes()), 1 + run as u64)
                 .with_context(|| format!("{cell}, {}, run {run}", config.name))?;
             for (name, n) in kernel::gained(&before, &kernel::counters()?) {
-                *counted[i].rows.entry(name).or_default() += n;
+                *self.counted[i].rows.entry(name).or_default() += n;
             }
-            samples[i].gbps.push(gbps(cell.bytes(), seconds));
+            self.samples[i].gbps.push(gbps(cell.bytes(), seconds));
         }
-        // Out of memory on the other node would split a large folio, and later runs move small ones.
-        if let Err(e) = kernel::check_folios(&bench.map, cell.folio.bytes()) {
-            let why = format!("after run {run}: {e:#}");
-            eprintln!("{cell}: unavailable: {why}");
-            report.unavailable.push(Unavailable { cell, why });
-            return Ok(());
+        Ok(())
+    }
+
+    fn finish(self, report: &mut Report) {
+        for sample in &self.samples {
+            let mid = median(&sample.gbps).unwrap_or_default();
+            eprintln!("{}, {}: {mid:.3} GB/s", sample.cell, sample.config);
         }
+        report.samples.extend(self.samples);
+        report
+            .vmstat
+            .extend(self.counted.into_iter().filter(|c| !c.rows.is_empty()));
     }
-    for sample in &samples {
-        let mid = median(&sample.gbps).unwrap_or_default();
-        eprintln!("{cell}, {}: {mid:.3} GB/s", sample.config);
-    }
-    report.samples.extend(samples);
-    report
-        .vmstat
-        .extend(counted.into_iter().filter(|c| !c.rows.is_empty()));
-    Ok(())
 }
 
 /// One cell's memory and where it is now.
@@ -219,6 +285,14 @@ impl Spinners {
         }
         ensure!(!spinners.0.is_empty(), "no CPUs to keep busy");
         Ok(spinners)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        for child in &self.0 {
+            kill(Pid::from_raw(child.id() as i32), signal)
+                .with_context(|| format!("{signal} to a process that keeps a CPU busy"))?;
+        }
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ mod region;
 mod stats;
 #[allow(unsafe_code)]
 mod sys;
+mod turns;
 
 use std::process::ExitCode;
 

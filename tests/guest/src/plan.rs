@@ -2,6 +2,7 @@
 //! What a benchmark is asked to measure, and what it answers: the two JSON documents.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -123,6 +124,18 @@ pub struct Plan {
     /// Keep every CPU busy with other work meanwhile.
     #[serde(default)]
     pub busy: bool,
+    /// Without this the guest has the machine to itself.
+    pub turns: Option<Turns>,
+}
+
+/// Another guest to take turns with, each turn one run of a cell.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Turns {
+    /// A folder that both can write; its file `turn` names whose turn it is.
+    pub dir: PathBuf,
+    pub me: String,
+    pub other: String,
 }
 
 impl Plan {
@@ -136,6 +149,13 @@ impl Plan {
                     .checked_mul(cell.folio.bytes())
                     .is_some_and(|b| b > 0),
                 "the plan has a cell of {cell}"
+            );
+        }
+        if let Some(turns) = &plan.turns {
+            ensure!(
+                turns.me != turns.other,
+                "the plan has {} take turns with itself",
+                turns.me
             );
         }
         Ok(plan)
@@ -185,6 +205,14 @@ pub struct Report {
     pub vmstat: Vec<Counted>,
 }
 
+impl Report {
+    pub fn give_up(&mut self, cell: Cell, error: &anyhow::Error) {
+        let why = format!("{error:#}");
+        eprintln!("{cell}: unavailable: {why}");
+        self.unavailable.push(Unavailable { cell, why });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,6 +233,27 @@ mod tests {
             (Engine::On(2), 2)
         );
         assert!(plan.busy);
+        assert!(plan.turns.is_none());
+    }
+
+    #[test]
+    fn turns() {
+        let plan = |turns: &str| {
+            Plan::parse(&format!(
+                r#"{{"kernel":"ferry","cells":[],"configs":["ferry-off"],"runs":1,"turns":{turns}}}"#
+            ))
+        };
+        let turns = plan(r#"{"dir":"/x/turns","me":"ferry","other":"vanilla"}"#);
+        assert_eq!(
+            turns.unwrap().turns,
+            Some(Turns {
+                dir: "/x/turns".into(),
+                me: "ferry".into(),
+                other: "vanilla".into(),
+            })
+        );
+        assert!(plan(r#"{"dir":"/x","me":"ferry","other":"ferry"}"#).is_err());
+        assert!(plan(r#"{"dir":"/x","me":"ferry"}"#).is_err());
     }
 
     #[test]

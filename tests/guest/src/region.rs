@@ -28,6 +28,24 @@ pub fn anon(folio: FolioSize, count: usize) -> Result<Mapping> {
     unchecked_anon(folio, count)
 }
 
+/// Touches nearly all free memory of both nodes once, and gives it back.
+///
+/// An emulator gets a guest's memory from its host page by page, as the guest touches it first: to
+/// pay for that is no part of a migration.
+pub fn touch_free_memory() -> Result<()> {
+    for node in [0, 1] {
+        let len =
+            kernel::node_free_bytes(node)?.saturating_sub(SPARE) & !(FolioSize::Huge.bytes() - 1);
+        if len > 0 {
+            let map = Mapping::anon(len, FolioSize::Huge.bytes())?;
+            sys::mbind(map.addr(), len, node, 0).zero("mbind")?;
+            map.advise(0, len, libc::MADV_HUGEPAGE)?;
+            crate::pattern::fill(map.words(), 0);
+        }
+    }
+    Ok(())
+}
+
 /// As `anon`, however little memory the nodes have.
 pub fn unchecked_anon(folio: FolioSize, count: usize) -> Result<Mapping> {
     let len = folio.bytes() * count;
