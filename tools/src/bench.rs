@@ -17,11 +17,19 @@ use serde_json::{json, Value};
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::OnceLock,
     time::Duration,
 };
 
-const VANILLA: [&str; 2] = ["vanilla", "vanilla-user2"];
-const FERRY: [&str; 5] = ["ferry-off", "ferry-1", "ferry-2", "ferry-4", "ferry-32"];
+/// The two kernels and how each moves pages; the first begins.
+const SIDES: [(&str, Variant, &[&str]); 2] = [
+    ("vanilla", Variant::Vanilla, &["vanilla", "vanilla-user2"]),
+    (
+        "ferry",
+        Variant::Ferry,
+        &["ferry-off", "ferry-1", "ferry-2", "ferry-4", "ferry-32"],
+    ),
+];
 const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
 const SIZES: [Folio; 3] = [Folio::K4, Folio::K64, Folio::M2];
 /// Memory of a node, and what one case may take of it.
@@ -62,7 +70,8 @@ impl Plan {
         }
     }
 
-    fn for_guest(&self, kernel: &str, configs: &[&str]) -> Value {
+    fn for_guest(&self, turns: &Path, side: usize) -> Value {
+        let (kernel, _, configs) = SIDES[side];
         let cells: Vec<Value> = self
             .cells
             .iter()
@@ -74,6 +83,7 @@ impl Plan {
             "configs": configs,
             "runs": self.runs,
             "busy": self.busy,
+            "turns": {"dir": turns, "me": kernel, "other": SIDES[1 - side].0},
         })
     }
 }
@@ -130,25 +140,21 @@ struct Sample {
     gbps: Vec<f64>,
 }
 
-/// Boots the two kernels in turns, so that drift of the machine hits both alike.
+/// Boots the two kernels side by side; there they measure in turns.
 pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
     if plan.cells.is_empty() {
         bail!("nothing to measure: no case fits into {NODE_GIB} GiB of a node");
     }
     let program = guest::program(context)?;
-    let vanilla = kernel::build(context, Variant::Vanilla)?;
-    let ferry = kernel::build(context, Variant::Ferry)?;
+    let mut kernels = Vec::new();
+    for (_, variant, _) in SIDES {
+        kernels.push(kernel::build(context, variant)?);
+    }
     let mut pool = Pool::default();
     let mut machine = None;
     let mut unavailable: Vec<Unavailable> = Vec::new();
     for boot in 1..=plan.boots {
-        for (name, kernel, configs) in [
-            ("vanilla", &vanilla, &VANILLA[..]),
-            ("ferry", &ferry, &FERRY[..]),
-        ] {
-            let label = format!("{} {name} {boot} of {}", plan.bench(), plan.boots);
-            let asked = plan.for_guest(name, configs);
-            let answer = one_boot(context, kernel, &program, &label, &asked)?;
+        for answer in one_boot(context, &kernels, &program, plan, boot)? {
             for sample in &answer.samples {
                 pool.add(&sample.folio, sample.count, &sample.config, &sample.gbps);
             }
@@ -179,26 +185,82 @@ pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
     })
 }
 
+/// Both kernels' answers. Where one guest fails, the other is stopped: alone it would measure nothing
+/// to compare.
 fn one_boot(
     context: &Context,
-    kernel: &Built,
+    kernels: &[Built],
     program: &Path,
-    label: &str,
-    plan: &Value,
-) -> Result<Answer> {
+    plan: &Plan,
+    boot: u32,
+) -> Result<Vec<Answer>> {
     let shape = Shape {
         cpus: 2,
         node_gib: NODE_GIB,
     };
-    let log_name = label.replace(' ', "-");
-    let guest = Guest::new(context, &kernel.image, &log_name, shape)?.timeout(BOOT_LIMIT);
-    guest.bring(program)?;
-    fs::write(guest.share().join("plan.json"), plan.to_string())?;
-    let status = guest.run("exec ./ferry-guest bench --plan plan.json --out answer.json\n")?;
+    let turns = tempfile::Builder::new()
+        .prefix("turns-")
+        .tempdir_in(context.cache.dir("guests")?)?;
+    fs::write(turns.path().join(format!("turn-{}", SIDES[0].0)), "")?;
+    let mut guests = Vec::new();
+    for (side, kernel) in kernels.iter().enumerate() {
+        let name = format!(
+            "{}-{}-{boot}-of-{}",
+            plan.bench(),
+            SIDES[side].0,
+            plan.boots
+        );
+        let guest = Guest::new(context, &kernel.image, &name, shape)?
+            .timeout(BOOT_LIMIT)
+            .folder(turns.path());
+        guest.bring(program)?;
+        let asked = plan.for_guest(turns.path(), side);
+        fs::write(guest.share().join("plan.json"), asked.to_string())?;
+        guests.push(guest);
+    }
+    side_by_side(&guests, |guest, failed| answer(guest, failed))
+}
+
+/// Does `work` for all at the same time. It may ask whether it failed for another; the error is that
+/// of the first that failed.
+fn side_by_side<T: Sync, R: Send>(
+    all: &[T],
+    work: impl Fn(&T, &dyn Fn() -> bool) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let cause = OnceLock::new();
+    let one = |each| {
+        work(each, &|| cause.get().is_some())
+            // What fails after the first fails because of it.
+            .map_err(|error| drop(cause.set(error)))
+            .ok()
+    };
+    let done: Vec<R> = std::thread::scope(|scope| {
+        let threads: Vec<_> = all
+            .iter()
+            .map(|each| scope.spawn(move || one(each)))
+            .collect();
+        threads
+            .into_iter()
+            .filter_map(|thread| thread.join().ok().flatten())
+            .collect()
+    });
+    match cause.into_inner() {
+        Some(error) => Err(error),
+        None if done.len() < all.len() => bail!("a guest's thread panicked"),
+        None => Ok(done),
+    }
+}
+
+fn answer(guest: &Guest, unwanted: impl Fn() -> bool) -> Result<Answer> {
+    let label = guest.name();
+    let status = guest.run_unless(
+        "exec ./ferry-guest bench --plan plan.json --out answer.json\n",
+        unwanted,
+    )?;
     if status != 0 {
         bail!(
             "{label}: the benchmark failed in the guest\n  | {}\n  log: {}",
-            crate::step::tail(&guest.console(), 8).join("\n  | "),
+            crate::step::tail(guest.console(), 8).join("\n  | "),
             guest.console().display()
         );
     }
@@ -332,9 +394,32 @@ mod tests {
     fn guest_is_asked_in_its_own_words() {
         let plan = Plan::new(&[Folio::K64], &[16], 1, 3, true);
         assert_eq!(
-            plan.for_guest("ferry", &["ferry-2"]),
-            json!({"kernel": "ferry", "cells": [{"folio": "64K", "count": 16}],
-                   "configs": ["ferry-2"], "runs": 3, "busy": true})
+            plan.for_guest(Path::new("/turns"), 0),
+            json!({"kernel": "vanilla", "cells": [{"folio": "64K", "count": 16}],
+                   "configs": ["vanilla", "vanilla-user2"], "runs": 3, "busy": true,
+                   "turns": {"dir": "/turns", "me": "vanilla", "other": "ferry"}})
         );
+        let turns = plan.for_guest(Path::new("/turns"), 1)["turns"].take();
+        assert_eq!(
+            (&turns["me"], &turns["other"]),
+            (&json!("ferry"), &json!("vanilla"))
+        );
+    }
+
+    #[test]
+    fn when_one_fails_the_other_ends_and_the_cause_is_told() {
+        let error = side_by_side(&[false, true], |&fails, failed| -> Result<()> {
+            if fails {
+                bail!("the cause");
+            }
+            while !failed() {
+                std::thread::yield_now();
+            }
+            bail!("the consequence")
+        })
+        .unwrap_err();
+        assert_eq!(error.to_string(), "the cause");
+        let both = side_by_side(&[1, 2], |&n, _| Ok(n * 10)).unwrap();
+        assert_eq!(both, [10, 20]);
     }
 }

@@ -49,7 +49,7 @@ enum Command {
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// Fewer counts, runs and boots: minutes less, noisier figures
+    /// Fewer counts of folios: minutes less
     #[arg(long)]
     pub quick: bool,
     /// Where move_pages.json and move_pages.svg go
@@ -69,7 +69,7 @@ pub struct TestArgs {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// move_pages() on the vanilla and the Ferry kernel, booted in turns in the same guest
+    /// move_pages() on the vanilla and the Ferry kernel, booted side by side and measuring in turns
     #[command(name = "move_pages")]
     MovePages(MovePagesArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
@@ -93,11 +93,11 @@ pub struct MovePagesArgs {
     /// Keep every CPU of the guest busy with other work meanwhile
     #[arg(long)]
     pub busy: bool,
-    /// Boots of each kernel, in turns
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Times to boot the two kernels
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub boots: u32,
     /// Timed runs of each case in one boot
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
     /// Only these folio sizes
     #[arg(long, value_delimiter = ',', value_name = "SIZE")]

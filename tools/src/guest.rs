@@ -22,15 +22,18 @@ const KERNEL_ARGS: &str = "clearcpuid=rep_good,erms,fsrm log_buf_len=16M";
 /// Written by the script when the guest's command has ended.
 const STATUS: &str = "status";
 
-pub struct Guest<'a> {
-    context: &'a Context,
+pub struct Guest {
+    vng: PathBuf,
     image: PathBuf,
     name: String,
+    console: PathBuf,
     shape: Shape,
     args: Vec<String>,
     timeout: Duration,
     /// A folder that both sides can write; gone when this is dropped.
     share: TempDir,
+    /// More such folders, kept by somebody else.
+    folders: Vec<PathBuf>,
 }
 
 /// Processors and memory: CPUs on node 0, the same memory on both nodes.
@@ -53,20 +56,28 @@ impl Shape {
     }
 }
 
-impl<'a> Guest<'a> {
-    pub fn new(context: &'a Context, image: &Path, name: &str, shape: Shape) -> Result<Self> {
+impl Guest {
+    pub fn new(context: &Context, image: &Path, name: &str, shape: Shape) -> Result<Self> {
         let share = tempfile::Builder::new()
             .prefix("guest-")
             .tempdir_in(context.cache.dir("guests")?)?;
         Ok(Guest {
-            context,
+            vng: virtme_ng(context)?,
             image: image.to_path_buf(),
             name: name.to_owned(),
+            console: context.cache.log(&format!("guest-{name}")),
             shape,
             args: vec![KERNEL_ARGS.to_owned()],
             timeout: Duration::from_secs(1800),
             share,
+            folders: Vec::new(),
         })
+    }
+
+    /// Lets the guest write a folder that others see as well.
+    pub fn folder(mut self, dir: &Path) -> Self {
+        self.folders.push(dir.to_path_buf());
+        self
     }
 
     pub fn timeout(mut self, limit: Duration) -> Self {
@@ -93,18 +104,22 @@ impl<'a> Guest<'a> {
         Ok(to)
     }
 
-    pub fn console(&self) -> PathBuf {
-        self.context.cache.log(&format!("guest-{}", self.name))
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn console(&self) -> &Path {
+        &self.console
     }
 
     /// Boots, runs the shell script in the shared folder, powers off. The script's exit status;
     /// an error if the guest never got to its end. The kernel's log is then in `dmesg` there.
     pub fn run(&self, script: &str) -> Result<i32> {
-        self.run_seen(script, |_| {})
+        self.run_unless(script, || false)
     }
 
-    /// As `run`, showing each line of the console as it comes.
-    pub fn run_seen(&self, script: &str, seen: impl FnMut(&str)) -> Result<i32> {
+    /// As `run`, but the guest is stopped, which is an error, once it is `unwanted`.
+    pub fn run_unless(&self, script: &str, unwanted: impl Fn() -> bool) -> Result<i32> {
         let share = quoted(self.share())?;
         let wrapper = format!(
             "#!/bin/sh\ncd {share} || exit 1\n\
@@ -114,10 +129,10 @@ impl<'a> Guest<'a> {
         );
         write_atomic(&self.share().join("command.sh"), script.as_bytes())?;
         write_atomic(&self.share().join("run.sh"), wrapper.as_bytes())?;
-        let step = Step::new(format!("in the guest: {}", self.name), self.console())
+        let step = Step::new(format!("in the guest: {}", self.name), self.console.clone())
             .timeout(self.timeout)
             .remedy("the log is the guest's console: see what it said last")
-            .on_line(seen);
+            .stop_when(unwanted);
         let mut vng = self.vng()?;
         vng.arg("--verbose")
             .arg("--")
@@ -128,8 +143,8 @@ impl<'a> Guest<'a> {
             anyhow::anyhow!(
                 "in the guest: {}: it went down before its command ended ({exit})\n  | {}\n  log: {}",
                 self.name,
-                tail(&self.console(), 15).join("\n  | "),
-                self.console().display()
+                tail(&self.console, 15).join("\n  | "),
+                self.console.display()
             )
         })
     }
@@ -142,10 +157,8 @@ impl<'a> Guest<'a> {
 
     /// `vng` ready for what it shall run.
     pub fn vng(&self) -> Result<Command> {
-        let mut share = std::ffi::OsString::from("--rwdir=");
-        share.push(self.share());
-        let program = virtme_ng(self.context)?;
-        let mut vng = Command::new(&program);
+        let program = &self.vng;
+        let mut vng = Command::new(program);
         // It starts its other half, virtme-run, by name.
         let mut path = program
             .parent()
@@ -154,12 +167,19 @@ impl<'a> Guest<'a> {
             .to_owned();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
+        let mut folders = Vec::new();
+        for dir in [self.share()]
+            .into_iter()
+            .chain(self.folders.iter().map(PathBuf::as_path))
+        {
+            folders.push(format!("--rwdir={}", quoted(dir)?));
+        }
         vng.current_dir(self.share())
             .env("PATH", path)
             .env("TMPDIR", self.share())
             .args(["--disable-kvm", "--force-9p", "--user=root"])
             .args(self.shape.args())
-            .arg(share)
+            .args(folders)
             .arg(format!("--append={}", self.args.join(" ")))
             .arg("--run")
             .arg(&self.image);

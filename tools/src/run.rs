@@ -13,17 +13,12 @@ use anyhow::Result;
 
 pub fn run(context: &Context, args: &RunArgs) -> Result<()> {
     let sizes = [Folio::K4, Folio::M2];
-    let plan = if args.quick {
-        Plan::new(&sizes, &[1, 16, 128, 1024, 16384], 1, 3, false)
+    let counts: &[u32] = if args.quick {
+        &[1, 16, 128, 1024, 16384]
     } else {
-        Plan::new(
-            &sizes,
-            &[1, 16, 32, 128, 256, 512, 1024, 16384],
-            2,
-            5,
-            false,
-        )
+        &[1, 16, 32, 128, 256, 512, 1024, 16384]
     };
+    let plan = Plan::new(&sizes, counts, 1, 7, false);
     let report = bench::measure(context, &plan)?;
     println!("{}", table::render(&report.results, "vanilla"));
     println!("{}", requirements::summary(&report.results));

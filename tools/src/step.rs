@@ -2,7 +2,7 @@
 //! One long step: a command with its own process group, a log, a time limit and visible progress.
 
 use anyhow::{bail, Context as _, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use nix::{
     sys::signal::{killpg, Signal},
     unistd::Pid,
@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_secs(60);
 const TAIL_LINES: usize = 15;
 
-type LineSeen<'a> = Box<dyn FnMut(&str) + 'a>;
+type StopWhen<'a> = Box<dyn Fn() -> bool + 'a>;
 
 pub struct Step<'a> {
     title: String,
@@ -37,7 +37,7 @@ pub struct Step<'a> {
     timeout: Duration,
     remedy: String,
     quiet: bool,
-    on_line: Option<LineSeen<'a>>,
+    stop_when: Option<StopWhen<'a>>,
 }
 
 /// The user pressed Ctrl-C.
@@ -74,6 +74,7 @@ fn interrupt_flag() -> &'static Arc<AtomicBool> {
 enum End {
     Exited(ExitStatus),
     TimedOut,
+    Stopped,
 }
 
 impl<'a> Step<'a> {
@@ -84,7 +85,7 @@ impl<'a> Step<'a> {
             timeout: Duration::from_secs(3600),
             remedy: String::new(),
             quiet: false,
-            on_line: None,
+            stop_when: None,
         }
     }
 
@@ -105,26 +106,28 @@ impl<'a> Step<'a> {
         self
     }
 
-    /// Sees each complete line of output as it comes.
-    pub fn on_line(mut self, seen: impl FnMut(&str) + 'a) -> Self {
-        self.on_line = Some(Box::new(seen));
+    /// Stops the command, which is an error, once this holds.
+    pub fn stop_when(mut self, unwanted: impl Fn() -> bool + 'a) -> Self {
+        self.stop_when = Some(Box::new(unwanted));
         self
     }
 
     /// Runs the command to its end; a failure names the step, its log and the remedy.
-    pub fn run(mut self, command: &mut Command) -> Result<()> {
+    pub fn run(self, command: &mut Command) -> Result<()> {
         match self.wait(command)? {
             End::Exited(status) if status.success() => Ok(()),
             End::Exited(status) => bail!(self.failure(&format!("failed ({status})"))),
             End::TimedOut => bail!(self.failure(&self.limit())),
+            End::Stopped => bail!(self.failure("stopped: something it works with failed")),
         }
     }
 
-    /// Runs the command to its end, whatever its exit status; only a time-out is an error.
-    pub fn run_any(mut self, command: &mut Command) -> Result<ExitStatus> {
+    /// Runs the command to its end, whatever its exit status; only to be stopped is an error.
+    pub fn run_any(self, command: &mut Command) -> Result<ExitStatus> {
         match self.wait(command)? {
             End::Exited(status) => Ok(status),
             End::TimedOut => bail!(self.failure(&self.limit())),
+            End::Stopped => bail!(self.failure("stopped: something it works with failed")),
         }
     }
 
@@ -149,7 +152,7 @@ impl<'a> Step<'a> {
         text
     }
 
-    fn wait(&mut self, command: &mut Command) -> Result<End> {
+    fn wait(&self, command: &mut Command) -> Result<End> {
         let interrupted = interrupt_flag();
         if let Some(dir) = self.log.parent() {
             std::fs::create_dir_all(dir)?;
@@ -176,7 +179,7 @@ impl<'a> Step<'a> {
         let mut pending = Vec::new();
         loop {
             let ended = child.try_wait()?;
-            self.read_lines(&mut reader, &mut pending, &mut progress)?;
+            read_lines(&mut reader, &mut pending, &mut progress)?;
             if let Some(status) = ended {
                 progress.finish(status.success());
                 return Ok(End::Exited(status));
@@ -191,28 +194,23 @@ impl<'a> Step<'a> {
                 progress.finish(false);
                 return Ok(End::TimedOut);
             }
+            if self.stop_when.as_ref().is_some_and(|unwanted| unwanted()) {
+                stop(&mut child);
+                progress.finish(false);
+                return Ok(End::Stopped);
+            }
             sleep(POLL);
         }
     }
+}
 
-    fn read_lines(
-        &mut self,
-        reader: &mut File,
-        pending: &mut Vec<u8>,
-        progress: &mut Progress,
-    ) -> Result<()> {
-        reader.read_to_end(pending)?;
-        while let Some(end) = pending.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = pending.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line);
-            let line = line.trim_end();
-            progress.line(line);
-            if let Some(seen) = &mut self.on_line {
-                seen(line);
-            }
-        }
-        Ok(())
+fn read_lines(reader: &mut File, pending: &mut Vec<u8>, progress: &mut Progress) -> Result<()> {
+    reader.read_to_end(pending)?;
+    while let Some(end) = pending.iter().position(|&byte| byte == b'\n') {
+        let line: Vec<u8> = pending.drain(..=end).collect();
+        progress.line(String::from_utf8_lossy(&line).trim_end());
     }
+    Ok(())
 }
 
 /// Ends the command and everything it started.
@@ -253,6 +251,12 @@ pub fn tail(log: &Path, lines: usize) -> Vec<String> {
         .collect()
 }
 
+/// Steps may run side by side; their spinners then stand one below the other.
+fn bars() -> &'static MultiProgress {
+    static BARS: OnceLock<MultiProgress> = OnceLock::new();
+    BARS.get_or_init(MultiProgress::new)
+}
+
 /// A spinner with the last line of the log on a terminal, plain lines elsewhere.
 struct Progress {
     title: String,
@@ -267,7 +271,7 @@ impl Progress {
     fn start(title: &str, quiet: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = (terminal && !quiet).then(|| {
-            let bar = ProgressBar::new_spinner().with_style(
+            let bar = bars().add(ProgressBar::new_spinner()).with_style(
                 ProgressStyle::with_template(
                     "{spinner} {prefix} [{elapsed_precise}] {wide_msg:.dim}",
                 )
@@ -302,7 +306,8 @@ impl Progress {
         } else if self.plain && self.beat.elapsed() > HEARTBEAT {
             self.beat = Instant::now();
             eprintln!(
-                "    {} s, line {}: {}",
+                "    {}: {} s, line {}: {}",
+                self.title,
                 self.start.elapsed().as_secs(),
                 self.lines,
                 line.trim()
@@ -319,7 +324,8 @@ impl Progress {
         );
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
-            eprintln!("==> {text}");
+            bars().remove(&bar);
+            bars().suspend(|| eprintln!("==> {text}"));
         } else if self.plain {
             eprintln!("    {text}");
         }
@@ -369,18 +375,6 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_seen_whole_and_in_order() {
-        let temp = tempfile::tempdir().unwrap();
-        let mut seen = Vec::new();
-        Step::new("lines", temp.path().join("l.log"))
-            .quiet()
-            .on_line(|line| seen.push(line.to_owned()))
-            .run(&mut shell("printf 'a\\nb'; sleep 0.3; printf 'c\\n'"))
-            .unwrap();
-        assert_eq!(seen, ["a", "bc"]);
-    }
-
-    #[test]
     fn hanging_command_dies_with_all_it_started() {
         let temp = tempfile::tempdir().unwrap();
         let pid = temp.path().join("pid");
@@ -396,6 +390,18 @@ mod tests {
             std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         // Gone, or a zombie that waits for init to collect it.
         assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    }
+
+    #[test]
+    fn unwanted_command_is_stopped() {
+        let temp = tempfile::tempdir().unwrap();
+        let start = Instant::now();
+        let error = Step::new("waits", temp.path().join("w.log"))
+            .quiet()
+            .stop_when(|| start.elapsed() > POLL)
+            .run_any(&mut shell("exec sleep 1000"))
+            .unwrap_err();
+        assert!(error.to_string().contains("waits: stopped"), "{error}");
     }
 
     #[test]

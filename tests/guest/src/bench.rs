@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::plan::{Cell, Config, Counted, FolioSize, Plan, Report, Sample};
-use crate::stats::{calls_per_run, gbps, median};
+use crate::stats::{enough, gbps, median};
 use crate::sys::{self, MF_MOVE, Mapping};
 use crate::turns::Player;
 use crate::{kernel, pattern, region};
@@ -128,7 +128,7 @@ impl Case {
         let mut counted = Vec::new();
         for config in &plan.configs {
             bench
-                .one_run(config, 2, 0)
+                .one_run(config, 0, |calls, _| calls == 2)
                 .with_context(|| format!("{cell}, {}", config.name))?;
             samples.push(Sample {
                 cell,
@@ -159,7 +159,7 @@ impl Case {
             let before = kernel::counters()?;
             let seconds = self
                 .bench
-                .one_run(config, calls_per_run(cell.bytes()), 1 + run as u64)
+                .one_run(config, 1 + run as u64, enough)
                 .with_context(|| format!("{cell}, {}, run {run}", config.name))?;
             for (name, n) in kernel::gained(&before, &kernel::counters()?) {
                 *self.counted[i].rows.entry(name).or_default() += n;
@@ -214,12 +214,18 @@ impl Bench {
         Ok(())
     }
 
-    /// Moves to and fro `calls` times; the median time of a call, in seconds.
-    fn one_run(&mut self, config: &Config, calls: usize, seed: u64) -> Result<f64> {
+    /// Moves to and fro until `enough`; the median time of a call, in seconds.
+    fn one_run(
+        &mut self,
+        config: &Config,
+        seed: u64,
+        enough: impl Fn(usize, Duration) -> bool,
+    ) -> Result<f64> {
         kernel::set_engine(config.engine)?;
         pattern::fill(self.map.words(), seed);
-        let mut times = Vec::with_capacity(calls);
-        for _ in 0..calls {
+        let mut times = Vec::new();
+        let start = Instant::now();
+        while !enough(times.len(), start.elapsed()) {
             self.renew(seed)?;
             let dest = 1 - self.node;
             self.status.fill(i32::MIN);

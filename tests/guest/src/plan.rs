@@ -132,7 +132,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Turns {
-    /// A folder that both can write; its file `turn` names whose turn it is.
+    /// A folder that both can write, with a file `turn-NAME` for whose turn it is.
     pub dir: PathBuf,
     pub me: String,
     pub other: String,

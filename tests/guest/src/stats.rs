@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 //! How many timed calls make a run, and the one figure they give.
 
-/// Runs that move less than this are repeated, so that one scheduler tick does not decide.
-const ENOUGH_BYTES: usize = 4 << 20;
-const MAX_CALLS: usize = 64;
+use std::time::Duration;
 
-/// Timed calls in one run: always even, so that a run weighs both directions alike.
-pub fn calls_per_run(bytes_per_call: usize) -> usize {
-    if bytes_per_call >= ENOUGH_BYTES {
-        return 2;
-    }
-    ENOUGH_BYTES
-        .div_ceil(bytes_per_call)
-        .clamp(8, MAX_CALLS)
-        .next_multiple_of(2)
+/// Short calls are repeated for so long, so that one scheduler tick does not decide.
+const RUN: Duration = Duration::from_millis(200);
+const MAX_CALLS: usize = 256;
+
+/// Whether a run of `calls` so far, in `elapsed`, is long enough. It has always an even number, at
+/// least two: so a run weighs both directions alike.
+pub fn enough(calls: usize, elapsed: Duration) -> bool {
+    calls >= 2 && calls % 2 == 0 && (elapsed >= RUN || calls >= MAX_CALLS)
 }
 
 /// The middle value, or the mean of the two in the middle; `None` of nothing.
@@ -39,15 +36,11 @@ mod tests {
 
     #[test]
     fn calls_are_even_and_bounded() {
-        for bytes in [4096, 65536, 1 << 20, (4 << 20) - 4096, 4 << 20, 1 << 30] {
-            let calls = calls_per_run(bytes);
-            assert!(
-                calls % 2 == 0 && (2..=MAX_CALLS).contains(&calls),
-                "{bytes}"
-            );
-        }
-        assert_eq!(calls_per_run(4096), MAX_CALLS);
-        assert_eq!(calls_per_run(64 << 20), 2);
+        let calls = |each: Duration| (0..).find(|&n| enough(n as usize, each * n));
+        assert_eq!(calls(Duration::ZERO), Some(MAX_CALLS as u32));
+        assert_eq!(calls(RUN / 9), Some(10));
+        assert_eq!(calls(RUN / 4), Some(4));
+        assert_eq!(calls(RUN * 10), Some(2));
     }
 
     #[test]
