@@ -89,7 +89,8 @@ impl Stage {
 /// guests are always at the same cell.
 fn measure(plan: &Plan, cell: Cell, stage: &Stage, report: &mut Report) -> Result<()> {
     let mut case = None;
-    for run in 0..plan.runs {
+    let runs = plan.runs_of(cell);
+    for run in 0..runs {
         stage.take()?;
         if run == 0 {
             match region::anon(cell.folio, cell.count) {
@@ -105,7 +106,7 @@ fn measure(plan: &Plan, cell: Cell, stage: &Stage, report: &mut Report) -> Resul
                 case = None;
             }
         }
-        if run + 1 == plan.runs {
+        if run + 1 == runs {
             // The memory, too, goes in this turn.
             case.take().into_iter().for_each(|done| done.finish(report));
         }

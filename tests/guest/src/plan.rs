@@ -138,7 +138,20 @@ pub struct Turns {
     pub other: String,
 }
 
+/// Cells of so many bytes take minutes under emulation, and vary little: few runs are enough.
+const LARGE: usize = 512 << 20;
+const RUNS_OF_LARGE: usize = 3;
+
 impl Plan {
+    /// How often to measure a cell: the same on every kernel, as each run is a turn.
+    pub fn runs_of(&self, cell: Cell) -> usize {
+        if cell.bytes() < LARGE {
+            self.runs
+        } else {
+            self.runs.min(RUNS_OF_LARGE)
+        }
+    }
+
     pub fn parse(text: &str) -> Result<Self> {
         let plan: Self = serde_json::from_str(text).context("the plan is not as it should be")?;
         ensure!(plan.runs > 0, "the plan asks for no runs");
@@ -234,6 +247,20 @@ mod tests {
         );
         assert!(plan.busy);
         assert!(plan.turns.is_none());
+    }
+
+    #[test]
+    fn large_cells_have_few_runs() {
+        let runs = |cell: &str, runs: usize| {
+            let text = format!(
+                r#"{{"kernel":"vanilla","cells":[{cell}],"configs":["vanilla"],"runs":{runs}}}"#
+            );
+            let plan = Plan::parse(&text).unwrap();
+            plan.runs_of(plan.cells[0])
+        };
+        assert_eq!(runs(r#"{"folio":"2M","count":255}"#, 7), 7);
+        assert_eq!(runs(r#"{"folio":"2M","count":256}"#, 7), 3);
+        assert_eq!(runs(r#"{"folio":"64K","count":16384}"#, 2), 2);
     }
 
     #[test]
