@@ -8,6 +8,9 @@
 #include <linux/highmem.h>
 #include <linux/init.h>
 #include <linux/mutex.h>
+#include <linux/pagemap.h>
+#include <linux/rcupdate.h>
+#include <linux/rmap.h>
 #include <linux/sched/isolation.h>
 #include <linux/sysctl.h>
 #include <linux/topology.h>
@@ -19,6 +22,9 @@
 
 #define CREATE_TRACE_POINTS
 #include <ferry_trace.h>
+
+/* FERRY_FOLIO_POSTED is in the low bits of a pointer to one. */
+static_assert(__alignof__(struct anon_vma) >= 8);
 
 DEFINE_STATIC_KEY_FALSE(ferry_copy_key);
 
@@ -33,6 +39,20 @@ void ferry_copy_key_set(bool on)
 bool ferry_folio_has_movable_ops(const struct folio *folio)
 {
 	return page_has_movable_ops(&folio->page);
+}
+
+/* The content of a regular file? Not a directory, nor what a file system keeps. */
+bool ferry_mapping_is_regular(struct address_space *mapping)
+{
+	return mapping->host && S_ISREG(mapping->host->i_mode);
+}
+
+/* Its own way to migrate a folio; NULL: none, or nobody may read the content. */
+const void *ferry_mapping_migrate_op(struct address_space *mapping)
+{
+	if (mapping_inaccessible(mapping))
+		return NULL;
+	return READ_ONCE(mapping->a_ops)->migrate_folio;
 }
 
 bool ferry_folio_test_private(const struct folio *folio)
@@ -131,19 +151,26 @@ void ferry_cond_resched(void)
 	cond_resched();
 }
 
+bool ferry_cpu_online(int cpu)
+{
+	return cpu_online(cpu);
+}
+
 /*
  * A hint, without locks: the CPU may get busy, or go offline, right after.
  * queue_work_on() then runs the work there later, or elsewhere.
  */
 bool ferry_cpu_may_help(int cpu)
 {
+	guard(rcu)();
+
 	return cpu_online(cpu) && housekeeping_cpu(cpu, HK_TYPE_DOMAIN) &&
-	       idle_cpu(cpu);
+	       housekeeping_cpu(cpu, HK_TYPE_WQ) && idle_cpu(cpu);
 }
 
 int ferry_cpu_to_node(int cpu)
 {
-	return cpu_to_node(cpu);
+	return cpu_possible(cpu) ? cpu_to_node(cpu) : NUMA_NO_NODE;
 }
 
 struct workqueue_struct *ferry_alloc_workqueue(const char *name,

@@ -18,7 +18,10 @@ use crate::{
         self,
         copier::CpuCopier, //
     },
-    logic::policy, //
+    logic::{
+        item::Outcome,
+        policy, //
+    }, //
 };
 
 type Batch<'a> = MigrateBatch<'a, CpuCopier>;
@@ -27,7 +30,7 @@ type Batch<'a> = MigrateBatch<'a, CpuCopier>;
 ///
 /// # Safety
 ///
-/// `batch` must be valid, the caller's own, and have no board.
+/// `batch` must be initialised, valid, the caller's own, and have no board.
 #[export]
 pub unsafe extern "C" fn ferry_copy_begin(batch: *mut bindings::ferry_batch) {
     // SAFETY: By the safety requirement.
@@ -38,7 +41,7 @@ pub unsafe extern "C" fn ferry_copy_begin(batch: *mut bindings::ferry_batch) {
 ///
 /// # Safety
 ///
-/// `batch` must be valid, the caller's own, and have no board. The lists must be those that
+/// `batch` must be as `ferry_copy_begin()` left it. The lists must be those that
 /// `migrate_pages_batch()` has between the flush and the first switch: as many destinations as
 /// sources, in the same order, all locked by the caller, the sources unmapped and the destinations
 /// seen by nobody else, or pages with movable_ops. All that are posted must stay so until they are
@@ -52,44 +55,50 @@ pub unsafe extern "C" fn ferry_copy_post(
     // SAFETY: By the safety requirement; nobody changes the lists before we return.
     let lists = unsafe { PairedLists::from_raw(dst_folios, src_folios) };
     // SAFETY: By the safety requirement.
-    unsafe { Batch::from_raw(batch) }.post(|| copy::post(lists));
+    copy::post(lists, &mut unsafe { Batch::from_raw(batch) });
 }
 
 /// The next folio that is marked is to be switched: called by `ferry_folio_copied()`. May sleep.
 ///
-/// Returns whether its content is in the new folio.
+/// Returns 1 if its content is in the new folio, 0 if nothing is posted, `-EHWPOISON` if it cannot be
+/// read.
 ///
 /// # Safety
 ///
-/// `batch` must be valid and the caller's own. The marked folios must come here in their order on
-/// the lists, each once.
+/// `batch` must be as `ferry_copy_post()` or this function left it last. The marked folios must come
+/// here in their order on the lists, each once, and be what they were when they were posted.
 #[export]
-pub unsafe extern "C" fn ferry_copy_take(batch: *mut bindings::ferry_batch) -> bool {
+pub unsafe extern "C" fn ferry_copy_take(batch: *mut bindings::ferry_batch) -> c_int {
     // SAFETY: By the safety requirement.
-    unsafe { Batch::from_raw(batch) }.take_next()
+    match unsafe { Batch::from_raw(batch) }.take_next() {
+        Some(Outcome::Copied) => 1,
+        Some(Outcome::Failed) => -(bindings::EHWPOISON as c_int),
+        None => 0,
+    }
 }
 
 /// A batch is mapped again: called by `ferry_batch_end()`. May sleep.
 ///
 /// # Safety
 ///
-/// `batch` must be valid and the caller's own.
+/// `batch` must be as `ferry_copy_post()` or `ferry_copy_take()` left it last. Folios that were
+/// posted and not taken back must be what they were.
 #[export]
 pub unsafe extern "C" fn ferry_copy_end(batch: *mut bindings::ferry_batch, reason: c_int) {
     // SAFETY: By the safety requirement.
     copy::count(unsafe { Batch::from_raw(batch) }.end(reason));
 }
 
-/// Whether somebody can help with a batch now: called by `ferry_batch_shared()`. For any context.
+/// How many could copy a batch now: called by `ferry_batch_threads()`. For any context.
 #[export]
-pub extern "C" fn ferry_copy_shared() -> bool {
-    copy::can_share()
+pub extern "C" fn ferry_copy_threads() -> c_uint {
+    copy::threads()
 }
 
-/// What a folio adds to a shared batch: called by `ferry_batch_cost()`. For any context.
+/// What a folio adds to a batch: called by `ferry_batch_cost()`. For any context.
 #[export]
-pub extern "C" fn ferry_copy_cost(nr_pages: c_uint) -> c_uint {
-    policy::batch_cost(nr_pages)
+pub extern "C" fn ferry_copy_cost(nr_pages: c_uint, threads: c_uint) -> c_uint {
+    policy::batch_cost(nr_pages, threads)
 }
 
 /// `vm.mt_page_copy` is written. May sleep; returns 0 or -ENOMEM. One caller at a time.

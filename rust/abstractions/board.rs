@@ -11,7 +11,8 @@
 //! new places, helpers copy the next.
 //!
 //! Locks: none are taken. Contexts: owners and helpers may sleep; a helper copies each grain with
-//! preemption disabled, so an owner that waits for one spins no longer than a grain takes.
+//! preemption disabled, so an owner that waits for one spins no longer than a grain takes, and the
+//! interrupts in between.
 
 use core::{
     cell::UnsafeCell,
@@ -61,8 +62,11 @@ use crate::logic::{
 /// Called with preemption disabled when a helper does: must not sleep.
 pub trait CopySegment: Send + Sync + 'static {
     /// Copies it all, or says that the source could not be read.
-    fn copy(&self, segment: &Segment<'_>) -> Result<(), Unreadable>;
+    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable>;
 }
+
+/// Proof that a segment was copied; only a [`Segment`] makes one, of itself.
+pub struct Filled<'s>(PhantomData<&'s Segment<'s>>);
 
 /// The source has memory that cannot be read; whoever found out has reported it.
 #[derive(Debug, PartialEq, Eq)]
@@ -106,9 +110,9 @@ pub struct Board<C> {
     copier: C,
 }
 
-// SAFETY: The folios of the table may be used by any task.
+// SAFETY: The folios of the table may be used by any task; so may `C`.
 unsafe impl<C: Send> Send for Board<C> {}
-// SAFETY: By the type invariant `table` is not written while it is read.
+// SAFETY: By the type invariant `table` is not written while it is read; `C` is shared.
 unsafe impl<C: Sync> Sync for Board<C> {}
 
 impl<C: CopySegment> Board<C> {
@@ -133,12 +137,18 @@ impl<C: CopySegment> Board<C> {
         &self.copier
     }
 
+    /// Whether nobody has the board, at this moment.
+    pub fn is_free(&self) -> bool {
+        !self.owned.load(Relaxed)
+    }
+
     /// Takes the board, unless somebody has it.
     pub fn try_own(&self) -> Option<Owner<'_, C>> {
-        // Relaxed on the fast refusal; Acquire pairs with the Release of the last owner.
-        if self.owned.load(Relaxed) || self.owned.cmpxchg(false, true, Acquire).is_err() {
+        // Acquire pairs with the Release of the last owner.
+        if !self.is_free() || self.owned.cmpxchg(false, true, Acquire).is_err() {
             return None;
         }
+        // INVARIANT: `owned` was not set, so whoever had the board has retired its batch.
         Some(Owner(self))
     }
 
@@ -198,13 +208,18 @@ impl<C: CopySegment> Grain<'_, C> {
             let Some(slot) = table.slots.get(part.item) else {
                 break;
             };
+            if part.first_page + part.nr_pages > slot.nr_pages {
+                break;
+            }
+            // INVARIANT: The pair is valid, as its item lacks these pages. They exist, and as grains
+            // do not overlap nobody else has them.
             let segment = Segment {
                 slot,
                 item: part.item,
                 first_page: part.first_page,
                 nr_pages: part.nr_pages,
             };
-            let good = self.board.copier.copy(&segment).is_ok();
+            let good = self.board.copier.copy(segment).is_ok();
             slot.item.add(part.nr_pages, good);
         }
         pages
@@ -230,7 +245,7 @@ pub struct Segment<'a> {
     nr_pages: u32,
 }
 
-impl Segment<'_> {
+impl<'a> Segment<'a> {
     /// Which folio of the batch.
     pub fn item(&self) -> usize {
         self.item
@@ -244,7 +259,7 @@ impl Segment<'_> {
     /// Copies the pages with what goes with them (MTE tags, KMSAN shadow). For any context.
     ///
     /// Survives a machine check on the source, and reports its page to be poisoned.
-    pub fn copy_machine_check_safe(&self) -> Result<(), Unreadable> {
+    pub fn copy_machine_check_safe(self) -> Result<Filled<'a>, Unreadable> {
         for page in self.first_page..self.first_page + self.nr_pages {
             // SAFETY: By the type invariants both folios exist, have this page, and nobody else
             // writes it: the source is unmapped and locked, the destination is new.
@@ -259,11 +274,16 @@ impl Segment<'_> {
                 return Err(Unreadable);
             }
         }
-        Ok(())
+        Ok(Filled(PhantomData))
     }
 }
 
 /// The one who may post batches on a board; gives it back when dropped.
+///
+/// # Invariants
+///
+/// There is no other owner of the board, and nothing can be claimed on it.
+#[must_use = "dropping it gives the board back"]
 pub struct Owner<'b, C>(&'b Board<C>);
 
 impl<'b, C: CopySegment> Owner<'b, C> {
@@ -280,8 +300,8 @@ impl<'b, C: CopySegment> Owner<'b, C> {
     }
 
     fn table_mut(&mut self) -> &mut Table {
-        // SAFETY: There is one owner, exclusively borrowed, and as long as it is not in a `Posted`
-        // no grain is claimed, so nobody reads the table.
+        // SAFETY: By the type invariant nobody else writes the table, and as nothing can be claimed,
+        // nobody reads it. The owner is exclusively borrowed.
         unsafe { &mut *self.0.table.get() }
     }
 }
@@ -294,6 +314,11 @@ impl<C> Drop for Owner<'_, C> {
 }
 
 /// A batch that is being collected.
+///
+/// # Invariants
+///
+/// The table has `pages` pages, of pairs that are valid for `'a`.
+#[must_use = "dropping it gives the board back"]
 pub struct Batch<'b, 'a, C> {
     owner: Owner<'b, C>,
     pages: u32,
@@ -301,7 +326,7 @@ pub struct Batch<'b, 'a, C> {
 }
 
 impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
-    /// Adds a pair, and marks its destination as posted; `false`: the table is full.
+    /// Adds a pair; `false`: the table is full.
     pub fn add(&mut self, pair: FolioPair<'a>) -> bool {
         let table = self.owner.table_mut();
         let Ok(nr_pages) = u32::try_from(pair.src().nr_pages()) else {
@@ -316,11 +341,13 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
             nr_pages,
             item: Item::new(nr_pages),
         };
-        if table.slots.push_within_capacity(slot).is_err()
-            || table.starts.push_within_capacity(self.pages).is_err()
+        // A start without a slot only ends the walk over a grain; never the other way round.
+        if table.starts.push_within_capacity(self.pages).is_err()
+            || table.slots.push_within_capacity(slot).is_err()
         {
             return false;
         }
+        // INVARIANT: By that of `FolioPair` the pair is valid for `'a`.
         self.pages = pages;
         true
     }
@@ -330,8 +357,23 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
         self.pages
     }
 
-    /// Posts the batch for everybody to copy, cut for so many threads, the owner among them.
-    pub fn post(mut self, threads: u32) -> Posted<'b, 'a, C> {
+    /// Posts the batch for everybody to copy, cut for so many threads, the owner among them; runs
+    /// `f`; then copies and waits until all of it is there. May sleep.
+    pub fn run<R>(self, threads: u32, f: impl FnOnce(&mut Posted<'b, 'a, C>) -> R) -> (R, Copied) {
+        // SAFETY: It is finished below, within `'a`.
+        let mut posted = unsafe { self.post(threads) };
+        let result = f(&mut posted);
+        (result, posted.finish())
+    }
+
+    /// Posts the batch for everybody to copy, cut for so many threads, the owner among them. Marks
+    /// the destinations as posted.
+    ///
+    /// # Safety
+    ///
+    /// The batch must be finished, or dropped, before any folio that was not taken back stops to
+    /// be what it is: it must not be leaked.
+    pub unsafe fn post(mut self, threads: u32) -> Posted<'b, 'a, C> {
         let pages = self.pages;
         let table = self.owner.table_mut();
         table.grains = Grains::new(pages, threads);
@@ -363,6 +405,7 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
 /// # Invariants
 ///
 /// The batch of `owner`'s board is published and not retired; `next` folios were taken back.
+#[must_use = "dropping it waits for the whole batch"]
 pub struct Posted<'b, 'a, C: CopySegment> {
     owner: Owner<'b, C>,
     next: usize,
@@ -381,7 +424,7 @@ pub struct Copied {
     pub helped: u32,
     /// Folios taken back with their content.
     pub folios: u32,
-    /// Nanoseconds for which the owner copied or waited.
+    /// Nanoseconds for which the owner copied, or waited for a folio.
     pub busy_ns: i64,
 }
 
@@ -390,7 +433,7 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
         self.owner.0
     }
 
-    fn table(&self) -> &'b Table {
+    fn table(&self) -> &Table {
         // SAFETY: By the type invariant the batch is published, so nobody writes the table.
         unsafe { &*self.board().table.get() }
     }
@@ -401,20 +444,20 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
     /// From then on the batch has nothing more to do with the folio.
     pub fn take_next(&mut self) -> Option<Outcome> {
         let slot = self.table().slots.get(self.next)?;
-        self.next += 1;
-
-        let outcome = match slot.item.outcome() {
-            Some(outcome) => outcome,
+        let nr_pages = slot.nr_pages;
+        let (outcome, busy_ns) = match slot.item.outcome() {
+            Some(outcome) => (outcome, 0),
             None => {
                 let start = now_ns();
-                let outcome = self.wait_for(&slot.item);
-                self.copied.busy_ns += now_ns() - start;
-                outcome
+                (self.wait_for(&slot.item), now_ns() - start)
             }
         };
+
+        self.next += 1;
+        self.copied.busy_ns += busy_ns;
         match outcome {
             Outcome::Copied => self.copied.folios += 1,
-            Outcome::Failed => self.copied.failed += slot.nr_pages,
+            Outcome::Failed => self.copied.failed += nr_pages,
         }
         Some(outcome)
     }
@@ -428,7 +471,7 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
                     drop(grain);
                     cond_resched();
                 }
-                None => cpu_relax(),
+                None => relax(),
             }
             if let Some(outcome) = item.outcome() {
                 return outcome;
@@ -449,9 +492,15 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
         while self.take_next().is_some() {}
         // Every folio is there, but a helper may still be about to say that its grain is.
         while !self.board().cursor.all_done() {
-            cpu_relax();
+            relax();
         }
     }
+}
+
+/// One turn of waiting for a helper, whose virtual CPU may be off its real one.
+fn relax() {
+    cpu_relax();
+    cond_resched();
 }
 
 impl<C: CopySegment> Drop for Posted<'_, '_, C> {
@@ -462,18 +511,18 @@ impl<C: CopySegment> Drop for Posted<'_, '_, C> {
 }
 
 /// A [`Posted`] batch on its way through C.
-pub struct RawPosted<C> {
+pub(super) struct RawPosted<C> {
     /// The board.
-    pub board: NonNull<Board<C>>,
+    pub(super) board: NonNull<Board<C>>,
     /// Folios taken back.
-    pub next: usize,
+    pub(super) next: usize,
     /// What became of the batch so far.
-    pub copied: Copied,
+    pub(super) copied: Copied,
 }
 
 impl<C: CopySegment> Posted<'static, '_, C> {
-    /// Hands the batch over to whoever gives it to [`Posted::from_raw`].
-    pub fn into_raw(self) -> RawPosted<C> {
+    /// Hands the batch over to whoever gives it to [`Posted::from_raw`], who must do so.
+    pub(super) fn into_raw(self) -> RawPosted<C> {
         let this = ManuallyDrop::new(self);
         RawPosted {
             board: NonNull::from(this.board()),
@@ -487,8 +536,8 @@ impl<C: CopySegment> Posted<'static, '_, C> {
     /// # Safety
     ///
     /// `raw` must be what [`Posted::into_raw`] gave last, and be used once. Each folio that was not
-    /// taken back must still be what it was.
-    pub unsafe fn from_raw(raw: RawPosted<C>) -> Self {
+    /// taken back must still be what it was, and stay so as [`Batch::post`] demands.
+    pub(super) unsafe fn from_raw(raw: RawPosted<C>) -> Self {
         // INVARIANT: They held in `into_raw`, and by the safety requirement nothing changed.
         Self {
             // SAFETY: It came from a reference that lives for ever.

@@ -101,26 +101,25 @@ impl<'a> LockedFolio<'a> {
 
     /// Whether to migrate it means just: copy the content, then switch the mapping.
     ///
-    /// So it does for anonymous memory and for mappings which use one of mm's own functions.
-    /// All others may need more; of some, like `memfd_secret(2)` and guest memory, the content
-    /// may not even be read.
+    /// So it does for anonymous memory, for folios without a mapping, and for regular files (and
+    /// tmpfs) which use one of mm's own functions. All others may need more; of some, like
+    /// `memfd_secret(2)` and guest memory, the content may not even be read. Directories and what
+    /// else a file system keeps in a page cache it may write without the folio's lock.
     pub fn migrates_by_copy(self) -> bool {
         // SAFETY: By the type invariants the folio exists and is locked.
         if unsafe { bindings::ferry_folio_test_anon(self.as_raw()) } {
             return true;
         }
         // SAFETY: As above; the lock keeps the mapping.
-        let Some(mapping) = NonNull::new(unsafe { bindings::folio_mapping(self.as_raw()) }) else {
+        let mapping = unsafe { bindings::folio_mapping(self.as_raw()) };
+        if mapping.is_null() {
             return true;
-        };
-        // SAFETY: The folio's lock keeps the mapping, which has its operations all its life. Of
-        // `flags` only a bit is read that is set before the first folio is added.
-        let (flags, op) = unsafe {
-            let mapping = mapping.as_ref();
-            (mapping.flags, (*mapping.a_ops).migrate_folio)
-        };
-        let inaccessible = flags & 1 << bindings::mapping_flags_AS_INACCESSIBLE != 0;
-        !inaccessible && op.is_some_and(|op| copies(op as usize))
+        }
+        // SAFETY: The folio's lock keeps the mapping, and the mapping its inode.
+        unsafe {
+            bindings::ferry_mapping_is_regular(mapping)
+                && copies(bindings::ferry_mapping_migrate_op(mapping) as usize)
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use kernel::{
 
 use super::{
     board::{
+        Batch,
         Copied,
         CopySegment,
         Posted,
@@ -24,12 +25,19 @@ use super::{
 };
 use crate::logic::item::Outcome;
 
+/// The most threads that copy a batch, the migrating task among them.
+pub const MAX_THREADS: u32 = bindings::FERRY_MAX_THREADS;
+
+/// As many as copy a batch if nobody has said otherwise.
+pub const DEFAULT_THREADS: u32 = bindings::FERRY_DEFAULT_THREADS;
+
 /// One batch of `migrate_pages_batch()`, from before the first unmap to after the last remap.
 ///
 /// # Invariants
 ///
 /// `raw.board`, unless null, is the [`Board<C>`](super::board::Board) that the batch is posted on,
-/// and `raw` says how far it has come.
+/// and `raw` says how far it has come. [`MigrateBatch::end`] is called before any folio that was
+/// posted and not taken back stops to be what it is.
 pub struct MigrateBatch<'a, C> {
     raw: &'a mut bindings::ferry_batch,
     _copier: PhantomData<C>,
@@ -40,9 +48,9 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
     ///
     /// # Safety
     ///
-    /// `raw` must be valid and nobody else's for `'a`, and its board either null or set by this
-    /// type, with the same `C`. Each folio that was posted and not taken back must still be what it
-    /// was.
+    /// `raw` must be initialised, valid, and nobody else's for `'a`, and its board either null or
+    /// set by this type, with the same `C`. Each folio that was posted and not taken back must
+    /// still be what it was, and stay so until [`MigrateBatch::end`], which must be called.
     pub unsafe fn from_raw(raw: *mut bindings::ferry_batch) -> Self {
         // INVARIANT: By the safety requirement.
         Self {
@@ -57,22 +65,22 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         self.raw.start_ns = now_ns();
     }
 
-    /// Keeps what `post` has posted, with the number of helpers it called.
-    pub fn post(&mut self, post: impl FnOnce() -> Option<(Posted<'static, 'a, C>, u32)>) {
-        if let Some((posted, helpers)) = post() {
-            self.raw.helpers = helpers;
-            self.put_back(posted);
-        }
+    /// Posts `batch`, for so many helpers beside the caller.
+    pub fn post(&mut self, batch: Batch<'static, 'a, C>, helpers: u32) {
+        // One that is there already would be leaked.
+        drop(self.take());
+        // SAFETY: By the type invariant `end` finishes it in time.
+        let posted = unsafe { batch.post(helpers + 1) };
+        self.raw.helpers = helpers;
+        self.put_back(posted);
     }
 
-    /// Takes back the next folio: whether its content is in the new one. May sleep.
-    pub fn take_next(&mut self) -> bool {
-        let Some(mut posted) = self.take() else {
-            return false;
-        };
+    /// Takes back the next folio: what came of it; [`None`]: nothing is posted. May sleep.
+    pub fn take_next(&mut self) -> Option<Outcome> {
+        let mut posted = self.take()?;
         let outcome = posted.take_next();
         self.put_back(posted);
-        outcome == Some(Outcome::Copied)
+        outcome
     }
 
     /// The batch ends now: tells the tracepoint `ferry:ferry_batch`, and the caller what became of

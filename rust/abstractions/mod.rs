@@ -2,8 +2,9 @@
 
 //! Safe wrappers over kernel C, the only home of `unsafe` but for the thin [`hooks`](crate::hooks).
 //!
-//! Each could move to `rust/kernel/` as it stands. The examples in the documentation are files of
-//! their own below `examples/`; the KUnit suite `ferry_doctests` runs every one of them.
+//! What is general could move to `rust/kernel/` (`folio`, `sched`, `workqueue`, `clock`); what is
+//! Ferry's stands on it. The examples in the documentation are files of their own below `examples/`;
+//! the KUnit suite `ferry_doctests` runs every one of them.
 
 pub mod board;
 pub mod clock;

@@ -2,6 +2,7 @@
 
 //! Folio pairs made up for tests and benchmarks: allocated here, locked, mapped nowhere.
 
+use core::ops::Deref;
 use kernel::{
     bindings,
     page::PAGE_SIZE,
@@ -30,8 +31,37 @@ use super::{
 pub struct OwnedPairs(KVec<Pair>);
 
 struct Pair {
-    dst: OwnedFolio,
-    src: OwnedFolio,
+    dst: Locked,
+    src: Locked,
+}
+
+/// A folio of our own that is locked.
+struct Locked(OwnedFolio);
+
+impl Locked {
+    fn new(folio: OwnedFolio) -> Result<Self> {
+        // SAFETY: The folio exists.
+        if unsafe { bindings::ferry_folio_trylock(folio.as_raw()) } {
+            Ok(Self(folio))
+        } else {
+            Err(EBUSY)
+        }
+    }
+}
+
+impl Deref for Locked {
+    type Target = OwnedFolio;
+
+    fn deref(&self) -> &OwnedFolio {
+        &self.0
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: It was locked by `new`.
+        unsafe { bindings::folio_unlock(self.0.as_raw()) };
+    }
 }
 
 impl OwnedPairs {
@@ -45,8 +75,8 @@ impl OwnedPairs {
             // INVARIANT: They are locked, and on no list yet.
             pairs.push(
                 Pair {
-                    dst: lock(dst)?,
-                    src: lock(src)?,
+                    dst: Locked::new(dst)?,
+                    src: Locked::new(src)?,
                 },
                 GFP_KERNEL,
             )?;
@@ -97,7 +127,7 @@ impl OwnedPairs {
     /// Makes every destination differ from its source.
     pub fn spoil(&mut self) {
         for pair in self.0.iter_mut() {
-            pair.dst.bytes_mut().fill(0xff);
+            pair.dst.0.bytes_mut().fill(0xff);
         }
     }
 
@@ -129,27 +159,6 @@ impl OwnedPairs {
     /// Base pages of all sources.
     pub fn pages(&self) -> usize {
         self.0.iter().map(|pair| pair.src.nr_pages()).sum()
-    }
-}
-
-impl Drop for OwnedPairs {
-    fn drop(&mut self) {
-        for pair in self.0.iter() {
-            // SAFETY: By the type invariant they are locked, by `new`.
-            unsafe {
-                bindings::folio_unlock(pair.dst.as_raw());
-                bindings::folio_unlock(pair.src.as_raw());
-            }
-        }
-    }
-}
-
-fn lock(folio: OwnedFolio) -> Result<OwnedFolio> {
-    // SAFETY: The folio exists.
-    if unsafe { bindings::ferry_folio_trylock(folio.as_raw()) } {
-        Ok(folio)
-    } else {
-        Err(EBUSY)
     }
 }
 

@@ -46,7 +46,7 @@ pub fn idle_cpus(node: NodeId) -> impl Iterator<Item = CpuId> {
         (here + 1..nr)
             .chain(0..here)
             .filter_map(CpuId::from_u32)
-            .filter(move |&cpu| (node_of(cpu) == node) == local && may_help(cpu))
+            .filter(move |&cpu| may_help(cpu) && (node_of(cpu) == node) == local)
     })
 }
 
@@ -61,10 +61,16 @@ impl NodeId {
     }
 }
 
-/// The node that `cpu` belongs to.
+/// The node that `cpu` belongs to; that of none if there can be no such CPU.
 pub fn node_of(cpu: CpuId) -> NodeId {
     // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
     NodeId(unsafe { bindings::ferry_cpu_to_node(cpu.as_u32() as i32) })
+}
+
+/// Whether `cpu` is online; it may not be so for long.
+pub fn is_online(cpu: CpuId) -> bool {
+    // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
+    unsafe { bindings::ferry_cpu_online(cpu.as_u32() as i32) }
 }
 
 fn may_help(cpu: CpuId) -> bool {

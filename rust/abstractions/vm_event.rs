@@ -50,4 +50,13 @@ impl VmEvent {
             unsafe { bindings::ferry_count_vm_events(self as u32, nr) };
         }
     }
+
+    /// The sum over all CPUs, as `/proc/vmstat` has it. May sleep.
+    #[cfg(any(CONFIG_FERRY_KUNIT_TEST, CONFIG_FERRY_COPY_BENCH))]
+    pub fn total(self) -> usize {
+        let mut all = [0; bindings::vm_event_item_NR_VM_EVENT_ITEMS as usize];
+        // SAFETY: There is room for every item.
+        unsafe { bindings::all_vm_events(all.as_mut_ptr()) };
+        all.get(self as usize).copied().unwrap_or_default()
+    }
 }

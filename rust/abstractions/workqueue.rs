@@ -7,6 +7,7 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
+use super::sched::is_online;
 use core::ptr::NonNull;
 use kernel::{
     bindings,
@@ -46,18 +47,21 @@ impl OwnedQueue {
 
     /// Enqueues `work` on `cpu`; what it returns tells whether it was enqueued already.
     ///
-    /// If the CPU goes offline meanwhile the work runs elsewhere. For any context but NMI.
+    /// If the CPU is not online the work runs elsewhere. For any context but NMI.
     pub fn enqueue_on<W, const ID: u64>(&self, cpu: CpuId, work: W) -> W::EnqueueOutput
     where
         W: RawWorkItem<ID> + Send + 'static,
     {
         let queue = self.0.as_ptr();
+        // A CPU that was never online has no workers.
+        let cpu = match is_online(cpu) {
+            true => cpu.as_u32() as c_int,
+            false => bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int,
+        };
         // SAFETY: `queue_work_on()` returns `false` only if the item is in a queue already; `W` is
         // `Send` and `'static`. By the type invariant the queue exists, and it is destroyed only
         // after all its work was done. The guarantees of `__enqueue` cover the work pointer.
-        unsafe {
-            work.__enqueue(move |work| bindings::queue_work_on(cpu.as_u32() as c_int, queue, work))
-        }
+        unsafe { work.__enqueue(move |work| bindings::queue_work_on(cpu, queue, work)) }
     }
 
     /// Waits until all work that was enqueued before the call is done. May sleep.

@@ -4,6 +4,7 @@
 
 use crate::abstractions::board::{
     CopySegment,
+    Filled,
     Segment,
     Unreadable, //
 };
@@ -12,7 +13,7 @@ use crate::abstractions::board::{
 pub struct CpuCopier;
 
 impl CopySegment for CpuCopier {
-    fn copy(&self, segment: &Segment<'_>) -> Result<(), Unreadable> {
+    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
         segment.copy_machine_check_safe()
     }
 }

@@ -22,10 +22,10 @@ use crate::{
         board::{
             Batch,
             CopySegment,
-            Owner,
-            Posted, //
+            Owner, //
         },
         folio_pair::PairedLists,
+        migrate_batch::MigrateBatch,
         sched::{
             idle_cpus,
             NodeId, //
@@ -56,26 +56,43 @@ impl<C: CopySegment> Engine<C> {
     }
 
     /// Posts what can be copied of a batch, for up to `limit` threads, the caller among them, and
-    /// calls helpers: how many. May sleep.
+    /// calls helpers. May sleep.
     ///
     /// With nobody to help there is nothing to gain: the batch is left to the serial copy.
-    pub fn post<'b, 'a>(
-        &'b self,
+    pub fn post<'a>(
+        &'static self,
         lists: PairedLists<'a>,
         limit: u32,
-    ) -> Option<(Posted<'b, 'a, C>, u32)> {
-        let node = Self::worthwhile(&lists)?;
+        into: &mut MigrateBatch<'a, C>,
+    ) {
+        let Some(node) = Self::worthwhile(&lists) else {
+            return;
+        };
         let idle = IdleCpus::near(node, limit);
         if idle.len() == 0 {
             VmEvent::SerialAlone.count(lists.pages());
-            return None;
+            return;
         }
+        if let Some((lane, batch)) = self.collect(lists) {
+            let helpers = policy::helpers(batch.pages(), limit, idle.len() as u32);
+            into.post(batch, helpers);
+            self.call(lane, idle.first(helpers as usize));
+        }
+    }
 
-        let (lane, batch) = self.collect(lists)?;
-        let helpers = policy::helpers(batch.pages(), limit, idle.len() as u32);
-        let posted = batch.post(helpers + 1);
-        lane.call(&self.queue, idle.first(helpers as usize));
-        Some((posted, helpers))
+    /// How many threads could copy a batch under `limit`, the caller included, wherever it goes; no
+    /// more than make a difference to [`policy::batch_cost`]. For any context.
+    pub fn threads(&self, limit: u32) -> u32 {
+        if !self.lanes.iter().any(|lane| lane.board().is_free()) {
+            return 1;
+        }
+        let helpers = limit.min(policy::MAX_BATCH_THREADS).saturating_sub(1);
+        1 + idle_cpus(NodeId::here()).take(helpers as usize).count() as u32
+    }
+
+    /// Calls helpers of `lane` to some CPUs. For any context but NMI.
+    pub fn call(&self, lane: &Lane<C>, cpus: &[CpuId]) {
+        lane.call(&self.queue, cpus);
     }
 
     /// Takes a lane, and adds what can be copied of a batch. For contexts that hold no lane.
@@ -152,9 +169,4 @@ impl IdleCpus {
     fn first(&self, nr: usize) -> &[CpuId] {
         self.cpus.get(..nr.min(self.len)).unwrap_or_default()
     }
-}
-
-/// Whether any CPU may help a batch under `limit`, wherever the batch goes. For any context.
-pub fn can_share(limit: u32) -> bool {
-    limit > 1 && idle_cpus(NodeId::here()).next().is_some()
 }

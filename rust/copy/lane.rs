@@ -22,12 +22,13 @@ use crate::abstractions::{
         Board,
         CopySegment, //
     },
+    migrate_batch::MAX_THREADS,
     vm_event::VmEvent,
     workqueue::OwnedQueue, //
 };
 
 /// Helpers of a lane: the threads that copy a batch are these and its owner.
-pub const MAX_HELPERS: usize = kernel::bindings::FERRY_MAX_THREADS as usize - 1;
+pub const MAX_HELPERS: usize = MAX_THREADS as usize - 1;
 
 /// Folios of a batch: as many base pages as `migrate_pages()` takes at a time.
 pub const MAX_FOLIOS: usize = 512;

@@ -28,12 +28,13 @@ use kernel::{
 };
 
 use crate::abstractions::{
-    board::{
-        Copied,
-        Posted, //
-    },
+    board::Copied,
     folio_pair::PairedLists,
-    migrate_batch::set_copy_key,
+    migrate_batch::{
+        set_copy_key,
+        MigrateBatch,
+        DEFAULT_THREADS, //
+    },
     vm_event::VmEvent, //
 };
 use copier::CpuCopier;
@@ -45,7 +46,7 @@ const NR_LANES: usize = 8;
 static ENGINE: SetOnce<Engine<CpuCopier>> = SetOnce::new();
 
 /// `vm.limit_mt_num`: threads that copy a batch, the caller among them.
-static LIMIT: Atomic<u32> = Atomic::new(kernel::bindings::FERRY_DEFAULT_THREADS);
+static LIMIT: Atomic<u32> = Atomic::new(DEFAULT_THREADS);
 
 /// Switches the engine on or off. May sleep; one caller at a time.
 ///
@@ -64,21 +65,26 @@ pub fn set_limit(threads: u32) {
     LIMIT.store(threads, Relaxed);
 }
 
-/// Posts what can be copied of a batch, and calls helpers: how many. May sleep.
-pub fn post<'a>(lists: PairedLists<'a>) -> Option<(Posted<'static, 'a, CpuCopier>, u32)> {
-    ENGINE.as_ref()?.post(lists, LIMIT.load(Relaxed))
+/// Posts what can be copied of a batch, and calls helpers. May sleep.
+pub fn post<'a>(lists: PairedLists<'a>, into: &mut MigrateBatch<'a, CpuCopier>) {
+    if let Some(engine) = ENGINE.as_ref() {
+        engine.post(lists, LIMIT.load(Relaxed), into);
+    }
 }
 
 /// Counts what became of a batch. For any context.
 pub fn count(copied: Copied) {
     VmEvent::Batches.count(1);
-    VmEvent::PagesCaller.count((copied.pages - copied.helped) as usize);
+    let own = copied.pages.saturating_sub(copied.helped + copied.failed);
+    VmEvent::PagesCaller.count(own as usize);
     VmEvent::CopyFailed.count(copied.failed as usize);
 }
 
-/// Whether somebody could help with a batch now. For any context.
+/// How many threads could copy a batch now, the caller included. For any context.
 ///
-/// Batches grow only then: else the folios would be unmapped for longer, and nothing gained.
-pub fn can_share() -> bool {
-    engine::can_share(LIMIT.load(Relaxed))
+/// Batches grow with it: else the folios would be unmapped for longer, and nothing gained.
+pub fn threads() -> u32 {
+    ENGINE
+        .as_ref()
+        .map_or(1, |engine| engine.threads(LIMIT.load(Relaxed)))
 }

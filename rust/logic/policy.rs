@@ -11,9 +11,12 @@ pub const PAGES_PER_THREAD: u32 = 64;
 /// Batches smaller than this get no helper, so are best left to the kernel's own serial copy.
 pub const MIN_PARALLEL_PAGES: u32 = 2 * PAGES_PER_THREAD;
 
-/// Pages that cost a batch one unit: those that a folio adds to the time others are unmapped, at
-/// about the price of unmapping and remapping one folio.
-pub const PAGES_PER_UNIT: u32 = 16;
+/// Pages that cost a batch one unit for each thread that copies it: with two threads a batch has
+/// eight huge folios, of which each copies four.
+pub const PAGES_PER_UNIT: u32 = 4;
+
+/// Threads beyond which a batch does not grow: more of them shorten it instead.
+pub const MAX_BATCH_THREADS: u32 = 4;
 
 /// How many helpers to wake for a batch of `total_pages`; 0: the caller copies alone.
 ///
@@ -39,18 +42,26 @@ pub fn helpers(total_pages: u32, limit: u32, idle_cpus: u32) -> u32 {
         .min(idle_cpus)
 }
 
-/// What a folio adds to a batch, in units of which the kernel takes 512 to a batch.
+/// What a folio adds to a batch that so many threads copy, in units of which the kernel takes 512
+/// to a batch.
 ///
 /// A batch stands for a time that its folios are unmapped: each costs a share whatever its size,
-/// and its pages cost copying. In mainline's own unit, pages, one huge folio fills a batch and
-/// there is nothing to overlap; in this one, 512 folios do, or 32 MB, whichever comes first.
+/// and its pages cost copying, which threads share. In mainline's own unit, pages, one huge folio
+/// fills a batch and there is too little to share; in this one, 512 folios do, or 8 MB for each
+/// thread (32 MB at most), whichever comes first.
 ///
 /// ```
 /// use ferry_logic::policy::batch_cost;
 ///
-/// assert_eq!(512 / batch_cost(1), 512);
-/// assert_eq!(512 / batch_cost(512), 16);
+/// assert_eq!(batch_cost(1, 4), 1);
+/// assert_eq!(512 / batch_cost(512, 2), 8);
+/// assert_eq!(512 / batch_cost(512, 32), 16);
+/// assert_eq!(batch_cost(512, 1), 512); // nobody helps: as in mainline
 /// ```
-pub fn batch_cost(nr_pages: u32) -> u32 {
-    nr_pages.div_ceil(PAGES_PER_UNIT).max(1)
+pub fn batch_cost(nr_pages: u32, threads: u32) -> u32 {
+    let pages_per_unit = match threads {
+        0 | 1 => 1,
+        _ => PAGES_PER_UNIT * threads.min(MAX_BATCH_THREADS),
+    };
+    nr_pages.div_ceil(pages_per_unit).max(1)
 }

@@ -12,6 +12,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            AtomicFlag,
             Relaxed, //
         },
         Arc, //
@@ -30,6 +31,7 @@ use crate::{
             Board,
             Copied,
             CopySegment,
+            Filled,
             Segment,
             Unreadable, //
         },
@@ -60,7 +62,7 @@ struct Unlucky {
 }
 
 impl CopySegment for Unlucky {
-    fn copy(&self, segment: &Segment<'_>) -> Result<(), Unreadable> {
+    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
         if segment.item() == self.item {
             return Err(Unreadable);
         }
@@ -82,46 +84,48 @@ impl Counting {
 }
 
 impl CopySegment for Counting {
-    fn copy(&self, segment: &Segment<'_>) -> Result<(), Unreadable> {
-        segment.copy_machine_check_safe()?;
-        if let Some(pages) = self.pages.get(segment.item()) {
-            pages.fetch_add(segment.nr_pages(), Relaxed);
+    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
+        let (item, nr_pages) = (segment.item(), segment.nr_pages());
+        let filled = segment.copy_machine_check_safe()?;
+        if let Some(pages) = self.pages.get(item) {
+            pages.fetch_add(nr_pages, Relaxed);
         }
-        Ok(())
+        Ok(filled)
     }
 }
 
-/// Posts `pairs` on `lane`, calls helpers as `call` says, and checks that all arrived.
+/// Posts `pairs` on `board`, runs `posted`, and checks that all arrived.
 fn copy_on<C: CopySegment>(
-    lane: &Lane<C>,
+    board: &Board<C>,
     pairs: &mut OwnedPairs,
-    call: impl FnOnce(&Lane<C>),
+    posted: impl FnOnce(),
 ) -> Result<Copied> {
     pairs.spoil();
     let pages = pairs.pages() as u32;
     let copied = pairs.with_lists(|lists| {
-        let mut batch = lane.board().try_own().ok_or(EBUSY)?.batch();
+        let mut batch = board.try_own().ok_or(EBUSY)?.batch();
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }
-        let posted = batch.post(32);
-        call(lane);
-        Ok::<Copied, Error>(posted.finish())
+        Ok::<Copied, Error>(batch.run(32, |_| posted()).1)
     })?;
     assert_eq!(copied.pages, pages);
     assert_eq!(copied.failed, 0);
-    assert!(copied.helped <= pages);
     assert!(pairs.all_equal());
     assert!(pairs.all_marked());
     Ok(copied)
 }
 
-/// Lets `engine` copy `pairs`, helpers or not; [`None`]: it left them alone.
-fn copy_with<C: CopySegment>(engine: &Engine<C>, pairs: &mut OwnedPairs) -> Option<Copied> {
+/// Lets `engine` copy `pairs`, cut for so many threads; [`None`]: it left them alone.
+fn copy_with<C: CopySegment>(
+    engine: &Engine<C>,
+    pairs: &mut OwnedPairs,
+    threads: u32,
+) -> Option<Copied> {
     pairs.spoil();
     pairs.with_lists(|lists| {
         let (_, batch) = engine.collect(lists)?;
-        Some(batch.post(1).finish())
+        Some(batch.run(threads, |_| ()).1)
     })
 }
 
@@ -169,7 +173,8 @@ impl WorkItem for HelperOf {
 #[pin_data]
 struct Migration {
     engine: Arc<Engine<CpuCopier>>,
-    good: Atomic<u32>,
+    copied: Atomic<u32>,
+    wrong: AtomicFlag,
     #[pin]
     work: Work<Migration>,
 }
@@ -181,22 +186,23 @@ impl_has_work! {
 impl Migration {
     const ROUNDS: u32 = 50;
 
+    /// Returns how many rounds copied all.
     fn rounds(&self) -> Result<u32> {
         let mut pairs = OwnedPairs::new(&MIXED)?;
-        let mut good = 0;
+        let mut copied = 0;
         for _ in 0..Self::ROUNDS {
             pairs.spoil();
-            // All of it; or nothing, because every lane was taken or no CPU was idle.
+            // All of it, or nothing because every lane was taken.
             let posted = pairs.with_lists(|lists| {
-                let posted = self.engine.post(lists, 32);
-                posted.map(|(posted, _)| posted.finish()).is_some()
+                let (lane, batch) = self.engine.collect(lists)?;
+                Some(batch.run(32, |_| self.engine.call(lane, &cpus::<4>())))
             });
-            let arrived = pairs.all_equal();
-            let marked = pairs.all_marked();
-            good += u32::from(arrived == posted && marked == posted);
+            assert_eq!(pairs.all_equal(), posted.is_some());
+            assert_eq!(pairs.all_marked(), posted.is_some());
+            copied += u32::from(posted.is_some());
             cond_resched();
         }
-        Ok(good)
+        Ok(copied)
     }
 }
 
@@ -204,150 +210,147 @@ impl WorkItem for Migration {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if let Ok(good) = this.rounds() {
-            this.good.store(good, Relaxed);
+        match this.rounds() {
+            Ok(copied) => this.copied.store(copied, Relaxed),
+            Err(_) => this.wrong.store(true, Relaxed),
         }
     }
 }
 
-#[kunit_tests(ferry_copy)]
-mod suite {
-    use super::*;
-
-    #[test]
-    fn mixed_orders_any_limit() -> Result {
-        let engine = Engine::new(1, || CpuCopier)?;
-        let mut pairs = OwnedPairs::new(&MIXED)?;
-        for limit in 1..=32 {
-            pairs.spoil();
-            let posted = pairs.with_lists(|lists| {
-                let (posted, helpers) = engine.post(lists, limit)?;
-                assert!(0 < helpers && helpers < limit);
-                Some(posted.finish())
-            });
-            // Nobody could help, or all of it was copied.
-            assert_eq!(pairs.all_equal(), posted.is_some());
-            assert_eq!(pairs.all_marked(), posted.is_some());
-            let folios = posted.map_or(0, |copied| copied.folios as usize);
-            assert_eq!(folios, if posted.is_some() { MIXED.len() } else { 0 });
-            assert!(limit > 1 || posted.is_none());
-        }
-        Ok(())
+fn mixed_orders_any_number_of_threads() -> Result {
+    let engine = Engine::new(1, || CpuCopier)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for threads in 1..=64 {
+        let copied = copy_with(&engine, &mut pairs, threads).ok_or(EBUSY)?;
+        assert_eq!(copied.folios as usize, MIXED.len());
+        assert_eq!(copied.pages as usize, pairs.pages());
+        assert!(pairs.all_equal());
+        assert!(pairs.all_marked());
     }
+    Ok(())
+}
 
-    #[test]
-    fn folio_is_whole_when_taken_back() -> Result {
-        let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
-        let mut pairs = OwnedPairs::new(&MIXED)?;
-        for _ in 0..100 {
-            let lane = Arc::new(Board::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
-            let helper = HelperOf::new(lane.clone())?;
-            pairs.spoil();
-            pairs.with_lists(|lists| {
-                let mut batch = lane.try_own().ok_or(EBUSY)?.batch();
-                for pair in lists.into_pairs() {
-                    assert!(batch.add(pair));
+fn each_order_alone() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    for order in 0..=9 {
+        let mut pairs = OwnedPairs::new(&[order])?;
+        assert_eq!(copy_on(lane.board(), &mut pairs, || ())?.folios, 1);
+    }
+    Ok(())
+}
+
+/// Between post and finish, this task is the helper: it copies all.
+fn helper_copies_all() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    let pages = pairs.pages() as u32;
+    let mut helped = 0;
+    let copied = copy_on(lane.board(), &mut pairs, || helped = lane.board().help())?;
+    assert_eq!((helped, copied.helped), (pages, pages));
+    Ok(())
+}
+
+fn folio_is_whole_when_taken_back() -> Result {
+    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for _ in 0..100 {
+        let board = Arc::new(Board::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
+        let helpers = [HelperOf::new(board.clone())?, HelperOf::new(board.clone())?];
+        pairs.spoil();
+        pairs.with_lists(|lists| {
+            let mut batch = board.try_own().ok_or(EBUSY)?.batch();
+            for pair in lists.into_pairs() {
+                assert!(batch.add(pair));
+            }
+            let (result, _) = batch.run(32, |posted| {
+                for (cpu, helper) in cpus::<2>().into_iter().zip(helpers) {
+                    assert!(queue.enqueue_on(cpu, helper).is_ok());
                 }
-                let mut posted = batch.post(32);
-                for cpu in cpus::<2>() {
-                    let _ = queue.enqueue_on(cpu, helper.clone());
-                }
-                for (order, pages) in MIXED.iter().zip(lane.copier().pages.iter()) {
+                for (order, pages) in MIXED.iter().zip(board.copier().pages.iter()) {
                     assert_eq!(posted.take_next(), Some(Outcome::Copied));
                     assert_eq!(pages.load(Relaxed), 1 << order);
                 }
                 assert_eq!(posted.take_next(), None);
                 Ok::<(), Error>(())
-            })?;
-            queue.flush();
-            assert!(pairs.all_equal());
-            assert!(pairs.all_marked());
-        }
-        Ok(())
+            });
+            result
+        })?;
+        queue.flush();
+        assert!(pairs.all_equal());
+        assert!(pairs.all_marked());
     }
+    Ok(())
+}
 
-    #[test]
-    fn each_order_alone() -> Result {
-        let lane = Lane::new(CpuCopier)?;
-        for order in 0..=9 {
-            let mut pairs = OwnedPairs::new(&[order])?;
-            assert_eq!(copy_on(&lane, &mut pairs, |_| ())?.helped, 0);
-        }
-        Ok(())
+fn helpers_that_never_start() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    assert_eq!(copy_on(lane.board(), &mut pairs, || ())?.helped, 0);
+    Ok(())
+}
+
+fn helpers_that_come_late() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for _ in 0..20 {
+        copy_on(lane.board(), &mut pairs, || ())?;
+        // The batch is over: they find nothing, or the next round's.
+        lane.call(&queue, &cpus::<MAX_HELPERS>());
     }
+    queue.flush();
+    assert_eq!(lane.board().help(), 0);
+    Ok(())
+}
 
-    #[test]
-    fn helpers_that_never_start() -> Result {
-        let lane = Lane::new(CpuCopier)?;
-        let mut pairs = OwnedPairs::new(&MIXED)?;
-        assert_eq!(copy_on(&lane, &mut pairs, |_| ())?.helped, 0);
-        Ok(())
-    }
-
-    #[test]
-    fn helpers_that_come_late() -> Result {
-        let lane = Lane::new(CpuCopier)?;
-        let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
-        let mut pairs = OwnedPairs::new(&MIXED)?;
-        for _ in 0..20 {
-            copy_on(&lane, &mut pairs, |_| ())?;
-            // The batch is over: they find nothing, or the next round's.
+fn more_helpers_than_cpus() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for _ in 0..200 {
+        copy_on(lane.board(), &mut pairs, || {
             lane.call(&queue, &cpus::<MAX_HELPERS>());
-        }
-        queue.flush();
-        assert_eq!(lane.board().help(), 0);
-        Ok(())
+            lane.call(&queue, &cpus::<MAX_HELPERS>());
+        })?;
     }
+    queue.flush();
+    Ok(())
+}
 
-    #[test]
-    fn more_helpers_than_cpus() -> Result {
-        let lane = Lane::new(CpuCopier)?;
-        let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
-        let mut pairs = OwnedPairs::new(&MIXED)?;
-        for _ in 0..200 {
-            copy_on(&lane, &mut pairs, |lane| {
-                lane.call(&queue, &cpus::<MAX_HELPERS>());
-                lane.call(&queue, &cpus::<MAX_HELPERS>());
-            })?;
-        }
-        Ok(())
+fn concurrent_migrations() -> Result {
+    // Fewer lanes than migrations: some may find none free.
+    let engine = Arc::new(Engine::new(2, || CpuCopier)?, GFP_KERNEL)?;
+    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let mut migrations = KVec::new();
+    for cpu in cpus::<6>() {
+        let engine = engine.clone();
+        let migration = Arc::pin_init(
+            pin_init!(Migration {
+                engine,
+                copied: Atomic::new(0),
+                wrong: AtomicFlag::new(false),
+                work <- new_work!("ferry::Migration::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        assert!(queue.enqueue_on(cpu, migration.clone()).is_ok());
+        migrations.push(migration, GFP_KERNEL)?;
     }
+    queue.flush();
+    let copied: u32 = migrations.iter().map(|one| one.copied.load(Relaxed)).sum();
+    assert!(copied > 0);
+    assert!(migrations.iter().all(|one| !one.wrong.load(Relaxed)));
+    Ok(())
+}
 
-    #[test]
-    fn concurrent_migrations() -> Result {
-        // Fewer lanes than migrations: some find none free.
-        let engine = Arc::new(Engine::new(2, || CpuCopier)?, GFP_KERNEL)?;
-        let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
-        let mut migrations = KVec::new();
-        for cpu in cpus::<6>() {
-            let engine = engine.clone();
-            let migration = Arc::pin_init(
-                pin_init!(Migration {
-                    engine,
-                    good: Atomic::new(0),
-                    work <- new_work!("ferry::Migration::work"),
-                }),
-                GFP_KERNEL,
-            )?;
-            assert!(queue.enqueue_on(cpu, migration.clone()).is_ok());
-            migrations.push(migration, GFP_KERNEL)?;
-        }
-        queue.flush();
-        for migration in migrations.iter() {
-            assert_eq!(migration.good.load(Relaxed), Migration::ROUNDS);
-        }
-        Ok(())
-    }
-
-    #[test]
-    fn unreadable_folio_fails_alone() -> Result {
-        const ITEM: usize = 1;
-        let engine = Engine::new(1, || Unlucky { item: ITEM })?;
-        let mut pairs = OwnedPairs::new(&MIXED)?;
-        pairs.spoil();
-        let copied = pairs.with_lists(|lists| {
-            let (_, batch) = engine.collect(lists).ok_or(EBUSY)?;
-            let mut posted = batch.post(32);
+fn unreadable_folio_fails_alone() -> Result {
+    const ITEM: usize = 1;
+    let engine = Engine::new(1, || Unlucky { item: ITEM })?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    pairs.spoil();
+    let copied = pairs.with_lists(|lists| {
+        let (_, batch) = engine.collect(lists).ok_or(EBUSY)?;
+        let (result, copied) = batch.run(32, |posted| {
             for nr in 0..MIXED.len() {
                 let expected = match nr {
                     ITEM => Outcome::Failed,
@@ -355,52 +358,133 @@ mod suite {
                 };
                 assert_eq!(posted.take_next(), Some(expected));
             }
-            Ok::<Copied, Error>(posted.finish())
-        })?;
-        assert_eq!(copied.folios as usize, MIXED.len() - 1);
-        assert_eq!(copied.failed, 1 << MIXED[ITEM]);
-        for nr in 0..MIXED.len() {
-            assert_eq!(pairs.equal(nr), nr != ITEM);
-        }
+            Ok::<(), Error>(())
+        });
+        result.map(|()| copied)
+    })?;
+    assert_eq!(copied.folios as usize, MIXED.len() - 1);
+    assert_eq!(copied.failed, 1 << MIXED[ITEM]);
+    for nr in 0..MIXED.len() {
+        assert_eq!(pairs.equal(nr), nr != ITEM);
+    }
+    Ok(())
+}
+
+fn pinned_folio_is_left_alone() -> Result {
+    const ITEM: usize = 6;
+    let engine = Engine::new(1, || CpuCopier)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    let copied = pairs.with_pinned(ITEM, |pairs| copy_with(&engine, pairs, 2));
+    assert_eq!(copied.ok_or(EBUSY)?.folios as usize, MIXED.len() - 1);
+    for nr in 0..MIXED.len() {
+        assert_eq!(pairs.take_mark(nr), nr != ITEM);
+        assert_eq!(pairs.equal(nr), nr != ITEM);
+    }
+    Ok(())
+}
+
+fn small_batch_is_left_alone() -> Result {
+    let engine = Engine::new(1, || CpuCopier)?;
+    let mut pairs = OwnedPairs::new(&[0, 3, 1])?;
+    assert!(copy_with(&engine, &mut pairs, 2).is_none());
+    assert!(!pairs.equal(0) && !pairs.take_mark(0));
+    Ok(())
+}
+
+fn more_folios_than_a_lane_holds() -> Result {
+    let engine = Engine::new(1, || CpuCopier)?;
+    let mut orders = KVec::new();
+    orders.resize(MAX_FOLIOS + 3, 0, GFP_KERNEL)?;
+    let mut pairs = OwnedPairs::new(&orders)?;
+    let copied = copy_with(&engine, &mut pairs, 2).ok_or(EBUSY)?;
+    assert_eq!(copied.folios as usize, MAX_FOLIOS);
+    for nr in 0..orders.len() {
+        assert_eq!(pairs.take_mark(nr), nr < MAX_FOLIOS);
+        assert_eq!(pairs.equal(nr), nr < MAX_FOLIOS);
+    }
+    Ok(())
+}
+
+/// A helper is counted on only if its CPU is idle, and a lane only if it is free.
+fn threads_are_counted() -> Result {
+    let engine = Engine::new(1, || CpuCopier)?;
+    assert_eq!(engine.threads(1), 1);
+    assert!((1..=nr_cpu_ids()).contains(&engine.threads(32)));
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    pairs.with_lists(|lists| {
+        let taken = engine.collect(lists).ok_or(EBUSY)?;
+        assert_eq!(engine.threads(32), 1);
+        drop(taken);
         Ok(())
+    })
+}
+
+#[kunit_tests(ferry_copy)]
+mod suite {
+    use kernel::prelude::*;
+
+    #[test]
+    fn mixed_orders_any_number_of_threads() -> Result {
+        super::mixed_orders_any_number_of_threads()
+    }
+
+    #[test]
+    fn each_order_alone() -> Result {
+        super::each_order_alone()
+    }
+
+    #[test]
+    fn helper_copies_all() -> Result {
+        super::helper_copies_all()
+    }
+
+    #[test]
+    fn folio_is_whole_when_taken_back() -> Result {
+        super::folio_is_whole_when_taken_back()
+    }
+
+    #[test]
+    fn helpers_that_never_start() -> Result {
+        super::helpers_that_never_start()
+    }
+
+    #[test]
+    fn helpers_that_come_late() -> Result {
+        super::helpers_that_come_late()
+    }
+
+    #[test]
+    fn more_helpers_than_cpus() -> Result {
+        super::more_helpers_than_cpus()
+    }
+
+    #[test]
+    fn concurrent_migrations() -> Result {
+        super::concurrent_migrations()
+    }
+
+    #[test]
+    fn unreadable_folio_fails_alone() -> Result {
+        super::unreadable_folio_fails_alone()
     }
 
     #[test]
     fn pinned_folio_is_left_alone() -> Result {
-        const ITEM: usize = 6;
-        let engine = Engine::new(1, || CpuCopier)?;
-        let mut pairs = OwnedPairs::new(&MIXED)?;
-        let copied = pairs.with_pinned(ITEM, |pairs| copy_with(&engine, pairs));
-        let copied = copied.ok_or(EBUSY)?;
-        assert_eq!(copied.folios as usize, MIXED.len() - 1);
-        for nr in 0..MIXED.len() {
-            assert_eq!(pairs.take_mark(nr), nr != ITEM);
-            assert_eq!(pairs.equal(nr), nr != ITEM);
-        }
-        Ok(())
+        super::pinned_folio_is_left_alone()
     }
 
     #[test]
     fn small_batch_is_left_alone() -> Result {
-        let engine = Engine::new(1, || CpuCopier)?;
-        let mut pairs = OwnedPairs::new(&[0, 3, 1])?;
-        assert!(copy_with(&engine, &mut pairs).is_none());
-        assert!(!pairs.equal(0) && !pairs.take_mark(0));
-        Ok(())
+        super::small_batch_is_left_alone()
     }
 
     #[test]
     fn more_folios_than_a_lane_holds() -> Result {
-        let engine = Engine::new(1, || CpuCopier)?;
-        let mut orders = KVec::new();
-        orders.resize(MAX_FOLIOS + 3, 0, GFP_KERNEL)?;
-        let mut pairs = OwnedPairs::new(&orders)?;
-        let copied = copy_with(&engine, &mut pairs).ok_or(EBUSY)?;
-        assert_eq!(copied.folios as usize, MAX_FOLIOS);
-        for nr in 0..orders.len() {
-            assert_eq!(pairs.take_mark(nr), nr < MAX_FOLIOS);
-            assert_eq!(pairs.equal(nr), nr < MAX_FOLIOS);
-        }
-        Ok(())
+        super::more_folios_than_a_lane_holds()
+    }
+
+    #[test]
+    fn threads_are_counted() -> Result {
+        super::threads_are_counted()
     }
 }

@@ -15,8 +15,8 @@ pub fn kunit(context: &Context, kernel: &Built, filter: &str, name: &str) -> Res
         .remedy("the log is the kernel's console: see what it said last")
         .run_any(
             Command::new(&kernel.image)
-                .args(["mem=1G", "seccomp=on", "ncpus=2", "console=tty", "con=null"])
-                .args(["con0=null,fd:1", "kunit_shutdown=halt", "kunit.enable=1"])
+                .args(["mem=1G", "seccomp=on", "ncpus=2", "con=null"])
+                .args(["con0=fd:0,fd:1", "kunit_shutdown=halt", "kunit.enable=1"])
                 .arg(format!("kunit.filter_glob={filter}"))
                 .arg(format!("uml_dir={}", scratch.path().display()))
                 .current_dir(scratch.path()),

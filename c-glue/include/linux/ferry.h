@@ -64,16 +64,18 @@ DECLARE_STATIC_KEY_FALSE(ferry_copy_key);
 void ferry_copy_begin(struct ferry_batch *batch);
 void ferry_copy_post(struct ferry_batch *batch, struct list_head *dst_folios,
 		     struct list_head *src_folios);
-bool ferry_copy_take(struct ferry_batch *batch);
+int ferry_copy_take(struct ferry_batch *batch);
 void ferry_copy_end(struct ferry_batch *batch, int reason);
-bool ferry_copy_shared(void);
-unsigned int ferry_copy_cost(unsigned int nr_pages);
+unsigned int ferry_copy_threads(void);
+unsigned int ferry_copy_cost(unsigned int nr_pages, unsigned int threads);
 int ferry_copy_enable(bool on);
 void ferry_copy_limit(unsigned int threads);
 
 /* c-glue/glue.c: inline functions and macros, for Rust to call */
 void ferry_copy_key_set(bool on);
 bool ferry_folio_has_movable_ops(const struct folio *folio);
+bool ferry_mapping_is_regular(struct address_space *mapping);
+const void *ferry_mapping_migrate_op(struct address_space *mapping);
 bool ferry_folio_test_private(const struct folio *folio);
 bool ferry_folio_test_anon(const struct folio *folio);
 int ferry_folio_ref_count(const struct folio *folio);
@@ -93,6 +95,7 @@ void ferry_count_vm_events(enum vm_event_item item, unsigned long nr);
 void ferry_preempt_disable(void);
 void ferry_preempt_enable(void);
 void ferry_cond_resched(void);
+bool ferry_cpu_online(int cpu);
 bool ferry_cpu_may_help(int cpu);
 int ferry_cpu_to_node(int cpu);
 struct workqueue_struct *ferry_alloc_workqueue(const char *name,
@@ -100,36 +103,76 @@ struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 void ferry_trace_batch(const struct ferry_batch *batch, int reason,
 		       s64 unmapped_ns);
 
-/** ferry_batch_shared() - may somebody help to copy the next batch? */
-static inline bool ferry_batch_shared(void)
+/**
+ * ferry_batch_threads() - how many could copy the next batch, the caller included
+ * @from: what is to be migrated, not empty
+ *
+ * Asked only where the answer matters: for lists that begin with a large folio.
+ */
+static inline unsigned int ferry_batch_threads(struct list_head *from)
 {
-	return static_branch_unlikely(&ferry_copy_key) && ferry_copy_shared();
+	if (static_branch_unlikely(&ferry_copy_key) &&
+	    !list_empty(from) && !list_is_singular(from) &&
+	    folio_test_large(list_first_entry(from, struct folio, lru)))
+		return ferry_copy_threads();
+	return 1;
 }
 
 /**
  * ferry_batch_cost() - what a folio adds to a batch of migrate_pages()
  * @folio: a folio to be migrated, not hugetlb
- * @shared: what ferry_batch_shared() said before the first folio of the batch
+ * @threads: what ferry_batch_threads() said before the first folio of the batch
  *
  * The batch ends at NR_MAX_BATCHED_MIGRATION, so that its folios are not
- * unmapped for long. Large folios cost less than their pages if the batch is
- * shared: one huge folio is too little to call helpers for.
+ * unmapped for long. Large folios cost less than their pages if several threads
+ * copy them: one huge folio is too little to call helpers for.
  */
 static inline unsigned int ferry_batch_cost(const struct folio *folio,
-					    bool shared)
+					    unsigned int threads)
 {
-	if (shared)
-		return ferry_copy_cost(folio_nr_pages(folio));
+	if (threads > 1)
+		return ferry_copy_cost(folio_nr_pages(folio), threads);
 	return folio_nr_pages(folio);
 }
 
-/** ferry_batch_begin() - before the first folio of a batch is unmapped */
+/*
+ * Large folios that could not be allocated at the other end are split, all of a
+ * batch, and migrated as one batch more. Cut that to mainline's size.
+ */
+static inline void ferry_cut_splits(struct list_head *splits,
+				    struct list_head *rest, unsigned int max)
+{
+	struct list_head *pos;
+	LIST_HEAD(head);
+
+	if (!static_branch_unlikely(&ferry_copy_key))
+		return;
+	list_for_each(pos, splits) {
+		if (--max)
+			continue;
+		list_cut_position(&head, splits, pos);
+		list_splice_init(splits, rest);
+		list_splice(&head, splits);
+		break;
+	}
+}
+
+static inline bool ferry_more_splits(struct list_head *splits,
+				     struct list_head *rest)
+{
+	list_splice_init(rest, splits);
+	return !list_empty(splits);
+}
+
+/* Before the first folio of a batch is unmapped. */
 static inline void ferry_batch_begin(struct ferry_batch *batch)
 {
 	batch->board = NULL;
 	batch->start_ns = 0;
-	if (static_branch_unlikely(&ferry_copy_key))
+	if (static_branch_unlikely(&ferry_copy_key)) {
+		*batch = (struct ferry_batch){};
 		ferry_copy_begin(batch);
+	}
 }
 
 /**
@@ -156,13 +199,15 @@ static inline void ferry_batch_post(struct ferry_batch *batch,
  *
  * Copies along, and waits, until that folio is copied. To be called for the
  * folios of a batch in their order, each once.
+ *
+ * Return: 1 if it is, 0 if it is not posted, -EHWPOISON if it cannot be read.
  */
-static inline bool ferry_folio_copied(struct ferry_batch *batch, int state)
+static inline int ferry_folio_copied(struct ferry_batch *batch, int state)
 {
-	return (state & FERRY_FOLIO_POSTED) && ferry_copy_take(batch);
+	return state & FERRY_FOLIO_POSTED ? ferry_copy_take(batch) : 0;
 }
 
-/** ferry_batch_end() - when every folio of a batch is mapped again */
+/* When every folio of a batch is mapped again. */
 static inline void ferry_batch_end(struct ferry_batch *batch, int reason)
 {
 	if (unlikely(batch->board))
@@ -175,15 +220,24 @@ struct ferry_batch { };
 
 #define FERRY_FOLIO_POSTED	0
 
-static inline bool ferry_batch_shared(void)
+static inline unsigned int ferry_batch_threads(struct list_head *from)
 {
-	return false;
+	return 1;
 }
 
 static inline unsigned int ferry_batch_cost(const struct folio *folio,
-					    bool shared)
+					    unsigned int threads)
 {
 	return folio_nr_pages(folio);
+}
+
+static inline void ferry_cut_splits(struct list_head *splits,
+				    struct list_head *rest, unsigned int max) { }
+
+static inline bool ferry_more_splits(struct list_head *splits,
+				     struct list_head *rest)
+{
+	return false;
 }
 
 static inline void ferry_batch_begin(struct ferry_batch *batch) { }
@@ -192,9 +246,9 @@ static inline void ferry_batch_post(struct ferry_batch *batch,
 				    struct list_head *dst_folios,
 				    struct list_head *src_folios) { }
 
-static inline bool ferry_folio_copied(struct ferry_batch *batch, int state)
+static inline int ferry_folio_copied(struct ferry_batch *batch, int state)
 {
-	return false;
+	return 0;
 }
 
 static inline void ferry_batch_end(struct ferry_batch *batch, int reason) { }

@@ -1,4 +1,5 @@
-use crate::abstractions::board::{Board, CopySegment, Segment, Unreadable};
+// SPDX-License-Identifier: GPL-2.0-only
+use crate::abstractions::board::{Board, CopySegment, Filled, Segment, Unreadable};
 use crate::abstractions::owned_pairs::OwnedPairs;
 use crate::logic::item::Outcome;
 use kernel::prelude::*;
@@ -6,7 +7,7 @@ use kernel::prelude::*;
 struct Plain;
 
 impl CopySegment for Plain {
-    fn copy(&self, segment: &Segment<'_>) -> Result<(), Unreadable> {
+    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
         segment.copy_machine_check_safe()
     }
 }
@@ -25,14 +26,13 @@ fn example() -> Result {
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }
-        let mut posted = batch.post(1);
         // From now on anybody may help. The owner takes the first folio back, and uses it.
-        assert_eq!(posted.take_next(), Some(Outcome::Copied));
-        let copied = posted.finish();
+        let (first, copied) = batch.run(1, |posted| posted.take_next());
+        assert_eq!(first, Some(Outcome::Copied));
         assert_eq!((copied.folios, copied.pages, copied.helped), (2, 9, 0));
-        Ok::<(), Error>(())
+        Ok(())
     })?;
-    assert!(board.try_own().is_some());
+    assert!(board.is_free());
     assert!(pairs.all_equal() && pairs.all_marked());
     Ok(())
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 use crate::abstractions::clock::now_ns;
 use kernel::prelude::*;
 

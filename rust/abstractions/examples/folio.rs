@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only
 use crate::abstractions::folio::OwnedFolio;
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;

@@ -1,13 +1,17 @@
-use crate::abstractions::sched::{cond_resched, idle_cpus, node_of, without_preemption};
+// SPDX-License-Identifier: GPL-2.0-only
+use crate::abstractions::sched::{cond_resched, idle_cpus, is_online, without_preemption, NodeId};
 use kernel::cpu::CpuId;
 use kernel::prelude::*;
 
 fn example() -> Result {
-    // The CPU stays the same from the first read to the second.
-    assert!(without_preemption(|| CpuId::current() == CpuId::current()));
     cond_resched();
-
-    let node = node_of(CpuId::current());
-    assert!(idle_cpus(node).count() < kernel::cpu::nr_cpu_ids() as usize);
+    let (online, asked) = without_preemption(|| {
+        let here = CpuId::current();
+        let asked = idle_cpus(NodeId::here()).any(|cpu| cpu == here);
+        (is_online(here), asked)
+    });
+    assert!(online);
+    // The CPU that runs this is not idle, and is not asked.
+    assert!(!asked);
     Ok(())
 }

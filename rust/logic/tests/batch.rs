@@ -99,14 +99,20 @@ fn helpers_at_the_edges() {
 #[test]
 fn batch_cost_known_values() {
     let known = [
-        (1, 1),
-        (16, 1),
-        (17, 2),
-        (32, 2),
-        (512, 32),
-        (1 << 18, 1 << 14),
+        (1, 2, 1),
+        (8, 2, 1),
+        (9, 2, 2),
+        (512, 0, 512),
+        (512, 1, 512),
+        (512, 2, 64),
+        (512, 4, 32),
+        (512, 64, 32),
     ];
-    for (nr_pages, cost) in known {
-        assert_eq!(batch_cost(nr_pages), cost, "{nr_pages} pages");
+    for (nr_pages, threads, cost) in known {
+        assert_eq!(
+            batch_cost(nr_pages, threads),
+            cost,
+            "{nr_pages} pages, {threads} threads"
+        );
     }
 }

@@ -169,10 +169,11 @@ proptest! {
     }
 
     #[test]
-    fn batch_cost_is_monotone_and_bounded(nr_pages in 1u32..=1 << 20) {
-        let cost = batch_cost(nr_pages);
+    fn batch_cost_is_monotone_and_bounded(nr_pages in 1u32..=1 << 20, threads in 0u32..=64) {
+        let cost = batch_cost(nr_pages, threads);
         prop_assert!(cost >= 1 && cost <= nr_pages);
-        prop_assert!(batch_cost(nr_pages + 1) >= cost);
-        prop_assert!(batch_cost(nr_pages + 1) - cost <= 1);
+        prop_assert!(batch_cost(nr_pages + 1, threads) >= cost);
+        prop_assert!(batch_cost(nr_pages + 1, threads) - cost <= 1);
+        prop_assert!(batch_cost(nr_pages, threads + 1) <= cost);
     }
 }
