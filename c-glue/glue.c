@@ -99,11 +99,19 @@ int ferry_folio_expected_ref_count(const struct folio *folio)
 	return folio_expected_ref_count(folio);
 }
 
-/* Carries what goes with the bytes: MTE tags, KMSAN shadow, poison reports. */
-int ferry_folio_copy_page(struct folio *dst, struct folio *src,
-			  unsigned long page)
+/*
+ * Carries what goes with the bytes: MTE tags, KMSAN shadow. 0, or not if some
+ * page could not be read, which is reported as poisoned. Any context.
+ */
+int ferry_folio_copy_pages(struct folio *dst, struct folio *src,
+			   unsigned long first, unsigned long nr)
 {
-	return copy_mc_highpage(folio_page(dst, page), folio_page(src, page));
+	for (; nr; nr--, first++) {
+		if (copy_mc_highpage(folio_page(dst, first),
+				     folio_page(src, first)))
+			return -EHWPOISON;
+	}
+	return 0;
 }
 
 struct folio *ferry_folio_alloc(gfp_t gfp, unsigned int order)

@@ -34,8 +34,8 @@ struct Case {
     count: usize,
 }
 
-/// Bytes that the sources of a case have at least: more than caches hold, so that a batch is as
-/// cold as a migration's.
+/// Bytes that the sources of a case have: more than caches hold, so that a batch is as cold as a
+/// migration's.
 const WORKING_SET: usize = 192 << 20;
 
 const CASES: [Case; 4] = [
@@ -64,56 +64,79 @@ const CASES: [Case; 4] = [
 /// Timed batches of each configuration.
 const RUNS: usize = 41;
 
-/// Median, least and most of some times.
-fn median_min_max(times: &mut [i64; RUNS]) -> (i64, i64, i64) {
-    times.sort_unstable();
-    (times[RUNS / 2], times[0], times[RUNS - 1])
+/// Who copies a batch.
+#[derive(Clone, Copy)]
+enum Config {
+    Serial,
+    Alone,
+    Helped,
 }
 
-/// Times `copy` on one batch after the other, and says so.
-fn measure(
-    case: &Case,
-    config: &str,
-    batches: &mut [OwnedPairs],
-    mut copy: impl FnMut(&mut OwnedPairs) -> Result<u32>,
-) -> Result {
-    let mut times = [0; RUNS];
-    let nr_batches = batches.len();
-    let mut bytes = 0;
-    let mut helped = 0;
-    for (run, time) in times.iter_mut().enumerate() {
-        let batch = run
-            .checked_rem(nr_batches)
-            .and_then(|nr| batches.get_mut(nr));
-        let pairs = batch.ok_or(EINVAL)?;
-        let start = now_ns();
-        helped += copy(pairs)?;
-        *time = now_ns() - start;
-        bytes = pairs.pages() * PAGE_SIZE;
-    }
-    for pairs in batches.iter_mut().take(RUNS) {
-        if !pairs.all_equal() {
-            return Err(EIO);
+const CONFIGS: [(&str, Config); 3] = [
+    ("serial", Config::Serial),
+    ("ferry-1", Config::Alone),
+    ("ferry-2", Config::Helped),
+];
+
+/// Times each configuration in turn, on one batch after the other, and says so.
+fn measure(case: &Case, engine: &Engine<CpuCopier>, batches: &mut [OwnedPairs]) -> Result {
+    let mut times = [[0; RUNS]; CONFIGS.len()];
+    let mut helped = [0; CONFIGS.len()];
+    let mut next = 0;
+    for run in 0..RUNS {
+        for (nr, (_, config)) in CONFIGS.iter().enumerate() {
+            let pairs = batches.get_mut(next).ok_or(EINVAL)?;
+            let start = now_ns();
+            helped[nr] += copy(case, *config, engine, pairs)?;
+            times[nr][run] = now_ns() - start;
+            if !pairs.all_equal() {
+                return Err(EIO);
+            }
+            // Long before its next turn, when it is cold again.
+            pairs.spoil();
+            pairs.all_marked();
+            next = (next + 1).checked_rem(batches.len()).ok_or(EINVAL)?;
         }
-        pairs.spoil();
     }
 
-    let (median, min, max) = median_min_max(&mut times);
-    pr_info!(
-        "ferry-bench: {{\"bench\": \"copy\", \"folio\": \"{}\", \"count\": {}, \"config\": \"{}\", \
-         \"bytes\": {}, \"median_ns\": {}, \"min_ns\": {}, \"max_ns\": {}, \"runs\": {}, \
-         \"helped_pages\": {}}}\n",
-        case.folio,
-        case.count,
-        config,
-        bytes,
-        median,
-        min,
-        max,
-        RUNS,
-        helped
-    );
+    for (((name, _), times), helped) in CONFIGS.iter().zip(&mut times).zip(helped) {
+        times.sort_unstable();
+        pr_info!(
+            "ferry-bench: {{\"bench\": \"copy\", \"folio\": \"{}\", \"count\": {}, \
+             \"config\": \"{}\", \"bytes\": {}, \"median_ns\": {}, \"min_ns\": {}, \
+             \"max_ns\": {}, \"runs\": {}, \"helped_pages\": {}}}\n",
+            case.folio,
+            case.count,
+            name,
+            case.count * (PAGE_SIZE << case.order),
+            times[RUNS / 2],
+            times[0],
+            times[RUNS - 1],
+            RUNS,
+            helped
+        );
+    }
     Ok(())
+}
+
+/// Copies all of a batch. Returns the pages that the helper copied.
+fn copy(
+    case: &Case,
+    config: Config,
+    engine: &Engine<CpuCopier>,
+    pairs: &mut OwnedPairs,
+) -> Result<u32> {
+    let other = idle_cpus(NodeId::here()).next();
+    let helpers = match config {
+        Config::Serial => return pairs.copy_serially().map(|()| 0),
+        Config::Alone => &[],
+        Config::Helped => other.as_slice(),
+    };
+    let copied = copy_with(engine, pairs, helpers).ok_or(EBUSY)?;
+    if copied.folios as usize != case.count {
+        return Err(EIO);
+    }
+    Ok(copied.helped)
 }
 
 /// Lets `engine` copy `pairs` by this CPU and `helpers`.
@@ -127,15 +150,6 @@ fn copy_with(
         let threads = 1 + helpers.len() as u32;
         Some(batch.run(threads, |_| engine.call(lane, helpers)).1)
     })
-}
-
-/// Pages that helpers copied of a batch that was copied as a whole.
-fn helped_of(case: &Case, copied: Option<Copied>) -> Result<u32> {
-    let copied = copied.ok_or(EBUSY)?;
-    if copied.folios as usize != case.count {
-        return Err(EIO);
-    }
-    Ok(copied.helped)
 }
 
 #[kunit_tests(ferry_copy_bench)]
@@ -154,17 +168,7 @@ mod suite {
                 batches.push(OwnedPairs::new(&orders)?, GFP_KERNEL)?;
             }
 
-            measure(case, "serial", &mut batches, |pairs| {
-                pairs.copy_serially()?;
-                Ok(0)
-            })?;
-            measure(case, "ferry-1", &mut batches, |pairs| {
-                helped_of(case, copy_with(&engine, pairs, &[]))
-            })?;
-            measure(case, "ferry-2", &mut batches, |pairs| {
-                let other = idle_cpus(NodeId::here()).next();
-                helped_of(case, copy_with(&engine, pairs, other.as_slice()))
-            })?;
+            measure(case, &engine, &mut batches)?;
         }
         Ok(())
     }

@@ -260,19 +260,18 @@ impl<'a> Segment<'a> {
     ///
     /// Survives a machine check on the source, and reports its page to be poisoned.
     pub fn copy_machine_check_safe(self) -> Result<Filled<'a>, Unreadable> {
-        for page in self.first_page..self.first_page + self.nr_pages {
-            // SAFETY: By the type invariants both folios exist, have this page, and nobody else
-            // writes it: the source is unmapped and locked, the destination is new.
-            let rc = unsafe {
-                bindings::ferry_folio_copy_page(
-                    self.slot.dst.as_ptr().cast(),
-                    self.slot.src.as_ptr().cast(),
-                    page as usize,
-                )
-            };
-            if rc != 0 {
-                return Err(Unreadable);
-            }
+        // SAFETY: By the type invariants both folios exist, have these pages, and nobody else writes
+        // them: the source is unmapped and locked, the destination is new.
+        let rc = unsafe {
+            bindings::ferry_folio_copy_pages(
+                self.slot.dst.as_ptr().cast(),
+                self.slot.src.as_ptr().cast(),
+                self.first_page as usize,
+                self.nr_pages as usize,
+            )
+        };
+        if rc != 0 {
+            return Err(Unreadable);
         }
         Ok(Filled(PhantomData))
     }

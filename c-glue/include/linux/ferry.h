@@ -84,8 +84,8 @@ unsigned long ferry_folio_nr_pages(const struct folio *folio);
 int ferry_folio_nid(const struct folio *folio);
 void ferry_folio_mark_posted(struct folio *dst);
 bool ferry_folio_take_posted(struct folio *dst);
-int ferry_folio_copy_page(struct folio *dst, struct folio *src,
-			  unsigned long page);
+int ferry_folio_copy_pages(struct folio *dst, struct folio *src,
+			   unsigned long first, unsigned long nr);
 struct folio *ferry_folio_alloc(gfp_t gfp, unsigned int order);
 void ferry_folio_get(struct folio *folio);
 void ferry_folio_put(struct folio *folio);
