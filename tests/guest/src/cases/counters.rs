@@ -48,6 +48,21 @@ fn copied(rows: &BTreeMap<String, u64>) -> Result<u64> {
     Ok(row(rows, "ferry_pages_caller")? + row(rows, "ferry_pages_helper")?)
 }
 
+/// What the counters gain by a `body` in which the engine took part: only while another CPU is idle does
+/// it, which one cannot be sure of.
+fn gains_with_help(
+    taken_part: &str,
+    mut body: impl FnMut() -> Result<()>,
+) -> Result<BTreeMap<String, u64>> {
+    for _ in 0..20 {
+        let rows = gains(&mut body)?;
+        if row(&rows, taken_part)? > 0 {
+            return Ok(rows);
+        }
+    }
+    anyhow::bail!("no {taken_part} in 20 attempts: is no CPU ever idle?")
+}
+
 fn rows() -> Result<()> {
     let rows = kernel::counters()?;
     for name in [
@@ -56,6 +71,7 @@ fn rows() -> Result<()> {
         "ferry_pages_helper",
         "ferry_serial_small",
         "ferry_serial_busy",
+        "ferry_serial_alone",
         "ferry_refused_pinned",
         "ferry_refused_private",
         "ferry_refused_mapping",
@@ -78,13 +94,13 @@ fn move_huge() -> Result<()> {
 
 fn huge_pages() -> Result<()> {
     kernel::set_engine(Engine::On(THREADS))?;
-    let rows = gains(move_huge)?;
-    ensure!(row(&rows, "ferry_batches")? > 0, "no batches: {rows:?}");
+    let rows = gains_with_help("ferry_batches", move_huge)?;
     let pages = FOLIOS as u64 * PER_HUGE;
     ensure!(
-        copied(&rows)? >= pages,
+        copied(&rows)? + row(&rows, "ferry_serial_alone")? >= pages,
         "{pages} pages moved, but counted were {rows:?}"
     );
+    ensure!(copied(&rows)? > 0, "nothing copied: {rows:?}");
     ensure!(
         row(&rows, "ferry_copy_failed")? == 0,
         "copies failed: {rows:?}"
@@ -92,18 +108,18 @@ fn huge_pages() -> Result<()> {
     Ok(())
 }
 
-/// With a limit of one thread the caller does it all.
+/// With a limit of one thread there is nobody to help, and mainline does it all.
 fn one_thread() -> Result<()> {
     kernel::set_engine(Engine::On(1))?;
     let rows = gains(move_huge)?;
     ensure!(
-        row(&rows, "ferry_pages_helper")? == 0,
-        "helpers worked: {rows:?}"
+        copied(&rows)? == 0 && row(&rows, "ferry_batches")? == 0,
+        "the engine copied: {rows:?}"
     );
     let pages = FOLIOS as u64 * PER_HUGE;
     ensure!(
-        row(&rows, "ferry_pages_caller")? >= pages,
-        "the caller did not: {rows:?}"
+        row(&rows, "ferry_serial_alone")? >= pages,
+        "not counted: {rows:?}"
     );
     Ok(())
 }
@@ -133,15 +149,11 @@ fn pinned() -> Result<()> {
     kernel::set_engine(Engine::On(THREADS))?;
     let spliced = Spliced::new(FolioSize::Huge, FOLIOS)?;
     let addrs = spliced.addrs.clone();
-    let rows = gains(|| {
+    gains_with_help("ferry_refused_pinned", || {
         let mut status = vec![77; addrs.len()];
         sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
         Ok(())
     })?;
-    ensure!(
-        row(&rows, "ferry_refused_pinned")? > 0,
-        "no refusal counted: {rows:?}"
-    );
     spliced.drain()?;
     Ok(())
 }
@@ -173,7 +185,7 @@ fn tracepoint() -> Result<()> {
     let enable = dir.join("events/ferry/ferry_batch/enable");
     kernel::write(&enable, "1")?;
     fs::write(dir.join("trace"), "").context("clearing the trace")?;
-    move_huge()?;
+    let rows = gains_with_help("ferry_batches", move_huge)?;
     kernel::write(SWITCH, "0")?;
     kernel::write(&enable, "0")?;
     let trace = kernel::read(dir.join("trace"))?;
@@ -208,8 +220,8 @@ fn tracepoint() -> Result<()> {
         );
         pages += get("pages")?;
     }
-    let wanted = FOLIOS as u64 * PER_HUGE;
-    ensure!(pages >= wanted, "{wanted} pages moved, {pages} traced");
+    let wanted = copied(&rows)?;
+    ensure!(pages >= wanted, "{wanted} pages copied, {pages} traced");
     Ok(())
 }
 
