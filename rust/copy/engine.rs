@@ -13,6 +13,7 @@ use kernel::{
 use super::{
     eligible::refusal,
     lane::{
+        last_helper,
         Lane,
         MAX_HELPERS, //
     }, //
@@ -87,7 +88,9 @@ impl<C: CopySegment> Engine<C> {
             return 1;
         }
         let helpers = limit.min(policy::MAX_BATCH_THREADS).saturating_sub(1);
-        1 + idle_cpus(NodeId::here()).take(helpers as usize).count() as u32
+        let idle = idle_cpus(NodeId::here()).take(helpers as usize).count();
+        let idle = idle.max(usize::from(last_helper().is_some()));
+        1 + helpers.min(idle as u32)
     }
 
     /// Calls helpers of `lane` to some CPUs. For any context but NMI.
@@ -158,6 +161,12 @@ impl IdleCpus {
         for (slot, cpu) in found.cpus.iter_mut().take(wanted).zip(idle_cpus(node)) {
             *slot = cpu;
             found.len += 1;
+        }
+        if found.len == 0 && wanted > 0 {
+            if let (Some(slot), Some(cpu)) = (found.cpus.first_mut(), last_helper()) {
+                *slot = cpu;
+                found.len = 1;
+            }
         }
         found
     }

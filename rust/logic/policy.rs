@@ -18,6 +18,9 @@ pub const PAGES_PER_UNIT: u32 = 4;
 /// Threads beyond which a batch does not grow: more of them shorten it instead.
 pub const MAX_BATCH_THREADS: u32 = 4;
 
+/// Nanoseconds for which the CPU of a helper that is done still counts as idle: it is about to be.
+pub const JUST_NOW_NS: i64 = 500_000;
+
 /// How many helpers to wake for a batch of `total_pages`; 0: the caller copies alone.
 ///
 /// `limit` counts the caller as well. `idle_cpus` counts CPUs that are idle now and may be used,
