@@ -136,6 +136,8 @@ impl<C: CopySegment> WorkItem for Helper<C> {
     fn run(this: Arc<Self>) {
         let pages = this.board.help();
         VmEvent::PagesHelper.count(pages as usize);
-        LAST_HELP.note();
+        if pages > 0 {
+            LAST_HELP.note();
+        }
     }
 }
