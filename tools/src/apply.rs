@@ -64,11 +64,18 @@ fn git_am(repo: &Path, tree: &Path, version: &str) -> Result<()> {
         git
     };
     let mut am = git();
+    // Who commits, if nobody has told git.
+    if output(git().args(["config", "user.email"])).is_err() {
+        am.env("GIT_COMMITTER_NAME", "ferry apply")
+            .env("GIT_COMMITTER_EMAIL", "ferry@localhost");
+    }
     am.args(["am", "--quiet", "--whitespace=nowarn"]);
     // The first is the cover letter.
     am.args(files.iter().skip(1));
     if let Err(error) = output(&mut am) {
-        output(git().args(["am", "--abort"])).context("`git am` failed, and so did its abort")?;
+        if let Err(abort) = output(git().args(["am", "--abort"])) {
+            bail!("{error:#}\n  and `git am --abort` failed: {abort:#}");
+        }
         bail!("{error:#}\n  the tree is as it was");
     }
     Ok(())

@@ -145,6 +145,8 @@ pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
     if plan.cells.is_empty() {
         bail!("nothing to measure: no case fits into {NODE_GIB} GiB of a node");
     }
+    // First what needs no time to fail.
+    context.source()?;
     let program = guest::program(context)?;
     let mut kernels = Vec::new();
     for (_, variant, _) in SIDES {
