@@ -153,7 +153,9 @@ impl OwnedPairs {
 
     /// Whether every destination is marked as posted; takes the marks away.
     pub fn all_marked(&mut self) -> bool {
-        (0..self.0.len()).fold(true, |all, nr| self.take_mark(nr) && all)
+        let nr_pairs = self.0.len();
+        let marked = (0..nr_pairs).filter(|&nr| self.take_mark(nr)).count();
+        marked == nr_pairs
     }
 
     /// Base pages of all sources.
