@@ -135,32 +135,38 @@ static inline unsigned int ferry_batch_cost(const struct folio *folio,
 	return folio_nr_pages(folio);
 }
 
+/* What is left of split folios when a batch of them is cut. */
+struct ferry_splits {
+	struct list_head rest;
+};
+
 /*
  * Large folios that could not be allocated at the other end are split, all of a
  * batch, and migrated as one batch more. Cut that to mainline's size.
  */
 static inline void ferry_cut_splits(struct list_head *splits,
-				    struct list_head *rest, unsigned int max)
+				    struct ferry_splits *more, unsigned int max)
 {
 	struct list_head *pos;
 	LIST_HEAD(head);
 
+	INIT_LIST_HEAD(&more->rest);
 	if (!static_branch_unlikely(&ferry_copy_key))
 		return;
 	list_for_each(pos, splits) {
 		if (--max)
 			continue;
 		list_cut_position(&head, splits, pos);
-		list_splice_init(splits, rest);
+		list_splice_init(splits, &more->rest);
 		list_splice(&head, splits);
 		break;
 	}
 }
 
 static inline bool ferry_more_splits(struct list_head *splits,
-				     struct list_head *rest)
+				     struct ferry_splits *more)
 {
-	list_splice_init(rest, splits);
+	list_splice_init(&more->rest, splits);
 	return !list_empty(splits);
 }
 
@@ -231,11 +237,14 @@ static inline unsigned int ferry_batch_cost(const struct folio *folio,
 	return folio_nr_pages(folio);
 }
 
+struct ferry_splits { };
+
 static inline void ferry_cut_splits(struct list_head *splits,
-				    struct list_head *rest, unsigned int max) { }
+				    struct ferry_splits *more,
+				    unsigned int max) { }
 
 static inline bool ferry_more_splits(struct list_head *splits,
-				     struct list_head *rest)
+				     struct ferry_splits *more)
 {
 	return false;
 }
