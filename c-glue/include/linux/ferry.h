@@ -105,7 +105,7 @@ void ferry_trace_batch(const struct ferry_batch *batch, int reason,
 
 /**
  * ferry_batch_threads() - how many could copy the next batch, the caller included
- * @from: what is to be migrated, not empty
+ * @from: what is to be migrated
  *
  * Asked only where the answer matters: for lists that begin with a large folio.
  */
