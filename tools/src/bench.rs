@@ -32,6 +32,8 @@ const SIDES: [(&str, Variant, &[&str]); 2] = [
 ];
 const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
 const SIZES: [Folio; 3] = [Folio::K4, Folio::K64, Folio::M2];
+/// QEMU's clock goes on by 1 ns an instruction, and skips what nobody computes in.
+const COUNT_INSTRUCTIONS: &str = "-icount shift=0,sleep=off";
 /// Memory of a node, and what one case may take of it.
 const NODE_GIB: u32 = 2;
 const LARGEST_CASE: u64 = 1 << 30;
@@ -43,10 +45,12 @@ pub struct Plan {
     pub boots: u32,
     pub runs: u32,
     pub busy: bool,
+    /// The guests' clocks count instructions, and there is no second CPU that could be idle.
+    pub instructions: bool,
 }
 
 impl Plan {
-    pub fn new(sizes: &[Folio], counts: &[u32], boots: u32, runs: u32, busy: bool) -> Self {
+    pub fn new(sizes: &[Folio], counts: &[u32], boots: u32, runs: u32) -> Self {
         let cells = sizes
             .iter()
             .flat_map(|&size| counts.iter().map(move |&count| (size, count)))
@@ -58,16 +62,32 @@ impl Plan {
             cells,
             boots,
             runs,
-            busy,
+            busy: false,
+            instructions: false,
         }
     }
 
     fn bench(&self) -> &'static str {
-        if self.busy {
-            "move_pages_busy"
-        } else {
-            "move_pages"
+        match (self.busy, self.instructions) {
+            (false, false) => "move_pages",
+            (true, false) => "move_pages_busy",
+            (false, true) => "move_pages_instructions",
+            (true, true) => "move_pages_busy_instructions",
         }
+    }
+
+    /// A single CPU where instructions count: an idle second one would be charged to the first.
+    fn cpus(&self) -> u32 {
+        match (self.busy, self.instructions) {
+            (false, true) => 1,
+            _ => 2,
+        }
+    }
+
+    /// Guests whose clocks count instructions need no turns: nothing on the host makes them differ.
+    fn turns(&self, dir: &Path, side: usize) -> Option<Value> {
+        let turns = json!({"dir": dir, "me": SIDES[side].0, "other": SIDES[1 - side].0});
+        (!self.instructions).then_some(turns)
     }
 
     fn for_guest(&self, turns: &Path, side: usize) -> Value {
@@ -83,7 +103,7 @@ impl Plan {
             "configs": configs,
             "runs": self.runs,
             "busy": self.busy,
-            "turns": {"dir": turns, "me": kernel, "other": SIDES[1 - side].0},
+            "turns": self.turns(turns, side),
         })
     }
 }
@@ -99,7 +119,11 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
     } else {
         &args.counts
     };
-    let plan = Plan::new(sizes, counts, args.boots, args.runs, args.busy);
+    let plan = Plan {
+        busy: args.busy,
+        instructions: args.instructions,
+        ..Plan::new(sizes, counts, args.boots, args.runs)
+    };
     let report = measure(context, &plan)?;
     println!("{}", table::render(&report.results, "vanilla"));
     println!("{}", requirements::summary(&report.results));
@@ -197,7 +221,7 @@ fn one_boot(
     boot: u32,
 ) -> Result<Vec<Answer>> {
     let shape = Shape {
-        cpus: 2,
+        cpus: plan.cpus(),
         node_gib: NODE_GIB,
     };
     let turns = tempfile::Builder::new()
@@ -212,9 +236,12 @@ fn one_boot(
             SIDES[side].0,
             plan.boots
         );
-        let guest = Guest::new(context, &kernel.image, &name, shape)?
+        let mut guest = Guest::new(context, &kernel.image, &name, shape)?
             .timeout(BOOT_LIMIT)
             .folder(turns.path());
+        if plan.instructions {
+            guest = guest.qemu_args(COUNT_INSTRUCTIONS);
+        }
         guest.bring(program)?;
         let asked = plan.for_guest(turns.path(), side);
         fs::write(guest.share().join("plan.json"), asked.to_string())?;
@@ -386,7 +413,7 @@ mod tests {
 
     #[test]
     fn cases_beyond_a_node_s_memory_are_left_out() {
-        let plan = Plan::new(&SIZES, &COUNTS, 1, 1, false);
+        let plan = Plan::new(&SIZES, &COUNTS, 1, 1);
         assert!(plan.cells.contains(&(Folio::K4, 16384)));
         assert!(plan.cells.contains(&(Folio::M2, 512)));
         assert!(!plan.cells.contains(&(Folio::M2, 1024)));
@@ -394,7 +421,8 @@ mod tests {
 
     #[test]
     fn guest_is_asked_in_its_own_words() {
-        let plan = Plan::new(&[Folio::K64], &[16], 1, 3, true);
+        let mut plan = Plan::new(&[Folio::K64], &[16], 1, 3);
+        plan.busy = true;
         assert_eq!(
             plan.for_guest(Path::new("/turns"), 0),
             json!({"kernel": "vanilla", "cells": [{"folio": "64K", "count": 16}],
@@ -406,6 +434,8 @@ mod tests {
             (&turns["me"], &turns["other"]),
             (&json!("ferry"), &json!("vanilla"))
         );
+        plan.instructions = true;
+        assert!(plan.for_guest(Path::new("/turns"), 0)["turns"].is_null());
     }
 
     #[test]

@@ -93,6 +93,9 @@ pub struct MovePagesArgs {
     /// Keep every CPU of the guest busy with other work meanwhile
     #[arg(long)]
     pub busy: bool,
+    /// Let the guests' clocks count instructions: exact, but all CPUs run as one, so nothing is parallel
+    #[arg(long)]
+    pub instructions: bool,
     /// Times to boot the two kernels
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub boots: u32,

@@ -29,6 +29,7 @@ pub struct Guest {
     console: PathBuf,
     shape: Shape,
     args: Vec<String>,
+    qemu_args: Option<String>,
     timeout: Duration,
     /// A folder that both sides can write; gone when this is dropped.
     share: TempDir,
@@ -68,6 +69,7 @@ impl Guest {
             console: context.cache.log(&format!("guest-{name}")),
             shape,
             args: vec![KERNEL_ARGS.to_owned()],
+            qemu_args: None,
             timeout: Duration::from_secs(1800),
             share,
             folders: Vec::new(),
@@ -88,6 +90,12 @@ impl Guest {
     /// More for the kernel's command line.
     pub fn kernel_args(mut self, args: &str) -> Self {
         self.args.push(args.to_owned());
+        self
+    }
+
+    /// More for the emulator's command line.
+    pub fn qemu_args(mut self, args: &str) -> Self {
+        self.qemu_args = Some(args.to_owned());
         self
     }
 
@@ -181,6 +189,11 @@ impl Guest {
             .args(self.shape.args())
             .args(folders)
             .arg(format!("--append={}", self.args.join(" ")))
+            .args(
+                self.qemu_args
+                    .iter()
+                    .map(|args| format!("--qemu-opts={args}")),
+            )
             .arg("--run")
             .arg(&self.image);
         Ok(vng)

@@ -9,45 +9,51 @@ use crate::{
 struct Requirement {
     measure: &'static str,
     at_least: f64,
-    busy: bool,
+    /// The benchmarks that can answer.
+    benches: &'static [&'static str],
     applies: fn(&Figure) -> bool,
 }
+
+const IDLE: &str = "move_pages";
+const ONE_CPU: &str = "move_pages_instructions";
+const BUSY: &str = "move_pages_busy";
+const BUSY_EXACT: &str = "move_pages_busy_instructions";
 
 const REQUIREMENTS: [Requirement; 6] = [
     Requirement {
         measure: "2M, 16 or more folios, 2 threads",
         at_least: 1.7,
-        busy: false,
+        benches: &[IDLE],
         applies: |f| f.folio == "2M" && f.count >= 16 && f.config == "ferry-2",
     },
     Requirement {
         measure: "2M, one folio, 2 threads",
         at_least: 1.0,
-        busy: false,
+        benches: &[IDLE],
         applies: |f| f.folio == "2M" && f.count == 1 && f.config == "ferry-2",
     },
     Requirement {
         measure: "4K, 16384 folios, 2 threads",
         at_least: 1.15,
-        busy: false,
+        benches: &[IDLE],
         applies: |f| f.folio == "4K" && f.count == 16384 && f.config == "ferry-2",
     },
     Requirement {
         measure: "any size, count and thread setting",
         at_least: 0.95,
-        busy: false,
+        benches: &[IDLE, ONE_CPU],
         applies: engine_on,
     },
     Requirement {
         measure: "switched off",
         at_least: 0.98,
-        busy: false,
+        benches: &[IDLE, ONE_CPU],
         applies: |f| f.config == "ferry-off",
     },
     Requirement {
         measure: "all CPUs busy, any thread setting",
         at_least: 0.90,
-        busy: true,
+        benches: &[BUSY, BUSY_EXACT],
         applies: engine_on,
     },
 ];
@@ -62,7 +68,7 @@ struct Worst<'a> {
 fn worst<'a>(requirement: &'a Requirement, figures: &'a [Figure]) -> Option<Worst<'a>> {
     figures
         .iter()
-        .filter(|f| f.busy == requirement.busy && (requirement.applies)(f))
+        .filter(|f| requirement.benches.contains(&f.bench.as_str()) && (requirement.applies)(f))
         .filter_map(|figure| {
             let base = find(figures, &figure.folio, figure.count, "vanilla")?;
             Some(Worst {

@@ -18,7 +18,7 @@ pub fn run(context: &Context, args: &RunArgs) -> Result<()> {
     } else {
         &[1, 16, 32, 128, 256, 512, 1024, 16384]
     };
-    let plan = Plan::new(&sizes, counts, 1, 7, false);
+    let plan = Plan::new(&sizes, counts, 1, 7);
     let report = bench::measure(context, &plan)?;
     println!("{}", table::render(&report.results, "vanilla"));
     println!("{}", requirements::summary(&report.results));

@@ -93,7 +93,8 @@ fn measure(plan: &Plan, cell: Cell, stage: &Stage, report: &mut Report) -> Resul
     for run in 0..runs {
         stage.take()?;
         if run == 0 {
-            match region::anon(cell.folio, cell.count) {
+            kernel::compact();
+            match region::scattered(cell.folio, cell.count) {
                 Ok(map) => case = Some(Case::new(plan, cell, map)?),
                 Err(e) => report.give_up(cell, &e),
             }
@@ -203,15 +204,23 @@ impl Bench {
         }
     }
 
-    /// Puts whole folios on a node again. Mainline leaves a folio mapped by many entries marked as partly
-    /// mapped when it migrates, and would split it in the next migration: those need fresh memory.
-    fn renew(&mut self, seed: u64) -> Result<()> {
-        if self.cell.folio == FolioSize::Medium && self.node != 0 {
-            // Makes room first: the new memory may be all that the nodes can hold.
-            self.map.advise(0, self.map.len(), libc::MADV_DONTNEED)?;
-            *self = Self::new(self.cell, region::anon(self.cell.folio, self.cell.count)?);
-            pattern::fill(self.map.words(), seed);
+    /// Whether the next call, in a run that has made so many, needs fresh memory: huge pages in each run,
+    /// in other places; and mainline leaves a folio mapped by many entries marked as partly mapped when it
+    /// migrates, and would split it in the next migration.
+    fn is_worn(&self, calls: usize) -> bool {
+        match self.cell.folio {
+            FolioSize::Small => false,
+            FolioSize::Medium => self.node != 0,
+            FolioSize::Huge => calls == 0,
         }
+    }
+
+    fn renew(&mut self, seed: u64) -> Result<()> {
+        // Makes room first: the new memory may be all that the nodes can hold.
+        self.map.truncate(0);
+        let map = region::scattered(self.cell.folio, self.cell.count)?;
+        *self = Self::new(self.cell, map);
+        pattern::fill(self.map.words(), seed);
         Ok(())
     }
 
@@ -223,11 +232,14 @@ impl Bench {
         enough: impl Fn(usize, Duration) -> bool,
     ) -> Result<f64> {
         kernel::set_engine(config.engine)?;
-        pattern::fill(self.map.words(), seed);
         let mut times = Vec::new();
         let start = Instant::now();
         while !enough(times.len(), start.elapsed()) {
-            self.renew(seed)?;
+            if self.is_worn(times.len()) {
+                self.renew(seed)?;
+            } else if times.is_empty() {
+                pattern::fill(self.map.words(), seed);
+            }
             let dest = 1 - self.node;
             self.status.fill(i32::MIN);
             times.push(self.timed_move(config.callers, dest)?);

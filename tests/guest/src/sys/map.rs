@@ -156,6 +156,16 @@ impl Mapping {
         Ok(())
     }
 
+    /// Gives up what lies beyond the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        let addr = self.checked(len, 0);
+        drop(Self {
+            addr,
+            len: self.len - len,
+        });
+        self.len = len;
+    }
+
     /// Moves the mapping's pages to other addresses, as a `mremap(2)` that must move.
     pub fn remap(self) -> Result<Self> {
         let to = Reserved::new(self.len)?;
