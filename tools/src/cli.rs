@@ -97,9 +97,9 @@ pub struct MovePagesArgs {
     #[arg(long)]
     pub instructions: bool,
     /// Times to boot the two kernels
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub boots: u32,
-    /// Timed runs of each case in one boot; cases of 512 MiB and more have at most 3
+    /// Timed runs of each case in one boot; of 4 MiB and less 4 times as many, of 512 MiB and more at most 3
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
     /// Only these folio sizes

@@ -141,14 +141,17 @@ pub struct Turns {
 /// Cells of so many bytes take minutes under emulation, and vary little: few runs are enough.
 const LARGE: usize = 512 << 20;
 const RUNS_OF_LARGE: usize = 3;
+/// Calls for no more than this are short, and hang on how soon the host lets another CPU run.
+const SMALL: usize = 4 << 20;
+const MORE_RUNS_OF_SMALL: usize = 4;
 
 impl Plan {
     /// How often to measure a cell: the same on every kernel, as each run is a turn.
     pub fn runs_of(&self, cell: Cell) -> usize {
-        if cell.bytes() < LARGE {
-            self.runs
-        } else {
-            self.runs.min(RUNS_OF_LARGE)
+        match cell.bytes() {
+            ..=SMALL => self.runs * MORE_RUNS_OF_SMALL,
+            LARGE.. => self.runs.min(RUNS_OF_LARGE),
+            _ => self.runs,
         }
     }
 
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn large_cells_have_few_runs() {
+    fn small_cells_have_many_runs_and_large_ones_few() {
         let runs = |cell: &str, runs: usize| {
             let text = format!(
                 r#"{{"kernel":"vanilla","cells":[{cell}],"configs":["vanilla"],"runs":{runs}}}"#
@@ -258,6 +261,8 @@ mod tests {
             let plan = Plan::parse(&text).unwrap();
             plan.runs_of(plan.cells[0])
         };
+        assert_eq!(runs(r#"{"folio":"4K","count":1024}"#, 7), 28);
+        assert_eq!(runs(r#"{"folio":"4K","count":1025}"#, 7), 7);
         assert_eq!(runs(r#"{"folio":"2M","count":255}"#, 7), 7);
         assert_eq!(runs(r#"{"folio":"2M","count":256}"#, 7), 3);
         assert_eq!(runs(r#"{"folio":"64K","count":16384}"#, 2), 2);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// Short calls are repeated for so long, so that one scheduler tick does not decide.
-const RUN: Duration = Duration::from_millis(150);
+const RUN: Duration = Duration::from_millis(60);
 const MAX_CALLS: usize = 256;
 
 /// Whether a run of `calls` so far, in `elapsed`, is long enough. It has always an even number, at

@@ -15,7 +15,7 @@ use crate::plan::Turns;
 
 /// Each look at the shared folder costs an emulated guest about 5 ms of a CPU, which the measuring one
 /// may want: so the first looks are not too close, and later ones rarer the longer the wait is.
-const FIRST_POLL: Duration = Duration::from_millis(60);
+const FIRST_POLL: Duration = Duration::from_millis(200);
 const LAST_POLL: Duration = Duration::from_secs(1);
 const PART_OF_WAIT: u32 = 8;
 /// Looks at the folder for one look whether the other has ended.
