@@ -75,6 +75,11 @@ unsigned long ferry_folio_nr_pages(const struct folio *folio)
 	return folio_nr_pages(folio);
 }
 
+unsigned long ferry_folio_index(const struct folio *folio)
+{
+	return READ_ONCE(folio->index);
+}
+
 int ferry_folio_nid(const struct folio *folio)
 {
 	return folio_nid(folio);
@@ -196,8 +201,9 @@ void ferry_trace_batch(const struct ferry_batch *batch, int reason,
 static const int ferry_max_threads = FERRY_MAX_THREADS;
 static int mt_page_copy;
 static int limit_mt_num = FERRY_DEFAULT_THREADS;
+static int mt_page_crew = 1;
 
-/* Writers of both knobs: a value and what follows from it change together. */
+/* Writers of all knobs: a value and what follows from it change together. */
 static DEFINE_MUTEX(ferry_sysctl_lock);
 
 static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
@@ -224,6 +230,8 @@ static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 
 	if (knob == &limit_mt_num)
 		ferry_copy_limit(value);
+	else if (knob == &mt_page_crew)
+		ferry_crew_enable(value);
 	else
 		rc = ferry_copy_enable(value);
 	if (!rc)
@@ -249,6 +257,15 @@ static const struct ctl_table ferry_sysctls[] = {
 		.proc_handler	= ferry_sysctl,
 		.extra1		= SYSCTL_ONE,
 		.extra2		= (void *)&ferry_max_threads,
+	},
+	{
+		.procname	= "mt_page_crew",
+		.data		= &mt_page_crew,
+		.maxlen		= sizeof(mt_page_crew),
+		.mode		= 0644,
+		.proc_handler	= ferry_sysctl,
+		.extra1		= SYSCTL_ZERO,
+		.extra2		= SYSCTL_ONE,
 	},
 };
 

@@ -5,6 +5,8 @@
 //! - [`abstractions`]: safe wrappers over what the kernel has in C; the only home of `unsafe`;
 //! - [`logic`]: pure decisions and protocols, tested on the host as well;
 //! - [`copy`]: the engine that copies the folios of a migration batch together;
+//! - [`crew`]: several tasks that migrate one list;
+//! - [`helpers`]: which CPUs help either;
 //! - [`hooks`]: every function that C calls.
 //!
 //! C header: [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
@@ -15,6 +17,8 @@ const __LOG_PREFIX: &[u8] = b"ferry\0";
 
 pub mod abstractions;
 pub mod copy;
+pub mod crew;
+pub mod helpers;
 pub mod hooks;
 pub mod logic;
 

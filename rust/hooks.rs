@@ -12,17 +12,26 @@ use kernel::{
 use crate::{
     abstractions::{
         folio_pair::PairedLists,
-        migrate_batch::MigrateBatch, //
+        migrate_batch::MigrateBatch,
+        migration::{
+            IsolatedList,
+            MigrateCall, //
+        }, //
     },
     copy::{
         self,
         copier::CpuCopier, //
     },
+    crew,
+    helpers,
     logic::{
         item::Outcome,
         policy, //
     }, //
 };
+
+#[cfg(CONFIG_NUMA_MIGRATION)]
+use crate::abstractions::move_pages::MovePages;
 
 type Batch<'a> = MigrateBatch<'a, CpuCopier>;
 
@@ -89,6 +98,62 @@ pub unsafe extern "C" fn ferry_copy_end(batch: *mut bindings::ferry_batch, reaso
     copy::count(unsafe { Batch::from_raw(batch) }.end(reason));
 }
 
+/// A list is to be migrated: called by `ferry_crew()`. May sleep.
+///
+/// Returns whether it was; if not, nothing was changed.
+///
+/// # Safety
+///
+/// All must be as `migrate_pages()` has it before its first batch: lists that are valid and its own,
+/// of isolated folios; counters; and what its caller has given it, valid until this returns.
+#[export]
+pub unsafe extern "C" fn ferry_crew_migrate(
+    call: *const bindings::ferry_call,
+    from: *mut bindings::list_head,
+    ret_folios: *mut bindings::list_head,
+    stats: *mut bindings::migrate_pages_stats,
+    nr_failed: *mut c_int,
+) -> bool {
+    // SAFETY: By the safety requirement.
+    let Some(call) = (unsafe { MigrateCall::new(&*call) }) else {
+        return false;
+    };
+    // SAFETY: By the safety requirement.
+    let mut from = unsafe { IsolatedList::from_raw(from) };
+    // SAFETY: By the safety requirement.
+    let mut ret = unsafe { IsolatedList::from_raw(ret_folios) };
+    let Some(outcome) = crew::migrate(call, &mut from, &mut ret) else {
+        return false;
+    };
+    // SAFETY: By the safety requirement.
+    outcome.tell(unsafe { &mut *stats }, unsafe { &mut *nr_failed });
+    true
+}
+
+/// Pages are to be moved: called by `ferry_move_pages()`. May sleep.
+///
+/// Returns whether they were, and in `err` what `do_pages_move()` returns.
+///
+/// # Safety
+///
+/// `args` must be what `do_pages_move()` was called with, in the task whose user space it names, and
+/// `err` be valid for a write.
+#[cfg(CONFIG_NUMA_MIGRATION)]
+#[export]
+pub unsafe extern "C" fn ferry_crew_move_pages(
+    args: *const bindings::ferry_move_pages,
+    err: *mut c_int,
+) -> bool {
+    // SAFETY: By the safety requirement.
+    let request = unsafe { MovePages::from_raw(args) };
+    let Some(result) = crew::move_pages::move_pages(&request) else {
+        return false;
+    };
+    // SAFETY: By the safety requirement.
+    unsafe { *err = result };
+    true
+}
+
 /// How many could copy a batch now: called by `ferry_batch_threads()`. For any context.
 #[export]
 pub extern "C" fn ferry_copy_threads() -> c_uint {
@@ -113,5 +178,11 @@ pub extern "C" fn ferry_copy_enable(on: bool) -> c_int {
 /// `vm.limit_mt_num` is written. For any context.
 #[export]
 pub extern "C" fn ferry_copy_limit(threads: c_uint) {
-    copy::set_limit(threads);
+    helpers::set_limit(threads);
+}
+
+/// `vm.mt_page_crew` is written. For any context.
+#[export]
+pub extern "C" fn ferry_crew_enable(on: bool) {
+    crew::set_enabled(on);
 }

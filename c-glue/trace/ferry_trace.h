@@ -47,6 +47,42 @@ TRACE_EVENT(ferry_batch,
 		  __entry->unmapped_ns)
 );
 
+/*
+ * One migrate_pages() that a crew worked on: ns from when it was taken to when
+ * its last chunk was done.
+ */
+TRACE_EVENT(ferry_crew,
+
+	TP_PROTO(const struct ferry_crew_report *report),
+
+	TP_ARGS(report),
+
+	TP_STRUCT__entry(
+		__field(int,	reason)
+		__field(u32,	pages)
+		__field(u32,	chunks)
+		__field(u32,	helped_chunks)
+		__field(u32,	helped_pages)
+		__field(u32,	helpers)
+		__field(s64,	ns)
+	),
+
+	TP_fast_assign(
+		__entry->reason		= report->reason;
+		__entry->pages		= report->pages;
+		__entry->chunks		= report->chunks;
+		__entry->helped_chunks	= report->helped;
+		__entry->helped_pages	= report->helped_pages;
+		__entry->helpers	= report->helpers;
+		__entry->ns		= report->ns;
+	),
+
+	TP_printk("reason=%s pages=%u chunks=%u helped_chunks=%u helped_pages=%u helpers=%u ns=%lld",
+		  __print_symbolic(__entry->reason, MIGRATE_REASON),
+		  __entry->pages, __entry->chunks, __entry->helped_chunks,
+		  __entry->helped_pages, __entry->helpers, __entry->ns)
+);
+
 #endif /* _FERRY_TRACE_H */
 
 #undef TRACE_INCLUDE_PATH

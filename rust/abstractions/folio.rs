@@ -47,6 +47,19 @@ impl Folio {
         unsafe { bindings::ferry_folio_nr_pages(self.as_raw()) }
     }
 
+    /// Its place in its mapping, in base pages; of a folio that nobody locked, a hint.
+    pub fn index(&self) -> u64 {
+        // SAFETY: By the type invariant the folio exists.
+        unsafe { bindings::ferry_folio_index(self.as_raw()) as u64 }
+    }
+
+    /// Its link in the list that it is on.
+    pub(super) fn lru(&self) -> *mut bindings::list_head {
+        self.as_raw()
+            .wrapping_byte_add(super::folio_pair::LRU)
+            .cast()
+    }
+
     /// The memory node it is on.
     pub fn nid(&self) -> NodeId {
         // SAFETY: By the type invariant the folio exists.

@@ -10,9 +10,14 @@ pub mod board;
 pub mod clock;
 pub mod folio;
 pub mod folio_pair;
+pub mod lend;
 pub mod migrate_batch;
+pub mod migration;
+#[cfg(CONFIG_NUMA_MIGRATION)]
+pub mod move_pages;
 #[cfg(any(CONFIG_FERRY_KUNIT_TEST, CONFIG_FERRY_COPY_BENCH))]
 pub mod owned_pairs;
 pub mod sched;
+pub mod task_context;
 pub mod vm_event;
 pub mod workqueue;

@@ -11,7 +11,6 @@ use kernel::{
 
 use super::{
     folio::{
-        Folio,
         OwnedFolio, //
     },
     folio_pair::PairedLists, //
@@ -170,13 +169,5 @@ fn fill(bytes: &mut [u8], seed: u64) {
         let page = (nr * 8 / PAGE_SIZE) as u64;
         let value = (seed << 48 | page << 32 | nr as u64) ^ 0x9e37_79b9_7f4a_7c15;
         word.copy_from_slice(&value.to_ne_bytes());
-    }
-}
-
-impl Folio {
-    /// The link by which it is on a list.
-    fn lru(&self) -> *mut bindings::list_head {
-        // SAFETY: The folio exists, and has its link there.
-        unsafe { self.as_raw().byte_add(super::folio_pair::LRU).cast() }
     }
 }

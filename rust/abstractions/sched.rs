@@ -35,6 +35,18 @@ pub fn cond_resched() {
     unsafe { bindings::ferry_cond_resched() };
 }
 
+/// A number that no other task has while the calling one runs. For any context.
+pub fn this_task() -> usize {
+    // SAFETY: No requirements.
+    unsafe { bindings::get_current() as usize }
+}
+
+/// Whether another task should run here. For any context.
+pub fn need_resched() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::ferry_need_resched() }
+}
+
 /// The CPUs that may help now, other than the caller's: online, idle, not isolated.
 ///
 /// First those of `node`, then all others; either round begins after the caller's CPU, so that
@@ -46,7 +58,7 @@ pub fn idle_cpus(node: NodeId) -> impl Iterator<Item = CpuId> {
         (here + 1..nr)
             .chain(0..here)
             .filter_map(CpuId::from_u32)
-            .filter(move |&cpu| may_help(cpu) && (node_of(cpu) == node) == local)
+            .filter(move |&cpu| (node_of(cpu) == node) == local && may_help(cpu))
     })
 }
 

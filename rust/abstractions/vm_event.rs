@@ -34,6 +34,18 @@ pub enum VmEvent {
     RefusedFull = bindings::vm_event_item_FERRY_REFUSED_FULL,
     /// Not copied: the source could not be read.
     CopyFailed = bindings::vm_event_item_FERRY_COPY_FAILED,
+    /// Lists that a crew migrated.
+    Crews = bindings::vm_event_item_FERRY_CREWS,
+    /// Carried by the callers of those.
+    CrewPagesCaller = bindings::vm_event_item_FERRY_CREW_PAGES_CALLER,
+    /// Carried by their helpers.
+    CrewPagesHelper = bindings::vm_event_item_FERRY_CREW_PAGES_HELPER,
+    /// Left to the caller: a list too short.
+    CrewSmall = bindings::vm_event_item_FERRY_CREW_SMALL,
+    /// Left to the caller: no CPU is idle.
+    CrewAlone = bindings::vm_event_item_FERRY_CREW_ALONE,
+    /// Left to the caller: all lanes in use.
+    CrewBusy = bindings::vm_event_item_FERRY_CREW_BUSY,
 }
 
 impl VmEvent {

@@ -12,11 +12,7 @@ use kernel::{
 
 use super::{
     eligible::refusal,
-    lane::{
-        last_helper,
-        Lane,
-        MAX_HELPERS, //
-    }, //
+    lane::Lane, //
 };
 use crate::{
     abstractions::{
@@ -33,6 +29,10 @@ use crate::{
         },
         vm_event::VmEvent,
         workqueue::OwnedQueue, //
+    },
+    helpers::{
+        last_helper,
+        IdleCpus, //
     },
     logic::policy, //
 };
@@ -141,41 +141,5 @@ impl<C: CopySegment> Engine<C> {
         self.lanes
             .iter()
             .find_map(|lane| Some((lane, lane.board().try_own()?)))
-    }
-}
-
-/// CPUs that may help, found at the moment of asking.
-struct IdleCpus {
-    cpus: [CpuId; MAX_HELPERS],
-    len: usize,
-}
-
-impl IdleCpus {
-    /// As many as a batch for `node` may use under `limit`, the nearest first.
-    fn near(node: NodeId, limit: u32) -> Self {
-        let mut found = Self {
-            cpus: [CpuId::current(); MAX_HELPERS],
-            len: 0,
-        };
-        let wanted = (limit as usize).saturating_sub(1);
-        for (slot, cpu) in found.cpus.iter_mut().take(wanted).zip(idle_cpus(node)) {
-            *slot = cpu;
-            found.len += 1;
-        }
-        if found.len == 0 && wanted > 0 {
-            if let (Some(slot), Some(cpu)) = (found.cpus.first_mut(), last_helper()) {
-                *slot = cpu;
-                found.len = 1;
-            }
-        }
-        found
-    }
-
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn first(&self, nr: usize) -> &[CpuId] {
-        self.cpus.get(..nr.min(self.len)).unwrap_or_default()
     }
 }

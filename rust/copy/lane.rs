@@ -8,13 +8,7 @@
 use kernel::{
     cpu::CpuId,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     workqueue::{
         impl_has_work,
         new_work,
@@ -29,16 +23,14 @@ use crate::{
             Board,
             CopySegment, //
         },
-        clock::now_ns,
-        migrate_batch::MAX_THREADS,
         vm_event::VmEvent,
         workqueue::OwnedQueue, //
     },
-    logic::policy, //
+    helpers::{
+        note_help,
+        MAX_HELPERS, //
+    }, //
 };
-
-/// Helpers of a lane: the threads that copy a batch are these and its owner.
-pub const MAX_HELPERS: usize = MAX_THREADS as usize - 1;
 
 /// Folios of a batch: as many base pages as `migrate_pages()` takes at a time.
 pub const MAX_FOLIOS: usize = 512;
@@ -77,35 +69,6 @@ impl<C: CopySegment> Lane<C> {
     }
 }
 
-/// Where and when a helper was done last.
-///
-/// Its CPU takes a while to be idle again: without this, a migration of many batches would find
-/// nobody to help with every second of them.
-struct LastHelp {
-    cpu: Atomic<u32>,
-    ns: Atomic<i64>,
-}
-
-/// A hint: the two words are not read together.
-static LAST_HELP: LastHelp = LastHelp {
-    cpu: Atomic::new(0),
-    ns: Atomic::new(0),
-};
-
-impl LastHelp {
-    fn note(&self) {
-        self.cpu.store(CpuId::current().as_u32(), Relaxed);
-        self.ns.store(now_ns(), Relaxed);
-    }
-}
-
-/// The CPU of the helper that was done last, if that was just now and not here. For any context.
-pub fn last_helper() -> Option<CpuId> {
-    let since = now_ns() - LAST_HELP.ns.load(Relaxed);
-    let cpu = CpuId::from_u32(LAST_HELP.cpu.load(Relaxed))?;
-    (since < policy::JUST_NOW_NS && cpu != CpuId::current()).then_some(cpu)
-}
-
 /// A work item that helps its lane.
 #[pin_data]
 struct Helper<C: CopySegment> {
@@ -137,7 +100,7 @@ impl<C: CopySegment> WorkItem for Helper<C> {
         let pages = this.board.help();
         VmEvent::PagesHelper.count(pages as usize);
         if pages > 0 {
-            LAST_HELP.note();
+            note_help();
         }
     }
 }

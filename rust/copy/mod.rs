@@ -18,24 +18,20 @@ pub mod lane;
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        SetOnce, //
-    }, //
+    sync::SetOnce, //
 };
 
-use crate::abstractions::{
-    board::Copied,
-    folio_pair::PairedLists,
-    migrate_batch::{
-        set_copy_key,
-        MigrateBatch,
-        DEFAULT_THREADS, //
+use crate::{
+    abstractions::{
+        board::Copied,
+        folio_pair::PairedLists,
+        migrate_batch::{
+            set_copy_key,
+            MigrateBatch, //
+        },
+        vm_event::VmEvent, //
     },
-    vm_event::VmEvent, //
+    crew, //
 };
 use copier::CpuCopier;
 use engine::Engine;
@@ -45,9 +41,6 @@ const NR_LANES: usize = 8;
 
 static ENGINE: SetOnce<Engine<CpuCopier>> = SetOnce::new();
 
-/// `vm.limit_mt_num`: threads that copy a batch, the caller among them.
-static LIMIT: Atomic<u32> = Atomic::new(DEFAULT_THREADS);
-
 /// Switches the engine on or off. May sleep; one caller at a time.
 ///
 /// Fails with `ENOMEM`, and stays off, if the lanes cannot be allocated.
@@ -56,19 +49,17 @@ pub fn enable(on: bool) -> Result {
         // Never lost: callers are serialised by the sysctl's lock.
         ENGINE.populate(Engine::new(NR_LANES, || CpuCopier)?);
     }
+    if on {
+        crew::prepare()?;
+    }
     set_copy_key(on);
     Ok(())
-}
-
-/// Sets the number of threads, the caller's included, for batches to come.
-pub fn set_limit(threads: u32) {
-    LIMIT.store(threads, Relaxed);
 }
 
 /// Posts what can be copied of a batch, and calls helpers. May sleep.
 pub fn post<'a>(lists: PairedLists<'a>, into: &mut MigrateBatch<'a, CpuCopier>) {
     if let Some(engine) = ENGINE.as_ref() {
-        engine.post(lists, LIMIT.load(Relaxed), into);
+        engine.post(lists, crew::members::spare_threads(), into);
     }
 }
 
@@ -86,5 +77,5 @@ pub fn count(copied: Copied) {
 pub fn threads() -> u32 {
     ENGINE
         .as_ref()
-        .map_or(1, |engine| engine.threads(LIMIT.load(Relaxed)))
+        .map_or(1, |engine| engine.threads(crew::members::spare_threads()))
 }

@@ -16,8 +16,10 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
+pub mod ascent;
 pub mod batch;
 pub mod claim;
+pub mod crew;
 pub mod item;
 pub mod policy;
 pub mod sync;

@@ -15,7 +15,20 @@ macro_rules! examples {
     };
 }
 
-examples!(board, clock, folio, owned_pairs, sched, vm_event, workqueue);
+examples!(
+    board,
+    clock,
+    folio,
+    lend,
+    owned_pairs,
+    sched,
+    task_context,
+    vm_event,
+    workqueue
+);
+
+#[cfg(CONFIG_NUMA_MIGRATION)]
+examples!(move_pages);
 
 #[kernel::prelude::kunit_tests(ferry_doctests)]
 mod suite {
@@ -37,6 +50,17 @@ mod suite {
     }
 
     #[test]
+    fn lend() -> Result {
+        super::lend::run()
+    }
+
+    #[test]
+    #[cfg(CONFIG_NUMA_MIGRATION)]
+    fn move_pages() -> Result {
+        super::move_pages::run()
+    }
+
+    #[test]
     fn owned_pairs() -> Result {
         super::owned_pairs::run()
     }
@@ -44,6 +68,11 @@ mod suite {
     #[test]
     fn sched() -> Result {
         super::sched::run()
+    }
+
+    #[test]
+    fn task_context() -> Result {
+        super::task_context::run()
     }
 
     #[test]

@@ -44,10 +44,10 @@ use crate::{
         engine::Engine,
         lane::{
             Lane,
-            MAX_FOLIOS,
-            MAX_HELPERS, //
+            MAX_FOLIOS, //
         }, //
     },
+    helpers::MAX_HELPERS,
     logic::item::Outcome, //
 };
 

@@ -3,7 +3,7 @@
 
 use crate::{
     cache::write_atomic,
-    context,
+    context, git,
     overlay::{self, Overlay},
     patches::{self, read_if_there},
     series,
@@ -12,15 +12,16 @@ use crate::{
 };
 use anyhow::{bail, Context as _, Result};
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 pub fn apply(tree: &Path) -> Result<()> {
     let tree = tree
         .canonicalize()
         .with_context(|| format!("cannot find the kernel tree {}", tree.display()))?;
+    no_session(&tree)?;
     let repo = context::repo()?;
     let version = check_tree(&tree)?;
     let series = patches::load(&repo)?;
@@ -47,34 +48,61 @@ fn is_clean_git_tree(tree: &Path) -> Result<bool> {
     if !tree.join(".git").exists() {
         return Ok(false);
     }
-    let status = output(Command::new("git").arg("-C").arg(tree).args([
-        "status",
-        "--porcelain",
-        "--untracked-files=no",
-    ]))?;
+    let status =
+        output(git::command(tree).args(["status", "--porcelain", "--untracked-files=no"]))?;
     Ok(status.trim().is_empty())
 }
 
 fn git_am(repo: &Path, tree: &Path, version: &str) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let files = series::write(repo, tree, version, scratch.path())?;
-    let git = || {
-        let mut git = Command::new("git");
-        git.arg("-C").arg(tree);
-        git
-    };
-    let mut am = git();
+    // The first is the cover letter.
+    am(tree, &files[1..])
+}
+
+/// Whether a `git am` or `git rebase` is under way in the tree.
+fn has_session(tree: &Path) -> Result<bool> {
+    if !tree.join(".git").exists() {
+        return Ok(false);
+    }
+    for name in ["rebase-apply", "rebase-merge"] {
+        let path = output(git::command(tree).args(["rev-parse", "--git-path", name]))?;
+        if tree.join(path.trim_end_matches('\n')).exists() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn no_session(tree: &Path) -> Result<()> {
+    if has_session(tree)? {
+        bail!(
+            "a `git am` or `git rebase` is stopped half way in {}; nothing was changed\n  \
+             what to do: finish or abort it, then call this again",
+            tree.display()
+        );
+    }
+    Ok(())
+}
+
+/// `git am` of all the mails or of none.
+pub fn am(tree: &Path, mails: &[PathBuf]) -> Result<()> {
+    // The user's own must not be there, or the abort below would end it.
+    no_session(tree)?;
+    let mut am = git::command(tree);
     // Who commits, if nobody has told git.
-    if output(git().args(["config", "user.email"])).is_err() {
+    if output(git::command(tree).args(["config", "user.email"])).is_err() {
         am.env("GIT_COMMITTER_NAME", "ferry apply")
             .env("GIT_COMMITTER_EMAIL", "ferry@localhost");
     }
     am.args(["am", "--quiet", "--whitespace=nowarn"]);
-    // The first is the cover letter.
-    am.args(files.iter().skip(1));
+    am.args(mails);
     if let Err(error) = output(&mut am) {
-        if let Err(abort) = output(git().args(["am", "--abort"])) {
-            bail!("{error:#}\n  and `git am --abort` failed: {abort:#}");
+        // It may have failed before it began.
+        if has_session(tree)? {
+            if let Err(abort) = output(git::command(tree).args(["am", "--abort"])) {
+                bail!("{error:#}\n  and `git am --abort` failed: {abort:#}");
+            }
         }
         bail!("{error:#}\n  the tree is as it was");
     }
@@ -87,10 +115,20 @@ fn replace(tree: &Path, overlay: &Overlay) -> Result<()> {
         .keys()
         .map(|path| Ok((tree.join(path), read_if_there(&tree.join(path))?)))
         .collect::<Result<_>>()?;
+    let new_dirs: BTreeSet<PathBuf> = overlay
+        .keys()
+        .flat_map(|path| path.ancestors().skip(1))
+        .map(|dir| tree.join(dir))
+        .filter(|dir| !dir.exists())
+        .collect();
     for (done, ((path, _), content)) in before.iter().zip(overlay.values()).enumerate() {
         if let Err(error) = put(path, content.as_deref()) {
             for (path, old) in before[..done].iter().rev() {
                 put(path, old.as_deref()).context("cannot put back what was there")?;
+            }
+            // The deepest first. One that was not made, or is in use by now, cannot be removed.
+            for dir in new_dirs.iter().rev() {
+                let _ = fs::remove_dir(dir);
             }
             return Err(error.context("the tree is as it was"));
         }
@@ -109,6 +147,90 @@ fn put(path: &Path, content: Option<&[u8]>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::git::tests::{git, mail, repository};
+
+    /// Stops a `git am` of the user's with a clean tree.
+    fn stopped_am(tree: &Path, temp: &Path) -> String {
+        let bad = temp.join("bad.patch");
+        let text = fs::read_to_string(mail(temp)).unwrap();
+        fs::write(&bad, text.replace("-a\n", "-other\n")).unwrap();
+        assert!(output(git::command(tree).arg("am").arg(bad)).is_err());
+        assert!(is_clean_git_tree(tree).unwrap());
+        git(tree, &["log", "--format=%H"])
+    }
+
+    #[test]
+    fn user_s_stopped_am_is_refused_and_kept() {
+        let temp = tempfile::tempdir().unwrap();
+        let tree = temp.path().join("k");
+        repository(&tree);
+        let before = stopped_am(&tree, temp.path());
+        for error in [
+            apply(&tree).unwrap_err(),
+            am(&tree, &[mail(temp.path())]).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("is stopped half way"), "{error}");
+        }
+        assert!(tree.join(".git/rebase-apply/applying").exists());
+        assert_eq!(git(&tree, &["log", "--format=%H"]), before);
+    }
+
+    #[test]
+    fn user_s_stopped_rebase_in_a_second_work_tree_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let (main, tree) = (temp.path().join("main"), temp.path().join("k"));
+        repository(&main);
+        git(&main, &["worktree", "add", "--quiet", "../k"]);
+        git(&tree, &["commit", "--quiet", "--allow-empty", "-m", "two"]);
+        // `break` stops it with nothing in conflict.
+        git(
+            &tree,
+            &[
+                "-c",
+                "sequence.editor=echo break >",
+                "rebase",
+                "--quiet",
+                "-i",
+                "HEAD~",
+            ],
+        );
+        let error = apply(&tree).unwrap_err().to_string();
+        assert!(error.contains("is stopped half way"), "{error}");
+        assert!(!has_session(&main).unwrap());
+    }
+
+    #[test]
+    fn failed_am_leaves_no_session_of_ours() {
+        let temp = tempfile::tempdir().unwrap();
+        let tree = temp.path().join("k");
+        repository(&tree);
+        let before = git(&tree, &["log", "--format=%H"]);
+        let good = mail(temp.path());
+        // The second time it does not apply; the other fails before it begins.
+        for mails in [
+            [good.clone(), good.clone()],
+            [good, temp.path().join("none")],
+        ] {
+            let error = am(&tree, &mails).unwrap_err().to_string();
+            assert!(error.ends_with("the tree is as it was"), "{error}");
+            assert!(!has_session(&tree).unwrap());
+            assert_eq!(git(&tree, &["log", "--format=%H"]), before);
+        }
+    }
+
+    #[test]
+    fn failed_replacement_removes_the_folders_it_made() {
+        let temp = tempfile::tempdir().unwrap();
+        let tree = temp.path();
+        fs::create_dir(tree.join("empty")).unwrap();
+        fs::write(tree.join("z"), "z").unwrap();
+        let overlay: Overlay = ["empty/x", "mm/ferry/rust/x", "z/c"]
+            .map(|path| (PathBuf::from(path), Some(b"new".to_vec())))
+            .into();
+        assert!(replace(tree, &overlay).is_err());
+        assert!(!tree.join("mm").exists());
+        assert!(tree.join("empty").is_dir());
+    }
 
     #[test]
     fn failed_replacement_leaves_the_tree_as_it_was() {

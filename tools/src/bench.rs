@@ -3,7 +3,7 @@
 
 use crate::{
     chart,
-    cli::{Folio, MovePagesArgs, OutputArgs},
+    cli::{CrewArgs, Folio, MovePagesArgs, OutputArgs},
     context::Context,
     guest::{self, Guest, Shape},
     kernel::{self, Built, Variant},
@@ -21,15 +21,20 @@ use std::{
     time::Duration,
 };
 
-/// The two kernels and how each moves pages; the first begins.
-const SIDES: [(&str, Variant, &[&str]); 2] = [
-    ("vanilla", Variant::Vanilla, &["vanilla", "vanilla-user2"]),
-    (
-        "ferry",
-        Variant::Ferry,
-        &["ferry-off", "ferry-1", "ferry-2", "ferry-4", "ferry-32"],
-    ),
+/// The two kernels; the first begins.
+const SIDES: [(&str, Variant); 2] = [("vanilla", Variant::Vanilla), ("ferry", Variant::Ferry)];
+/// How each moves pages.
+const VANILLA: &[&str] = &["vanilla", "vanilla-user2"];
+const FERRY: &[&str] = &["ferry-off", "ferry-1", "ferry-2", "ferry-4", "ferry-32"];
+/// The same with the crew beside the copy engine alone.
+const CREW: &[&str] = &[
+    "ferry-off",
+    "ferry-2-copy",
+    "ferry-2",
+    "ferry-4",
+    "ferry-32",
 ];
+const CREW_COUNTS: [u32; 6] = [1, 16, 32, 128, 1024, 16384];
 const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
 const SIZES: [Folio; 3] = [Folio::K4, Folio::K64, Folio::M2];
 /// QEMU's clock goes on by 1 ns an instruction, and skips what nobody computes in.
@@ -47,6 +52,9 @@ pub struct Plan {
     pub busy: bool,
     /// The guests' clocks count instructions, and there is no second CPU that could be idle.
     pub instructions: bool,
+    /// What is measured with Ferry, and the figures' name.
+    pub ferry: &'static [&'static str],
+    pub name: &'static str,
 }
 
 impl Plan {
@@ -64,23 +72,26 @@ impl Plan {
             runs,
             busy: false,
             instructions: false,
+            ferry: FERRY,
+            name: "move_pages",
         }
     }
 
-    fn bench(&self) -> &'static str {
+    fn bench(&self) -> String {
+        let name = self.name;
         match (self.busy, self.instructions) {
-            (false, false) => "move_pages",
-            (true, false) => "move_pages_busy",
-            (false, true) => "move_pages_instructions",
-            (true, true) => "move_pages_busy_instructions",
+            (true, _) => format!("{name}_busy"),
+            (_, true) => format!("{name}_instructions"),
+            _ => name.to_owned(),
         }
     }
 
     /// A single CPU where instructions count: an idle second one would be charged to the first.
     fn cpus(&self) -> u32 {
-        match (self.busy, self.instructions) {
-            (false, true) => 1,
-            _ => 2,
+        if self.instructions {
+            1
+        } else {
+            2
         }
     }
 
@@ -91,7 +102,8 @@ impl Plan {
     }
 
     fn for_guest(&self, turns: &Path, side: usize) -> Value {
-        let (kernel, _, configs) = SIDES[side];
+        let kernel = SIDES[side].0;
+        let configs = [VANILLA, self.ferry][side];
         let cells: Vec<Value> = self
             .cells
             .iter()
@@ -124,14 +136,30 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
         instructions: args.instructions,
         ..Plan::new(sizes, counts, args.boots, args.runs)
     };
-    let report = measure(context, &plan)?;
+    measure_and_tell(context, &plan, &args.output)
+}
+
+/// As `move_pages`, with and without crews.
+pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
+    let sizes = [Folio::K4, Folio::M2];
+    let plan = Plan {
+        busy: args.busy,
+        ferry: CREW,
+        name: "crew",
+        ..Plan::new(&sizes, &CREW_COUNTS, args.boots, args.runs)
+    };
+    measure_and_tell(context, &plan, &args.output)
+}
+
+fn measure_and_tell(context: &Context, plan: &Plan, output: &OutputArgs) -> Result<()> {
+    let report = measure(context, plan)?;
     println!("{}", table::render(&report.results, "vanilla"));
     println!("{}", requirements::summary(&report.results));
     save(
         &report,
         "move_pages()",
-        args.output.json.as_deref(),
-        args.output.svg.as_deref(),
+        output.json.as_deref(),
+        output.svg.as_deref(),
     )
 }
 
@@ -173,7 +201,7 @@ pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
     context.source()?;
     let program = guest::program(context)?;
     let mut kernels = Vec::new();
-    for (_, variant, _) in SIDES {
+    for (_, variant) in SIDES {
         kernels.push(kernel::build(context, variant)?);
     }
     let mut pool = Pool::default();
@@ -199,7 +227,7 @@ pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
             cell.count, cell.folio, cell.why
         );
     }
-    let results = pool.figures(plan.bench(), plan.busy);
+    let results = pool.figures(&plan.bench(), plan.busy);
     if results.is_empty() {
         bail!("nothing could be measured");
     }

@@ -72,6 +72,8 @@ enum Bench {
     /// move_pages() on the vanilla and the Ferry kernel, booted side by side and measuring in turns
     #[command(name = "move_pages")]
     MovePages(MovePagesArgs),
+    /// move_pages() again, by crews and by the copy engine alone
+    Crew(CrewArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
     Copy(OutputArgs),
 }
@@ -87,6 +89,21 @@ pub struct OutputArgs {
 }
 
 #[derive(Args)]
+pub struct CrewArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Keep every CPU of the guest busy with other work meanwhile
+    #[arg(long)]
+    pub busy: bool,
+    /// Times to boot the two kernels
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub boots: u32,
+    /// Timed runs of each case in one boot; of 4 MiB and less 4 times as many, of 512 MiB and more at most 3
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+}
+
+#[derive(Args)]
 pub struct MovePagesArgs {
     #[command(flatten)]
     pub output: OutputArgs,
@@ -94,7 +111,7 @@ pub struct MovePagesArgs {
     #[arg(long)]
     pub busy: bool,
     /// Let the guests' clocks count instructions: exact, but all CPUs run as one, so nothing is parallel
-    #[arg(long)]
+    #[arg(long, conflicts_with = "busy")]
     pub instructions: bool,
     /// Times to boot the two kernels
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
@@ -146,6 +163,7 @@ impl Cli {
                 let context = context()?;
                 match what {
                     Bench::MovePages(args) => bench::move_pages(&context, &args),
+                    Bench::Crew(args) => bench::crew(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),
                 }
                 .map(|()| true)

@@ -8,6 +8,7 @@ mod chart;
 mod cli;
 mod context;
 mod elf;
+mod git;
 mod guest;
 mod kernel;
 mod ktap;

@@ -2,6 +2,7 @@
 //! The series of changes to mainline files, and what the touched files are after it.
 
 use crate::{
+    git,
     overlay::Overlay,
     source::SERIES,
     step::{tail, Step},
@@ -72,10 +73,8 @@ fn touched(patch: &str) -> BTreeSet<PathBuf> {
 
 /// `git apply` that takes `dir` for a plain folder even inside somebody's repository.
 pub fn git_apply(dir: &Path) -> Command {
-    let mut git = Command::new("git");
-    git.arg("-C")
-        .arg(dir)
-        .args(["apply", "--whitespace=nowarn"]);
+    let mut git = git::command(dir);
+    git.args(["apply", "--whitespace=nowarn"]);
     if let Some(parent) = dir.parent() {
         git.env("GIT_CEILING_DIRECTORIES", parent);
     }

@@ -11,50 +11,94 @@ struct Requirement {
     at_least: f64,
     /// The benchmarks that can answer.
     benches: &'static [&'static str],
+    /// What to compare with.
+    base: &'static str,
     applies: fn(&Figure) -> bool,
 }
 
 const IDLE: &str = "move_pages";
 const ONE_CPU: &str = "move_pages_instructions";
 const BUSY: &str = "move_pages_busy";
-const BUSY_EXACT: &str = "move_pages_busy_instructions";
+const CREW: &str = "crew";
+const CREW_BUSY: &str = "crew_busy";
 
-const REQUIREMENTS: [Requirement; 6] = [
+const REQUIREMENTS: [Requirement; 11] = [
     Requirement {
         measure: "2M, 16 or more folios, 2 threads",
         at_least: 1.7,
         benches: &[IDLE],
+        base: "vanilla",
         applies: |f| f.folio == "2M" && f.count >= 16 && f.config == "ferry-2",
     },
     Requirement {
         measure: "2M, one folio, 2 threads",
         at_least: 1.0,
         benches: &[IDLE],
+        base: "vanilla",
         applies: |f| f.folio == "2M" && f.count == 1 && f.config == "ferry-2",
     },
     Requirement {
         measure: "4K, 16384 folios, 2 threads",
         at_least: 1.15,
         benches: &[IDLE],
+        base: "vanilla",
         applies: |f| f.folio == "4K" && f.count == 16384 && f.config == "ferry-2",
     },
     Requirement {
         measure: "any size, count and thread setting",
         at_least: 0.95,
         benches: &[IDLE, ONE_CPU],
+        base: "vanilla",
         applies: engine_on,
     },
     Requirement {
         measure: "switched off",
         at_least: 0.98,
         benches: &[IDLE, ONE_CPU],
+        base: "vanilla",
         applies: |f| f.config == "ferry-off",
     },
     Requirement {
         measure: "all CPUs busy, any thread setting",
         at_least: 0.90,
-        benches: &[BUSY, BUSY_EXACT],
+        benches: &[BUSY, CREW_BUSY],
+        base: "vanilla",
         applies: engine_on,
+    },
+    Requirement {
+        measure: "crew: 4K, 16384 folios, 2 threads",
+        at_least: 1.6,
+        benches: &[CREW],
+        base: "vanilla",
+        applies: |f| f.folio == "4K" && f.count == 16384 && f.config == "ferry-2",
+    },
+    Requirement {
+        measure: "crew: the same against two user threads",
+        at_least: 1.0,
+        benches: &[CREW],
+        base: "vanilla-user2",
+        applies: |f| f.folio == "4K" && f.count == 16384 && f.config == "ferry-2",
+    },
+    Requirement {
+        measure: "crew: 4K, 1024 folios, 2 threads",
+        at_least: 1.4,
+        benches: &[CREW],
+        base: "vanilla",
+        applies: |f| f.folio == "4K" && f.count == 1024 && f.config == "ferry-2",
+    },
+    Requirement {
+        measure: "crew: 2M, 16 or 128 folios, 2 threads",
+        at_least: 1.8,
+        benches: &[CREW],
+        base: "vanilla",
+        applies: |f| f.folio == "2M" && [16, 128].contains(&f.count) && f.config == "ferry-2",
+    },
+    Requirement {
+        measure: "crew: 1 to 32 folios, any thread setting",
+        at_least: 0.95,
+        benches: &[CREW],
+        base: "vanilla",
+        applies: |f| f.count <= 32 && engine_on(f),
     },
 ];
 
@@ -70,7 +114,7 @@ fn worst<'a>(requirement: &'a Requirement, figures: &'a [Figure]) -> Option<Wors
         .iter()
         .filter(|f| requirement.benches.contains(&f.bench.as_str()) && (requirement.applies)(f))
         .filter_map(|figure| {
-            let base = find(figures, &figure.folio, figure.count, "vanilla")?;
+            let base = find(figures, &figure.folio, figure.count, requirement.base)?;
             Some(Worst {
                 requirement,
                 ratio: figure.gbps / base.gbps,

@@ -2,7 +2,7 @@
 //! `ferry series`: Ferry as mails. mm/ferry comes first, since the patches include its headers;
 //! nothing builds it until the last patch, so each step builds.
 
-use crate::{context::Context, overlay, patches, step::output};
+use crate::{context::Context, git, overlay, patches, step::output};
 use anyhow::{bail, Context as _, Result};
 use std::{
     fs,
@@ -63,8 +63,7 @@ pub fn write(repo: &Path, vanilla: &Path, version: &str, out: &Path) -> Result<V
     let scratch = tempfile::tempdir()?;
     let author = author(&series[0].path)?;
     let git = |args: &[&str]| {
-        let mut git = Command::new("git");
-        git.arg("-C").arg(scratch.path());
+        let mut git = git::command(scratch.path());
         for setting in [
             "commit.gpgsign=false",
             "core.hooksPath=/dev/null",

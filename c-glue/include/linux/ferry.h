@@ -7,6 +7,9 @@
  * the context of the migrating task: it may sleep, holds the folio locks of
  * every pair on the two lists, and nothing else of mm.
  *
+ * A crew is the tasks that migrate the list of one migrate_pages() in chunks;
+ * ferry_crew() runs in the context of its caller.
+ *
  * ferry_copy_key is on while vm.mt_page_copy is 1. It may change between any
  * two hooks of a batch.
  */
@@ -14,6 +17,7 @@
 #define _LINUX_FERRY_H
 
 #include <linux/buffer_head.h>
+#include <linux/compat.h>
 #include <linux/jump_label.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
@@ -44,6 +48,74 @@ struct ferry_batch {
 	u32 helped;
 };
 
+/**
+ * struct ferry_call - what a migrate_pages() was asked to do
+ * @get_new_folio:	allocates destinations
+ * @put_new_folio:	frees them, if not NULL
+ * @private:		for both
+ * @mode:		of the migration
+ * @reason:		for it
+ */
+struct ferry_call {
+	new_folio_t *get_new_folio;
+	free_folio_t *put_new_folio;
+	unsigned long private;
+	enum migrate_mode mode;
+	enum migrate_reason reason;
+};
+
+/**
+ * struct ferry_context - what migration looks at of the task that it runs in
+ * @memcg:		charged for what is allocated on the way
+ * @mems_allowed:	of its cpuset
+ * @flags:		its allocation scopes, PF_MEMALLOC*
+ */
+struct ferry_context {
+	struct mem_cgroup *memcg;
+	nodemask_t mems_allowed;
+	unsigned int flags;
+};
+
+/**
+ * struct ferry_move_pages - what do_pages_move() was asked to do
+ * @mm:		whose pages
+ * @task_nodes:	where they may go
+ * @nr_pages:	how many
+ * @pages:	their addresses, in user space
+ * @nodes:	where each is to go, in user space
+ * @status:	what became of each, in user space
+ * @all:	MPOL_MF_MOVE_ALL
+ */
+struct ferry_move_pages {
+	struct mm_struct *mm;
+	const nodemask_t *task_nodes;
+	unsigned long nr_pages;
+	unsigned long pages;
+	unsigned long nodes;
+	unsigned long status;
+	bool all;
+};
+
+/**
+ * struct ferry_crew_report - what a crew did, for its tracepoint
+ * @ns:		from when the list was taken to when its last chunk was done
+ * @reason:	why the list was migrated
+ * @helpers:	helpers called
+ * @chunks:	chunks that the list was cut into
+ * @helped:	chunks that helpers took
+ * @pages:	base pages of all
+ * @helped_pages: base pages of those that helpers took
+ */
+struct ferry_crew_report {
+	s64 ns;
+	s32 reason;
+	u32 helpers;
+	u32 chunks;
+	u32 helped;
+	u32 pages;
+	u32 helped_pages;
+};
+
 /*
  * Set in the low bits of dst->migrate_info, beside FOLIO_WAS_MAPPED and
  * FOLIO_WAS_MLOCKED (struct anon_vma is aligned to 8 bytes on 64-bit): the
@@ -54,7 +126,7 @@ struct ferry_batch {
  */
 #define FERRY_FOLIO_POSTED	BIT(2)
 
-/* vm.limit_mt_num: threads that copy a batch, the caller among them */
+/* vm.limit_mt_num: threads that work on a call, the caller among them */
 #define FERRY_MAX_THREADS	32
 #define FERRY_DEFAULT_THREADS	4
 
@@ -70,6 +142,45 @@ unsigned int ferry_copy_threads(void);
 unsigned int ferry_copy_cost(unsigned int nr_pages, unsigned int threads);
 int ferry_copy_enable(bool on);
 void ferry_copy_limit(unsigned int threads);
+void ferry_crew_enable(bool on);
+
+bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,
+			struct list_head *ret_folios,
+			struct migrate_pages_stats *stats, int *nr_failed);
+
+bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
+
+/* mm/migrate.c */
+int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
+			struct migrate_pages_stats *stats);
+int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
+		       struct migrate_pages_stats *stats);
+void ferry_migrate_start(const struct ferry_call *call);
+void ferry_migrate_account(const struct ferry_call *call,
+			   const struct migrate_pages_stats *stats);
+int ferry_isolate_run(struct mm_struct *mm, const unsigned long *pages, int nr,
+		      int node, struct list_head *pagelist, bool migrate_all,
+		      bool *alone, int *err);
+void *ferry_move_target(int node);
+int ferry_move_to_node(struct list_head *pagelist, int node);
+
+/* c-glue/crew.c: for Rust to call */
+void ferry_context_get(struct ferry_context *context);
+void ferry_context_put(struct ferry_context *context);
+void ferry_context_enter(const struct ferry_context *context,
+			 struct ferry_context *saved);
+void ferry_context_leave(const struct ferry_context *saved);
+void ferry_move_call(struct ferry_call *call, void *target);
+unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
+bool ferry_may_crew(void);
+bool ferry_need_resched(void);
+int ferry_check_node(int node, const nodemask_t *allowed);
+void ferry_list_splice_tail_init(struct list_head *list,
+				 struct list_head *head);
+void ferry_list_cut_position(struct list_head *list, struct list_head *head,
+			     struct list_head *entry);
+void ferry_list_del_init(struct list_head *entry);
+void ferry_trace_crew(const struct ferry_crew_report *report);
 
 /* c-glue/glue.c: inline functions and macros, for Rust to call */
 void ferry_copy_key_set(bool on);
@@ -82,6 +193,7 @@ int ferry_folio_ref_count(const struct folio *folio);
 int ferry_folio_expected_ref_count(const struct folio *folio);
 unsigned long ferry_folio_nr_pages(const struct folio *folio);
 int ferry_folio_nid(const struct folio *folio);
+unsigned long ferry_folio_index(const struct folio *folio);
 void ferry_folio_mark_posted(struct folio *dst);
 bool ferry_folio_take_posted(struct folio *dst);
 int ferry_folio_copy_pages(struct folio *dst, struct folio *src,
@@ -170,6 +282,81 @@ static inline bool ferry_more_splits(struct list_head *splits,
 	return !list_empty(splits);
 }
 
+/**
+ * ferry_crew() - migrate a list together with other tasks
+ * @from:		the list
+ * @get_new_folio:	as of migrate_pages(), like the next four
+ * @put_new_folio:	"
+ * @private:		"
+ * @mode:		"
+ * @reason:		"
+ * @ret_folios:		gets what could not be migrated, in its order, and what
+ *			was not tried
+ * @stats:		added to
+ * @nr_failed:		added to, or an error code
+ *
+ * Return: whether it was done; if not, nothing was changed.
+ */
+static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
+			      free_folio_t put_new_folio, unsigned long private,
+			      enum migrate_mode mode, enum migrate_reason reason,
+			      struct list_head *ret_folios,
+			      struct migrate_pages_stats *stats, int *nr_failed)
+{
+	if (static_branch_unlikely(&ferry_copy_key) &&
+	    !list_empty(from) && !list_is_singular(from)) {
+		const struct ferry_call call = {
+			.get_new_folio	= get_new_folio,
+			.put_new_folio	= put_new_folio,
+			.private	= private,
+			.mode		= mode,
+			.reason		= reason,
+		};
+
+		return ferry_crew_migrate(&call, from, ret_folios, stats,
+					  nr_failed);
+	}
+	return false;
+}
+
+/**
+ * ferry_move_pages() - the work of do_pages_move()
+ * @mm:		as of do_pages_move(), like the next six
+ * @task_nodes:	"
+ * @nr_pages:	"
+ * @pages:	"
+ * @nodes:	"
+ * @status:	"
+ * @flags:	"
+ * @err:	what do_pages_move() is to return
+ *
+ * To be called with the LRU caches disabled.
+ *
+ * Return: whether it was done; if not, nothing was changed.
+ */
+static inline bool ferry_move_pages(struct mm_struct *mm,
+				    const nodemask_t *task_nodes,
+				    unsigned long nr_pages,
+				    const void __user * __user *pages,
+				    const int __user *nodes,
+				    int __user *status, int flags, int *err)
+{
+	if (static_branch_unlikely(&ferry_copy_key) && !in_compat_syscall()) {
+		const struct ferry_move_pages args = {
+			.mm		= mm,
+			.task_nodes	= task_nodes,
+			.nr_pages	= nr_pages,
+			.pages		= (unsigned long)pages,
+			.nodes		= (unsigned long)nodes,
+			.status		= (unsigned long)status,
+			.all		= flags & MPOL_MF_MOVE_ALL,
+		};
+
+		return ferry_crew_move_pages(&args, err);
+	}
+	return false;
+}
+
 /* Before the first folio of a batch is unmapped. */
 static inline void ferry_batch_begin(struct ferry_batch *batch)
 {
@@ -245,6 +432,25 @@ static inline void ferry_cut_splits(struct list_head *splits,
 
 static inline bool ferry_more_splits(struct list_head *splits,
 				     struct ferry_splits *more)
+{
+	return false;
+}
+
+static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
+			      free_folio_t put_new_folio, unsigned long private,
+			      enum migrate_mode mode, enum migrate_reason reason,
+			      struct list_head *ret_folios,
+			      struct migrate_pages_stats *stats, int *nr_failed)
+{
+	return false;
+}
+
+static inline bool ferry_move_pages(struct mm_struct *mm,
+				    const nodemask_t *task_nodes,
+				    unsigned long nr_pages,
+				    const void __user * __user *pages,
+				    const int __user *nodes,
+				    int __user *status, int flags, int *err)
 {
 	return false;
 }

@@ -33,7 +33,7 @@ pub struct Entry {
 #[derive(Default)]
 pub struct Log {
     /// The engine's settings as they were before anybody touched them.
-    pub found: Option<(String, String)>,
+    pub found: Option<[String; 3]>,
     entries: Vec<Entry>,
 }
 
@@ -179,11 +179,11 @@ fn one_line(text: &str) -> String {
 }
 
 /// Runs one test by calling this program again: it starts with one thread, and its death harms nobody.
-fn run_child(case: &Case, found: Option<&[Setting; 2]>) -> Result<Verdict> {
+fn run_child(case: &Case, found: Option<&[Setting; 3]>) -> Result<Verdict> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["one", &case.name]).process_group(0);
-    if let Some([switch, threads]) = found {
-        command.args(["--found", switch.old(), threads.old()]);
+    for setting in found.into_iter().flatten() {
+        command.args(["--found", setting.old()]);
     }
     let mut child = command
         .stdin(Stdio::null())
@@ -214,10 +214,10 @@ pub fn one(name: &str, found: &[String]) -> Result<()> {
         .find(|case| case.name == name)
         .with_context(|| format!("no test '{name}'"))?;
     nix::unistd::alarm::set(case.limit);
-    let mut log = Log::default();
-    if let [switch, threads] = found {
-        log.found = Some((switch.clone(), threads.clone()));
-    }
+    let mut log = Log {
+        found: found.to_vec().try_into().ok(),
+        ..Log::default()
+    };
     let verdict = match (case.run)(&mut log) {
         Ok(()) => Verdict::Passed(log.entries),
         Err(e) => match e.downcast_ref::<Skip>() {

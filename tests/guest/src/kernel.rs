@@ -13,6 +13,7 @@ use crate::sys::{Mapping, PAGE};
 
 pub const SWITCH: &str = "/proc/sys/vm/mt_page_copy";
 pub const THREADS: &str = "/proc/sys/vm/limit_mt_num";
+pub const CREW: &str = "/proc/sys/vm/mt_page_crew";
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
 pub fn read(path: impl AsRef<Path>) -> Result<String> {
@@ -40,8 +41,10 @@ pub fn set_engine(engine: Engine) -> Result<()> {
             bail!("this kernel has no vm.mt_page_copy: not built with CONFIG_FERRY?")
         }
         Engine::Off => write(SWITCH, "0"),
-        Engine::On(threads) => {
+        Engine::On(threads) | Engine::CopyOnly(threads) => {
             write(THREADS, &threads.to_string())?;
+            let crew = matches!(engine, Engine::On(_));
+            write(CREW, if crew { "1" } else { "0" })?;
             write(SWITCH, "1")
         }
     }
@@ -228,11 +231,12 @@ impl Drop for Setting {
 }
 
 /// Has the engine's two settings, switch and threads, return in the end; `None` without an engine.
-pub fn keep_engine() -> Result<Option<[Setting; 2]>> {
+pub fn keep_engine() -> Result<Option<[Setting; 3]>> {
     if !has_engine() {
         return Ok(None);
     }
-    Ok(Some([Setting::keep(SWITCH)?, Setting::keep(THREADS)?]))
+    let keep = Setting::keep;
+    Ok(Some([keep(SWITCH)?, keep(THREADS)?, keep(CREW)?]))
 }
 
 /// The value of a settings file: the word in brackets if there are any.
@@ -256,6 +260,16 @@ pub fn allow_64k() -> Result<Setting> {
 pub fn compact() {
     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
     let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+}
+
+/// Whether the engine is there and on.
+pub fn engine_is_on() -> Result<bool> {
+    Ok(has_engine() && read(SWITCH)?.trim() == "1")
+}
+
+/// Whether this is a kernel that checks much, and is many times slower for it.
+pub fn is_slow() -> bool {
+    Path::new("/proc/lockdep").exists()
 }
 
 #[cfg(test)]

@@ -54,8 +54,8 @@ enum Command {
     #[command(hide = true)]
     One {
         name: String,
-        /// The engine's settings before the tests began.
-        #[arg(long, num_args = 2)]
+        /// The engine's settings before the tests began, one by one.
+        #[arg(long)]
         found: Vec<String>,
     },
     /// Keep one CPU busy.

@@ -46,9 +46,12 @@ pub enum Engine {
     Off,
     /// On, with at most this many threads.
     On(u32),
+    /// As `On`, but no call has a crew.
+    CopyOnly(u32),
 }
 
-/// A named way to move the same pages: `vanilla`, `ferry-off`, `ferry-N`, each also with `-userN`.
+/// A named way to move the same pages: `vanilla`, `ferry-off`, `ferry-N`, `ferry-N-copy` (without
+/// crews), each also with `-userN`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Config {
@@ -73,7 +76,13 @@ impl FromStr for Config {
             None if base == "vanilla" => Engine::Absent,
             None => bail!("configuration {name}: neither vanilla nor ferry-..."),
             Some("off") => Engine::Off,
-            Some(n) => Engine::On(n.parse().with_context(|| format!("configuration {name}"))?),
+            Some(n) => {
+                let threads = |n: &str| n.parse().with_context(|| format!("configuration {name}"));
+                match n.strip_suffix("-copy") {
+                    Some(n) => Engine::CopyOnly(threads(n)?),
+                    None => Engine::On(threads(n)?),
+                }
+            }
         };
         ensure!(
             (1..=64).contains(&callers),
@@ -292,8 +301,11 @@ mod tests {
     fn names() {
         let config: Config = "vanilla-user2".parse().unwrap();
         assert_eq!((config.engine, config.callers), (Engine::Absent, 2));
+        let config: Config = "ferry-4-copy".parse().unwrap();
+        assert_eq!((config.engine, config.callers), (Engine::CopyOnly(4), 1));
         for bad in [
             "",
+            "ferry-copy",
             "vanila",
             "ferry-",
             "ferry-x",

@@ -147,8 +147,7 @@ fn apply_plain(context: &Context) -> Result<()> {
 }
 
 fn git(tree: &Path, args: &[&str]) -> Result<String> {
-    let mut git = Command::new("git");
-    git.arg("-C").arg(tree);
+    let mut git = crate::git::command(tree);
     for setting in [
         "user.name=Test",
         "user.email=test@localhost",

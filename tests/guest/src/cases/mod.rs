@@ -4,6 +4,7 @@
 mod counters;
 mod disk;
 mod errors;
+mod generated;
 mod kinds;
 mod matrix;
 mod pinned;
@@ -21,6 +22,7 @@ pub fn all() -> Vec<Case> {
     all.extend(races::cases());
     all.extend(pinned::cases());
     all.extend(errors::cases());
+    all.extend(generated::cases());
     all.extend(policy::cases());
     all.extend(system::cases());
     if kernel::has_engine() {

@@ -15,16 +15,19 @@ use crate::{pattern, region};
 const HUGE: usize = 2 << 20;
 const ROUNDS: i32 = 60;
 
+/// Seconds for tests of many threads, on a kernel that checks much, with more CPUs than the host.
+const SLOW: u32 = 240;
+
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("races/written-4k", |_| written(FolioSize::Small, 1024)),
         Case::new("races/written-2m", |_| written(FolioSize::Huge, 8)),
-        Case::new("races/forked-4k", |_| forked(FolioSize::Small, 512)),
+        Case::new("races/forked-4k", |_| forked(FolioSize::Small, 512)).limit(SLOW),
         Case::new("races/forked-2m", |_| forked(FolioSize::Huge, 4)),
-        Case::new("races/unmapped", |_| unmapped()),
-        Case::new("races/thrown-away", |_| thrown_away()),
+        Case::new("races/unmapped", |_| unmapped()).limit(SLOW),
+        Case::new("races/thrown-away", |_| thrown_away()).limit(SLOW),
         Case::new("races/split", |_| split()),
-        Case::new("races/many-threads", |_| many_threads()),
+        Case::new("races/many-threads", |_| many_threads()).limit(SLOW),
         Case::new("races/many-processes", |_| many_processes()),
     ]
 }

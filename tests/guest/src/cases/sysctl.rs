@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use nix::unistd::{Uid, setuid};
 
 use crate::harness::{Case, Log};
-use crate::kernel::{self, SWITCH, THREADS};
+use crate::kernel::{self, CREW, SWITCH, THREADS};
 use crate::plan::FolioSize;
 use crate::sys::{MF_MOVE, PAGE};
 use crate::{pattern, region};
@@ -29,17 +29,23 @@ fn value(path: &str) -> Result<String> {
 
 /// Holds on the first run after boot; nothing else in the guest sets these.
 fn defaults(log: &mut Log) -> Result<()> {
-    let (switch, threads) = log
+    let [switch, threads, crew] = log
         .found
         .as_ref()
         .context("the engine's settings were not read")?;
     ensure!(switch == "0", "mt_page_copy was {switch}, not 0");
     ensure!(threads == "4", "limit_mt_num was {threads}, not 4");
+    ensure!(crew == "1", "mt_page_crew was {crew}, not 1");
     Ok(())
 }
 
 fn accepted() -> Result<()> {
-    for (path, values) in [(SWITCH, ["1", "0", "1"]), (THREADS, ["1", "32", "4"])] {
+    let knobs = [
+        (SWITCH, ["1", "0", "1"]),
+        (THREADS, ["1", "32", "4"]),
+        (CREW, ["1", "0", "1"]),
+    ];
+    for (path, values) in knobs {
         for wanted in values {
             kernel::write(path, wanted)?;
             let got = value(path)?;
@@ -60,6 +66,7 @@ fn refused() -> Result<()> {
     let cases = [
         (SWITCH, "1", ["-1", "2", "33", "1000"]),
         (THREADS, "7", ["-1", "0", "33", "-4"]),
+        (CREW, "1", ["-1", "2", "33", "1000"]),
     ];
     for (path, kept, numbers) in cases {
         kernel::write(path, kept)?;
@@ -84,7 +91,7 @@ fn refused() -> Result<()> {
 fn unprivileged() -> Result<()> {
     let before = (value(SWITCH)?, value(THREADS)?);
     setuid(Uid::from_raw(65534)).context("setuid")?;
-    for path in [SWITCH, THREADS] {
+    for path in [SWITCH, THREADS, CREW] {
         ensure!(
             fs::write(path, "1").is_err(),
             "{path} can be written by anybody"

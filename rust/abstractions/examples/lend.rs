@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0-only
+use crate::abstractions::{lend::Lending, workqueue::OwnedQueue};
+use kernel::cpu::CpuId;
+use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::Arc;
+use kernel::types::CovariantForLt;
+use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
+
+#[pin_data]
+struct Borrower {
+    from: Arc<Lending<CovariantForLt!(Atomic<u32>)>>,
+    #[pin]
+    work: Work<Borrower>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Borrower { self.work }
+}
+
+impl WorkItem for Borrower {
+    type Pointer = Arc<Borrower>;
+
+    fn run(this: Arc<Borrower>) {
+        if let Some(sum) = this.from.borrow() {
+            sum.get().add(1, Relaxed);
+        }
+    }
+}
+
+fn example() -> Result {
+    let lending = Arc::pin_init(Lending::new(), GFP_KERNEL)?;
+    let from = lending.clone();
+    let borrower = Arc::pin_init(
+        pin_init!(Borrower { from, work <- new_work!("Borrower::work") }),
+        GFP_KERNEL,
+    )?;
+    let queue = OwnedQueue::new_cpu_intensive(c"ferry_example")?;
+    let sum = Atomic::new(0);
+    let lent = lending.lend(&sum, || {
+        assert!(lending.lend(&Atomic::new(0), || ()).is_none());
+        assert!(queue.enqueue_on(CpuId::current(), borrower.clone()).is_ok());
+        queue.flush();
+        Ok(())
+    });
+    lent.ok_or(EBUSY)??;
+    // Nobody borrows what is lent no longer.
+    assert!(lending.borrow().is_none());
+    assert_eq!(sum.load(Relaxed), 1);
+    Ok(())
+}

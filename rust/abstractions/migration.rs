@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! One call of `migrate_pages()`, on whose list several tasks work.
+//!
+//! Locks: a mutex of each [`Migration`], held while a chunk is cut off (its folios are walked) or given
+//! back, not while it is migrated. Outside of all locks of mm, when nobody else can take it any more: in
+//! [`Migration::finish`] and when it is dropped.
+//!
+//! C file: [`mm/migrate.c`](srctree/mm/migrate.c), `ferry_migrate_chunk()`
+
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings,
+    interop::list::{
+        CList,
+        CListHead, //
+    },
+    prelude::*,
+    sync::{
+        new_condvar,
+        new_mutex,
+        CondVar,
+        Mutex, //
+    }, //
+};
+use pin_init::stack_pin_init;
+
+#[cfg(CONFIG_NUMA_MIGRATION)]
+use super::move_pages::Destination;
+#[cfg(CONFIG_NUMA_MIGRATION)]
+use kernel::types::Opaque;
+
+use super::{
+    clock::now_ns,
+    folio::Folio,
+    folio_pair::LRU,
+    task_context::TaskContext, //
+};
+
+/// What a `migrate_pages()` was asked to do, if others may do it.
+///
+/// # Invariants
+///
+/// For `'a` its functions may be called, with its private data, by any task, by several at a time.
+pub struct MigrateCall<'a> {
+    raw: bindings::ferry_call,
+    reason: SharedReason,
+    /// Private data that is the call's own.
+    _target: Option<Target>,
+    _private: PhantomData<&'a ()>,
+}
+
+/// Private data of `alloc_migration_target()`; freed when dropped.
+///
+/// # Invariants
+///
+/// `0` is what `ferry_move_target()` has allocated, for us.
+struct Target(NonNull<c_void>);
+
+// SAFETY: It is memory, which nobody writes.
+unsafe impl Send for Target {}
+// SAFETY: As above.
+unsafe impl Sync for Target {}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::kfree(self.0.as_ptr()) };
+    }
+}
+
+/// Why folios are migrated, of the reasons for which any task may do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedReason {
+    /// `move_pages(2)`, `migrate_pages(2)`, and cpusets.
+    Syscall,
+    /// `mbind(2)`: a local policy means the node of the CPU that allocates.
+    Mbind,
+    /// A DAMON scheme.
+    Damon,
+    /// Memory that goes offline.
+    MemoryHotplug,
+}
+
+impl SharedReason {
+    /// Those whose callbacks only read what the caller has on its stack. Not compaction, which takes
+    /// destinations from lists of its own. Nor demotion, which runs in reclaim with rights that are the
+    /// task's own, and at the end of its stack; nor long-term pins, whose allocations try for ever
+    /// unless the task is a victim of OOM. The others migrate a folio or few.
+    fn new(reason: bindings::migrate_reason) -> Option<Self> {
+        Some(match reason {
+            bindings::migrate_reason_MR_SYSCALL => Self::Syscall,
+            bindings::migrate_reason_MR_MEMPOLICY_MBIND => Self::Mbind,
+            bindings::migrate_reason_MR_DAMON => Self::Damon,
+            bindings::migrate_reason_MR_MEMORY_HOTPLUG => Self::MemoryHotplug,
+            _ => return None,
+        })
+    }
+}
+
+impl<'a> MigrateCall<'a> {
+    /// Takes over what `migrate_pages()` was asked; [`None`]: only its caller can do that, now.
+    ///
+    /// # Safety
+    ///
+    /// The private data must be valid for `'a`, and be what the reason's caller in the kernel gives.
+    pub unsafe fn new(call: &bindings::ferry_call) -> Option<Self> {
+        let reason = SharedReason::new(call.reason)?;
+        // SAFETY: No requirements.
+        if !unsafe { bindings::ferry_may_crew() } {
+            return None;
+        }
+        // INVARIANT: The functions of such calls only read their private data.
+        Some(Self {
+            raw: *call,
+            reason,
+            _target: None,
+            _private: PhantomData,
+        })
+    }
+
+    /// As `move_pages(2)` moves pages to a node; `EBUSY`: only the task itself can, now. May sleep.
+    #[cfg(CONFIG_NUMA_MIGRATION)]
+    pub fn to_node(node: Destination) -> Result<Self> {
+        // SAFETY: No requirements.
+        if !unsafe { bindings::ferry_may_crew() } {
+            return Err(EBUSY);
+        }
+        // SAFETY: No requirements.
+        let target = unsafe { bindings::ferry_move_target(node.nid()) };
+        let target = Target(NonNull::new(target).ok_or(ENOMEM)?);
+        let call = Opaque::uninit();
+        // SAFETY: There is room for it, and the function fills all of it in.
+        unsafe { bindings::ferry_move_call(call.get(), target.0.as_ptr()) };
+        // SAFETY: It was just filled in, and is read once.
+        let raw = unsafe { call.get().read() };
+        // INVARIANT: The function only reads its private data, which is the call's own, for a node
+        // that has memory.
+        Ok(Self {
+            raw,
+            reason: SharedReason::Syscall,
+            _target: Some(target),
+            _private: PhantomData,
+        })
+    }
+
+    /// Why.
+    pub fn reason(&self) -> SharedReason {
+        self.reason
+    }
+}
+
+/// Somebody's list of isolated folios, to be added to and taken from.
+///
+/// # Invariants
+///
+/// For `'a` nobody else uses the list. It links folios by `lru`, each of which is isolated, with the
+/// reference that isolation takes.
+pub struct IsolatedList<'a>(&'a CListHead);
+
+impl<'a> IsolatedList<'a> {
+    /// Wraps a list.
+    ///
+    /// # Safety
+    ///
+    /// `list` must be valid for `'a`, and the type invariants hold.
+    pub unsafe fn from_raw(list: *mut bindings::list_head) -> Self {
+        // INVARIANT: By the safety requirement.
+        // SAFETY: As above.
+        Self(unsafe { CListHead::from_raw(list) })
+    }
+
+    pub(super) fn as_raw(&mut self) -> *mut bindings::list_head {
+        self.0.as_raw()
+    }
+
+    /// The folios, in order.
+    pub fn iter(&mut self) -> impl Iterator<Item = &Folio> {
+        // SAFETY: By the type invariants these are folios, with references, and the list is ours for
+        // as long as the iterator lives.
+        unsafe { CList::<Folio, LRU>::from_raw(self.as_raw()) }.iter()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        !self.0.is_linked()
+    }
+}
+
+/// What came of a [`Migration`].
+#[must_use]
+pub struct Outcome {
+    /// Folios that were not migrated, or what stopped it.
+    pub failed: Result<c_int>,
+    /// In mainline's counters.
+    pub stats: bindings::migrate_pages_stats,
+    /// For the tracepoint.
+    pub report: bindings::ferry_crew_report,
+}
+
+impl Outcome {
+    /// Adds it to what `migrate_pages()` has counted so far.
+    pub fn tell(&self, stats: &mut bindings::migrate_pages_stats, nr_failed: &mut c_int) {
+        add(stats, &self.stats);
+        match self.failed {
+            Ok(failed) => *nr_failed = nr_failed.wrapping_add(failed),
+            Err(error) => *nr_failed = error.to_errno(),
+        }
+    }
+
+    /// Tells the tracepoint `ferry:ferry_crew`.
+    pub fn trace(&self) {
+        // SAFETY: The report is valid, and only read during the call.
+        unsafe { bindings::ferry_trace_crew(&self.report) };
+    }
+}
+
+/// A call that several tasks work on.
+///
+/// Folios that are left when it is dropped are put back where they were isolated from.
+#[pin_data(PinnedDrop)]
+pub struct Migration<'a> {
+    call: MigrateCall<'a>,
+    context: TaskContext,
+    #[pin]
+    work: Mutex<Work>,
+    #[pin]
+    idle: CondVar,
+}
+
+/// What is to be done, and what was.
+///
+/// # Invariants
+///
+/// `rest` links isolated folios that are ours, with the references that isolation took. So does `done`,
+/// and beside them the `place` of each chunk that is being migrated, of which there are `in_flight`,
+/// in the order of the chunks.
+#[pin_data]
+struct Work {
+    #[pin]
+    rest: CListHead,
+    #[pin]
+    done: CListHead,
+    in_flight: u32,
+    error: Option<Error>,
+    failed: c_int,
+    stats: bindings::migrate_pages_stats,
+    report: bindings::ferry_crew_report,
+}
+
+/// A chunk, on the stack of who works on it.
+///
+/// # Invariants
+///
+/// From [`Work::cut`] to [`Work::put`], and only then, `place` is on `Work::done`, and `folios` links
+/// isolated folios that are ours.
+#[pin_data]
+struct Chunk {
+    /// Its folios.
+    #[pin]
+    folios: CListHead,
+    /// Where on `Work::done` goes what is not migrated.
+    #[pin]
+    place: CListHead,
+}
+
+impl<'a> Migration<'a> {
+    /// A call with nothing to do yet, on behalf of the calling task, for so many helpers. May sleep.
+    pub fn new(call: MigrateCall<'a>, helpers: u32) -> impl PinInit<Self> {
+        let report = bindings::ferry_crew_report {
+            reason: call.raw.reason as i32,
+            ns: -now_ns(),
+            helpers,
+            ..Default::default()
+        };
+        let context = TaskContext::of_current();
+        pin_init!(Self {
+            call,
+            context,
+            // INVARIANT: Both lists are empty, and no chunk is there.
+            work <- new_mutex!(pin_init!(Work {
+                rest <- CListHead::new(),
+                done <- CListHead::new(),
+                in_flight: 0,
+                error: None,
+                failed: 0,
+                stats: Default::default(),
+                report,
+            })),
+            idle <- new_condvar!(),
+        })
+    }
+
+    /// Adds all of a list to what is to be done. May sleep.
+    pub fn add(&self, list: &mut IsolatedList<'_>) {
+        let mut work = self.work.lock();
+        let work = work.as_mut().project();
+        // INVARIANT: These folios are ours from now on.
+        // SAFETY: By the type invariants both are lists, of isolated folios.
+        unsafe { bindings::ferry_list_splice_tail_init(list.as_raw(), work.rest.as_raw()) };
+    }
+
+    /// Migrates a chunk: the first folios, up to that before which `ends` says so, given the pages
+    /// so far; it must not use this migration. `false`: there is nothing to do now. May sleep.
+    ///
+    /// In another task than that which it is for, this does as if it were that: then it must be a
+    /// kernel thread's.
+    pub fn work(&self, ends: impl Fn(usize, &Folio) -> bool) -> bool {
+        stack_pin_init!(let chunk = pin_init!(Chunk {
+            folios <- CListHead::new(),
+            place <- CListHead::new(),
+        }));
+        let chunk = chunk.as_ref().get_ref();
+        let helps = !self.context.is_current();
+        // SAFETY: The chunk is new, and `put` in `migrate`, before it is gone.
+        if !unsafe { self.work.lock().as_mut().cut(chunk, helps, ends) } {
+            return false;
+        }
+        // SAFETY: It was just cut.
+        let migrate = || unsafe { self.migrate(chunk) };
+        match helps {
+            true => self.context.run(migrate),
+            false => migrate(),
+        }
+        true
+    }
+
+    /// Carries a chunk through.
+    ///
+    /// # Safety
+    ///
+    /// It must have been cut from this migration's work, and not yet been put.
+    unsafe fn migrate(&self, chunk: &Chunk) {
+        let mut stats = Default::default();
+        // SAFETY: By the type invariant of `MigrateCall`; the chunk's folios are isolated and ours.
+        let rc = unsafe {
+            bindings::ferry_migrate_chunk(&self.call.raw, chunk.folios.as_raw(), &mut stats)
+        };
+        let mut work = self.work.lock();
+        // SAFETY: By the safety requirement.
+        unsafe { work.as_mut().put(chunk, rc, &stats) };
+        if work.in_flight == 0 {
+            self.idle.notify_all();
+        }
+    }
+
+    /// Waits until no chunk is being migrated, and does what needs to be waited for, in the calling
+    /// task. Gives back what was not migrated: what failed, in its order, then what was not tried.
+    /// May sleep.
+    pub fn finish(&self, ret: &mut IsolatedList<'_>) -> Outcome {
+        stack_pin_init!(let left = CListHead::new());
+        let stopped = {
+            let mut work = self.work.lock();
+            while work.in_flight > 0 {
+                self.idle.wait(&mut work);
+            }
+            let work = work.as_mut().project();
+            // SAFETY: By the type invariants, and with no chunk in flight, these are folios of ours.
+            unsafe { bindings::ferry_list_splice_tail_init(work.done.as_raw(), left.as_raw()) };
+            work.error.is_some()
+        };
+
+        let mut stats = Default::default();
+        let mut rc = 0;
+        let may_wait = self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC;
+        if may_wait && !stopped && left.is_linked() {
+            // SAFETY: By the type invariant of `MigrateCall`; these are isolated folios of ours.
+            rc = unsafe { bindings::ferry_migrate_rest(&self.call.raw, left.as_raw(), &mut stats) };
+        }
+
+        let mut work = self.work.lock();
+        let mut work = work.as_mut();
+        work.as_mut().sum_up(rc, &stats);
+        let work = work.project();
+        // INVARIANT: These folios are the caller's again.
+        // SAFETY: As above.
+        unsafe {
+            bindings::ferry_list_splice_tail_init(left.as_raw(), ret.as_raw());
+            bindings::ferry_list_splice_tail_init(work.rest.as_raw(), ret.as_raw());
+        }
+        let mut report = *work.report;
+        report.ns += now_ns();
+        Outcome {
+            failed: match *work.error {
+                Some(error) => Err(error),
+                None => Ok(*work.failed),
+            },
+            stats: *work.stats,
+            report,
+        }
+    }
+
+    /// Says that it begins, for a call that did not come from `migrate_pages()`, which does so itself.
+    #[cfg(CONFIG_NUMA_MIGRATION)]
+    pub fn start(&self) {
+        // SAFETY: The call is valid, and only read.
+        unsafe { bindings::ferry_migrate_start(&self.call.raw) };
+    }
+
+    /// Adds an outcome to the kernel's counters, for a call that did not come from
+    /// `migrate_pages()`, which does so itself.
+    #[cfg(CONFIG_NUMA_MIGRATION)]
+    pub fn account(&self, outcome: &Outcome) {
+        // SAFETY: Both are valid, and only read during the call.
+        unsafe { bindings::ferry_migrate_account(&self.call.raw, &outcome.stats) };
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Migration<'_> {
+    fn drop(self: Pin<&mut Self>) {
+        let work = self.work.lock();
+        // SAFETY: Nobody has a reference any more, so no chunk is in flight; by the type invariants
+        // both are lists of isolated folios, which are ours.
+        unsafe {
+            bindings::putback_movable_pages(work.done.as_raw());
+            bindings::putback_movable_pages(work.rest.as_raw());
+        }
+    }
+}
+
+impl Work {
+    /// Cuts a chunk off what is to be done.
+    ///
+    /// # Safety
+    ///
+    /// The chunk must have nothing in it. If it was cut, which is returned, it must be [`Work::put`]
+    /// before it is gone.
+    unsafe fn cut(
+        self: Pin<&mut Self>,
+        chunk: &Chunk,
+        helps: bool,
+        ends: impl Fn(usize, &Folio) -> bool,
+    ) -> bool {
+        let work = self.project();
+        if work.error.is_some() {
+            return false;
+        }
+        let mut pages = 0;
+        let mut last = None;
+        // SAFETY: By the type invariant these are folios, and the list is ours.
+        for folio in unsafe { CList::<Folio, LRU>::from_raw(work.rest.as_raw()) }.iter() {
+            if pages > 0 && ends(pages, folio) {
+                break;
+            }
+            pages += folio.nr_pages();
+            last = Some(folio);
+        }
+        let Some(last) = last else {
+            return false;
+        };
+        // INVARIANT: The folios go from one list of ours to another, and the chunk's place follows
+        // those of all chunks before it; `put` takes it out again.
+        // SAFETY: `last` is on the list, and the chunk's lists are empty.
+        unsafe {
+            bindings::ferry_list_cut_position(
+                chunk.folios.as_raw(),
+                work.rest.as_raw(),
+                last.lru(),
+            );
+            bindings::list_add_tail(chunk.place.as_raw(), work.done.as_raw());
+        }
+        *work.in_flight += 1;
+        let report = work.report;
+        report.chunks = report.chunks.wrapping_add(1);
+        report.pages = report.pages.wrapping_add(pages as u32);
+        if helps {
+            report.helped = report.helped.wrapping_add(1);
+            report.helped_pages = report.helped_pages.wrapping_add(pages as u32);
+        }
+        true
+    }
+
+    /// Takes back what is left of a chunk.
+    ///
+    /// # Safety
+    ///
+    /// It must have been cut from this work, and not yet been put.
+    unsafe fn put(
+        mut self: Pin<&mut Self>,
+        chunk: &Chunk,
+        rc: c_int,
+        stats: &bindings::migrate_pages_stats,
+    ) {
+        let work = self.as_mut().project();
+        // INVARIANT: What was not migrated is at the chunk's place, which is taken out.
+        // SAFETY: The place is on the list since `cut`, and the folios are a list.
+        unsafe {
+            bindings::ferry_list_splice_tail_init(chunk.folios.as_raw(), chunk.place.as_raw());
+            bindings::ferry_list_del_init(chunk.place.as_raw());
+        }
+        *work.in_flight -= 1;
+        self.sum_up(rc, stats);
+    }
+
+    fn sum_up(self: Pin<&mut Self>, rc: c_int, stats: &bindings::migrate_pages_stats) {
+        let work = self.project();
+        match rc {
+            0.. => *work.failed = work.failed.wrapping_add(rc),
+            _ => *work.error = Some(work.error.unwrap_or(Error::from_errno(rc))),
+        }
+        add(work.stats, stats);
+    }
+}
+
+fn add(all: &mut bindings::migrate_pages_stats, more: &bindings::migrate_pages_stats) {
+    for (all, more) in [
+        (&mut all.nr_succeeded, more.nr_succeeded),
+        (&mut all.nr_failed_pages, more.nr_failed_pages),
+        (&mut all.nr_thp_succeeded, more.nr_thp_succeeded),
+        (&mut all.nr_thp_failed, more.nr_thp_failed),
+        (&mut all.nr_thp_split, more.nr_thp_split),
+        (&mut all.nr_split, more.nr_split),
+    ] {
+        *all = all.wrapping_add(more);
+    }
+}

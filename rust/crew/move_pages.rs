@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! The work of `do_pages_move()`, in which the crew migrates pages while the caller isolates more.
+//!
+//! Pages are taken in runs, as in mainline: a run ends before a page that goes to another node, at a
+//! page that cannot be isolated or is where it is to go, and at the end. What is told of a run, and
+//! what ends the call, is mainline's, whenever its pages were migrated.
+
+use kernel::prelude::*;
+use pin_init::stack_pin_init;
+
+use super::{
+    session,
+    Session, //
+};
+use crate::{
+    abstractions::{
+        migration::MigrateCall,
+        move_pages::{
+            move_to_node,
+            Destination,
+            IsolatedFolios,
+            MovePages,
+            UserArray, //
+        }, //
+    },
+    logic::{
+        ascent::Ascent,
+        crew::{
+            self,
+            Size, //
+        }, //
+    }, //
+};
+
+/// Elements of the user's arrays that are read at a time.
+const WINDOW: usize = 512;
+
+/// Elements that are looked at together after a page that was not queued; more while all are.
+const FIRST_STEP: usize = 8;
+
+/// Calls for fewer pages are left to mainline.
+const MIN_PAGES: usize = crew::MIN_CREW_PAGES as usize;
+
+/// Pages that are isolated before they are handed to the crew.
+const HAND_OVER: usize = crew::PAGES_PER_WORKER as usize;
+
+/// Does what was asked; [`None`]: nothing was done. May sleep.
+pub fn move_pages(request: &MovePages<'_>) -> Option<c_int> {
+    if !super::is_enabled() || request.nr_pages() < MIN_PAGES {
+        return None;
+    }
+    let mut mover = Mover::new(request).ok()?;
+    Some(mover.run())
+}
+
+/// Elements of both arrays, read ahead.
+struct Window {
+    pages: KVec<usize>,
+    nodes: KVec<i32>,
+    /// The first element that is here, and how many are.
+    at: usize,
+    len: usize,
+}
+
+/// Why no more was isolated.
+enum Stop {
+    /// So much was asked.
+    Enough,
+    /// What comes next can be looked at only when the crew is gone.
+    Pause,
+    /// The next page goes elsewhere.
+    OtherNode,
+    /// The next page was not queued: 0 if it is where it is to go, or an error number.
+    NotQueued(c_int),
+    /// There is no next page, or its elements are no good: an error number.
+    End(c_int),
+}
+
+/// What is known when pages are isolated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// All of the run so far are in the caller's hands.
+    Alone,
+    /// A crew is at work. It must not be kept waiting by user space.
+    Crewed,
+    /// A crew was: pages of the run may have been migrated.
+    Afterwards,
+}
+
+/// A call, and how far it has come.
+struct Mover<'a> {
+    request: &'a MovePages<'a>,
+    window: Window,
+    /// The first page of the run, the next page, and where the run goes.
+    start: usize,
+    at: usize,
+    node: Option<Destination>,
+    ascent: Ascent,
+    /// Whether every page of the run is a folio of its own, mapped once.
+    alone: bool,
+    /// Elements to look at together.
+    step: usize,
+    /// Whether the user's arrays overlap: what is read depends on what was written.
+    aliased: bool,
+}
+
+impl<'a> Mover<'a> {
+    fn new(request: &'a MovePages<'a>) -> Result<Self> {
+        let window = Window {
+            pages: KVec::from_elem(0, WINDOW, GFP_KERNEL)?,
+            nodes: KVec::from_elem(0, WINDOW, GFP_KERNEL)?,
+            at: 0,
+            len: 0,
+        };
+        let status = request.status();
+        Ok(Self {
+            request,
+            window,
+            start: 0,
+            at: 0,
+            node: None,
+            ascent: Ascent::default(),
+            alone: true,
+            step: WINDOW,
+            aliased: status.overlaps(&request.pages()) || status.overlaps(&request.nodes()),
+        })
+    }
+
+    /// A run after the other. What `do_pages_move()` returns.
+    fn run(&mut self) -> c_int {
+        loop {
+            let (stop, moved) = self.one_run();
+            match stop {
+                Stop::Enough | Stop::Pause => {}
+                Stop::OtherNode => {
+                    let error = self.tell(moved);
+                    if error != 0 {
+                        return error;
+                    }
+                }
+                Stop::NotQueued(why) => {
+                    // Mainline says so before it migrates what is queued; nobody can tell.
+                    let node = self.node.map_or(0, Destination::nid);
+                    let what = if why == 0 { node } else { why };
+                    let stored = self.store(self.at, what, 1);
+                    let error = self.tell(moved);
+                    if stored.is_err() {
+                        return EFAULT.to_errno();
+                    }
+                    match error {
+                        0 => {}
+                        // This page is accounted for.
+                        1.. => return error - 1,
+                        _ => return error,
+                    }
+                    self.at += 1;
+                }
+                Stop::End(why) => {
+                    let error = self.tell(moved);
+                    return if why < 0 { why } else { error };
+                }
+            }
+        }
+    }
+
+    /// Isolates and migrates a run: why it ended, and what `migrate_pages()` says.
+    fn one_run(&mut self) -> (Stop, c_int) {
+        stack_pin_init!(let folios = IsolatedFolios::new());
+        self.start = self.at;
+        self.node = None;
+        self.ascent = Ascent::default();
+        self.alone = true;
+
+        let mut moved = 0;
+        let mut phase = Phase::Alone;
+        let stop = loop {
+            let enough = match self.may_hand_over() && moved >= 0 {
+                true => MIN_PAGES,
+                false => usize::MAX,
+            };
+            match self.isolate(folios.as_mut(), enough, phase) {
+                Stop::Enough => {}
+                stop => break stop,
+            }
+            if !self.may_hand_over() {
+                continue;
+            }
+            let Some((stop, more)) = self.share(folios.as_mut()) else {
+                break self.isolate(folios.as_mut(), usize::MAX, phase);
+            };
+            phase = Phase::Afterwards;
+            moved = sum(moved, more);
+            if !matches!(stop, Stop::Pause) {
+                break stop;
+            }
+        };
+        if let (Some(node), false) = (self.node, folios.is_empty()) {
+            match moved {
+                0.. => moved = sum(moved, move_to_node(folios.as_mut(), node)),
+                _ => folios.as_mut().put_back(),
+            }
+        }
+        (stop, moved)
+    }
+
+    /// Has a crew migrate what is isolated, and isolates more of the run meanwhile.
+    fn share(&mut self, mut folios: Pin<&mut IsolatedFolios>) -> Option<(Stop, c_int)> {
+        let rest = u32::try_from(self.request.nr_pages() - self.start).unwrap_or(u32::MAX);
+        let size = Size {
+            folios: rest,
+            pages: rest,
+        };
+        let call = MigrateCall::to_node(self.node?).ok()?;
+        stack_pin_init!(let failed = IsolatedFolios::new());
+        let ended = session(call, size, |session: Session<'_, '_>| {
+            let first = self.start;
+            let so_far = |at: usize| u32::try_from(at - first).unwrap_or(u32::MAX);
+            session.start();
+            session.add(&mut folios.as_mut().list(), so_far(self.at));
+            let stop = loop {
+                let stop = self.isolate(folios.as_mut(), HAND_OVER, Phase::Crewed);
+                if !self.may_hand_over() {
+                    break match stop {
+                        Stop::Enough => Stop::Pause,
+                        stop => stop,
+                    };
+                }
+                session.add(&mut folios.as_mut().list(), so_far(self.at));
+                if !matches!(stop, Stop::Enough) {
+                    break stop;
+                }
+            };
+            (stop, session.finish_call(&mut failed.as_mut().list()))
+        });
+        failed.as_mut().put_back();
+        ended.ok()
+    }
+
+    /// Whether what is isolated may be migrated before the run is at its end: whether no page to
+    /// come can be one of these.
+    fn may_hand_over(&self) -> bool {
+        self.ascent.is_unbroken() && self.alone
+    }
+
+    /// Isolates pages of one run, until `enough` or some more are.
+    fn isolate(
+        &mut self,
+        mut folios: Pin<&mut IsolatedFolios>,
+        enough: usize,
+        phase: Phase,
+    ) -> Stop {
+        let mut isolated = 0;
+        while isolated < enough {
+            if self.at >= self.request.nr_pages() {
+                return Stop::End(0);
+            }
+            match self.window.load(self.at, self.request, phase) {
+                Ok(()) => {}
+                Err(_) if phase == Phase::Crewed => return Stop::Pause,
+                Err(error) => return Stop::End(error.to_errno()),
+            }
+            let (pages, nodes) = self.window.from(self.at, self.step.min(enough - isolated));
+            let (Some(&addr), Some(&nid)) = (pages.first(), nodes.first()) else {
+                return Stop::End(EFAULT.to_errno());
+            };
+            let node = match self.request.destination(nid) {
+                Ok(node) => node,
+                Err(error) => return Stop::End(error.to_errno()),
+            };
+            if *self.node.get_or_insert(node) != node {
+                return Stop::OtherNode;
+            }
+            let same = nodes.iter().take_while(|&&other| other == nid).count();
+            let pages = pages.get(..same).unwrap_or_default();
+            let climbs = self.ascent.climbs(pages);
+            if climbs == 0 {
+                if phase == Phase::Crewed {
+                    return Stop::Pause;
+                }
+                self.ascent.break_off();
+                if phase == Phase::Afterwards && self.was_named(addr) {
+                    return Stop::NotQueued(EBUSY.to_errno());
+                }
+            }
+            let run = pages.get(..climbs.max(1)).unwrap_or_default();
+            let got = self.request.isolate(run, node, &mut folios.as_mut().list());
+            if climbs > 0 {
+                self.ascent.add(run.get(..got.queued).unwrap_or_default());
+            }
+            self.alone &= got.alone;
+            self.at += got.queued;
+            isolated += got.queued;
+            if let Some(why) = got.stopped {
+                self.step = FIRST_STEP;
+                return Stop::NotQueued(why);
+            }
+            self.step = (self.step * 2).min(WINDOW);
+        }
+        Stop::Enough
+    }
+
+    /// Whether the page at `addr` is one of those of the run that ascended.
+    fn was_named(&self, addr: usize) -> bool {
+        let (pages, first) = (self.request.pages(), self.start);
+        self.ascent.has(self.request.untagged(addr), |at| {
+            read_one(&pages, first + at)
+        })
+    }
+
+    /// Tells the user of a run that was migrated. 0, or what `do_pages_move()` returns.
+    fn tell(&mut self, moved: c_int) -> c_int {
+        let (Some(node), true) = (self.node, self.at > self.start) else {
+            return 0;
+        };
+        match moved {
+            0 => match self.store(self.start, node.nid(), self.at - self.start) {
+                Ok(()) => 0,
+                Err(error) => error.to_errno(),
+            },
+            // What was not tried has not been migrated either.
+            1.. => moved.wrapping_add((self.request.nr_pages() - self.at) as c_int),
+            _ => moved,
+        }
+    }
+
+    fn store(&mut self, at: usize, value: i32, nr: usize) -> Result {
+        if self.aliased {
+            self.window.keep(self.at);
+        }
+        let values = [value; 64];
+        let status = self.request.status();
+        let mut done = 0;
+        while done < nr {
+            let some = values
+                .get(..values.len().min(nr - done))
+                .unwrap_or_default();
+            if status.write(at + done, some).is_err() {
+                // One by one, as far as it goes.
+                (0..some.len()).try_for_each(|i| status.write(at + done + i, &[value]))?;
+            }
+            done += some.len();
+        }
+        Ok(())
+    }
+}
+
+impl Window {
+    /// Reads elements from `at` on, if they are not here: as many as there is room for or, where one
+    /// of those cannot be read, one.
+    fn load(&mut self, at: usize, request: &MovePages<'_>, phase: Phase) -> Result {
+        if (self.at..self.at + self.len).contains(&at) {
+            return Ok(());
+        }
+        self.at = at;
+        self.len = WINDOW.min(request.nr_pages() - at);
+        let mut result = self.read(request, phase);
+        if result.is_err() && phase != Phase::Crewed {
+            self.len = 1;
+            result = self.read(request, phase);
+        }
+        if result.is_err() {
+            self.len = 0;
+        }
+        result
+    }
+
+    fn read(&mut self, request: &MovePages<'_>, phase: Phase) -> Result {
+        let pages = self.pages.get_mut(..self.len).ok_or(EFAULT)?;
+        let nodes = self.nodes.get_mut(..self.len).ok_or(EFAULT)?;
+        if phase == Phase::Crewed {
+            request.pages().read_now(self.at, pages)?;
+            return request.nodes().read_now(self.at, nodes);
+        }
+        request.pages().read(self.at, pages)?;
+        request.nodes().read(self.at, nodes)
+    }
+
+    /// Keeps the element at `at` alone, if it is here: mainline has read that, and no more.
+    fn keep(&mut self, at: usize) {
+        let here = self.at..self.at + self.len;
+        self.len = if here.contains(&at) {
+            at + 1 - self.at
+        } else {
+            0
+        };
+    }
+
+    /// Elements from `at` on, as many as are here and `most` at most.
+    fn from(&self, at: usize, most: usize) -> (&[usize], &[i32]) {
+        let first = at.saturating_sub(self.at);
+        let here = first..self.len.min(first.saturating_add(most));
+        (
+            self.pages.get(here.clone()).unwrap_or_default(),
+            self.nodes.get(here).unwrap_or_default(),
+        )
+    }
+}
+
+/// What two parts of a list come to: folios that were not migrated, or the first error number.
+fn sum(moved: c_int, more: c_int) -> c_int {
+    match (moved, more) {
+        (0.., 0..) => moved.wrapping_add(more),
+        (0.., _) => more,
+        _ => moved,
+    }
+}
+
+fn read_one(array: &UserArray<usize>, at: usize) -> Option<usize> {
+    let mut one = [0];
+    array.read(at, &mut one).ok()?;
+    one.first().copied()
+}

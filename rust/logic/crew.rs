@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The numbers of a crew: which calls of `migrate_pages()` several tasks may work on, how many of
+//! them, and how a list is cut into chunks.
+//!
+//! A chunk is carried through unmap, flush, copy and switch by one worker. Its size bounds the time
+//! that its folios are unmapped, as mainline's batch does.
+
+/// Pages that a worker must have to itself to be worth waking: each costs unmapping, copying and
+/// mapping, so less than [`policy::PAGES_PER_THREAD`](super::policy::PAGES_PER_THREAD) would do for
+/// the waker; but a chunk has a flush of its own.
+pub const PAGES_PER_WORKER: u32 = 128;
+
+/// Lists with fewer pages than this stay with their caller.
+pub const MIN_CREW_PAGES: u32 = 2 * PAGES_PER_WORKER;
+
+/// Pages of a chunk at most: mainline's batch.
+pub const MAX_CHUNK_PAGES: u32 = 512;
+
+/// Pages of a chunk at least, but for the last: a TLB flush should be shared by so many.
+pub const MIN_CHUNK_PAGES: u32 = 64;
+
+/// Chunks that each worker should find, so that all are done at about the same time.
+const CHUNKS_PER_WORKER: u32 = 4;
+
+/// Folios of a worker at least: fewer, if they are large, are better copied together.
+const FOLIOS_PER_WORKER: u32 = 4;
+
+/// Pages that one page table maps: where a chunk should end.
+const PAGES_PER_TABLE: u64 = 512;
+
+/// What is known of a list before it is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Folios, as far as they were counted.
+    pub folios: u32,
+    /// Base pages of those.
+    pub pages: u32,
+}
+
+impl Size {
+    /// Adds a folio.
+    pub fn add(&mut self, nr_pages: u32) {
+        self.folios = self.folios.saturating_add(1);
+        self.pages = self.pages.saturating_add(nr_pages);
+    }
+
+    /// Whether it is enough for a crew.
+    ///
+    /// ```
+    /// use ferry_logic::crew::Size;
+    ///
+    /// let size = |folios, pages| Size { folios, pages };
+    /// assert!(size(256, 256).is_enough());
+    /// assert!(!size(255, 255).is_enough());
+    /// assert!(size(8, 4096).is_enough());
+    /// assert!(!size(7, 3584).is_enough());
+    /// ```
+    pub fn is_enough(&self) -> bool {
+        helpers(*self, 2, 1) > 0
+    }
+
+    /// Whether more would make no difference to so many workers.
+    pub fn is_plenty(&self, workers: u32) -> bool {
+        self.pages >= workers.saturating_mul(CHUNKS_PER_WORKER * MAX_CHUNK_PAGES)
+            && self.folios >= workers.saturating_mul(FOLIOS_PER_WORKER)
+    }
+}
+
+/// How many helpers to call for a list; 0: its caller migrates it alone.
+///
+/// `limit` counts the caller as well, `idle_cpus` does not count its CPU.
+///
+/// ```
+/// use ferry_logic::crew::{helpers, Size};
+///
+/// let base_pages = |n| Size { folios: n, pages: n };
+/// assert_eq!(helpers(base_pages(16384), 4, 16), 3); // the limit
+/// assert_eq!(helpers(base_pages(16384), 32, 1), 1); // the idle CPUs
+/// assert_eq!(helpers(base_pages(512), 32, 31), 3); // the work there is
+/// assert_eq!(helpers(base_pages(255), 32, 31), 0);
+/// let huge_pages = |n| Size { folios: n, pages: n * 512 };
+/// assert_eq!(helpers(huge_pages(7), 32, 31), 0); // better copied together
+/// assert_eq!(helpers(huge_pages(16), 32, 31), 3);
+/// ```
+pub fn helpers(size: Size, limit: u32, idle_cpus: u32) -> u32 {
+    (size.pages / PAGES_PER_WORKER)
+        .min(size.folios / FOLIOS_PER_WORKER)
+        .min(limit)
+        .saturating_sub(1)
+        .min(idle_cpus)
+}
+
+/// Pages at which a chunk ends, of a list of so many pages for so many workers.
+///
+/// ```
+/// use ferry_logic::crew::chunk_pages;
+///
+/// assert_eq!(chunk_pages(16384, 2), 512);
+/// assert_eq!(chunk_pages(1024, 2), 128);
+/// assert_eq!(chunk_pages(256, 2), 64);
+/// ```
+pub fn chunk_pages(pages: u32, workers: u32) -> u32 {
+    (pages / (workers.max(1) * CHUNKS_PER_WORKER)).clamp(MIN_CHUNK_PAGES, MAX_CHUNK_PAGES)
+}
+
+/// Whether a chunk that has `pages` ends before a folio at `index` of its mapping.
+///
+/// In its second half a chunk ends where the next page table begins, for memory that is aligned as
+/// its mapping is: then two workers seldom want the same page table's lock.
+///
+/// ```
+/// use ferry_logic::crew::chunk_ends;
+///
+/// assert!(chunk_ends(512, 512, 1000));
+/// assert!(chunk_ends(256, 512, 1024));
+/// assert!(!chunk_ends(256, 512, 1023));
+/// assert!(!chunk_ends(255, 512, 1024));
+/// ```
+pub fn chunk_ends(pages: u32, chunk_pages: u32, index: u64) -> bool {
+    pages >= chunk_pages || (pages >= chunk_pages / 2 && index % PAGES_PER_TABLE == 0)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_plenty_stays_so() {
+        for (workers, nr_pages) in (1..=32).flat_map(|workers| [(workers, 1), (workers, 512)]) {
+            let mut size = Size::default();
+            while !size.is_plenty(workers) {
+                size.add(nr_pages);
+            }
+            assert_eq!(helpers(size, workers, 64), workers - 1);
+            assert_eq!(chunk_pages(size.pages, workers), MAX_CHUNK_PAGES);
+        }
+    }
+
+    #[test]
+    fn counting_never_overflows() {
+        let mut size = Size {
+            folios: u32::MAX,
+            pages: u32::MAX - 1,
+        };
+        size.add(512);
+        assert_eq!((size.folios, size.pages), (u32::MAX, u32::MAX));
+        assert_eq!(helpers(size, 32, 31), 31);
+    }
+}
