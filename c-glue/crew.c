@@ -12,8 +12,14 @@
 #include <linux/sched/mm.h>
 #include <linux/sched/rt.h>
 #include <linux/uaccess.h>
+#include <linux/vmstat.h>
+
+#include <trace/events/migrate.h>
 
 #include <ferry_trace.h>
+
+/* try_to_unmap_flush() */
+#include "internal.h"
 
 /* What mm/ looks at in current->flags on the path of a migration. */
 #define FERRY_CONTEXT_FLAGS						\
@@ -62,6 +68,67 @@ void ferry_context_leave(const struct ferry_context *saved)
 	set_mems_allowed(cpuset_mems_allowed(current));
 	memalloc_flags_restore(saved->flags);
 	set_active_memcg(saved->memcg);
+}
+
+static int ferry_migrate_part_of(const struct ferry_call *call,
+				 enum migrate_mode mode,
+				 struct list_head *folios,
+				 struct migrate_pages_stats *stats)
+{
+	return migrate_pages(folios, call->get_new_folio, call->put_new_folio,
+			     call->private, mode | FERRY_MIGRATE_PART,
+			     call->reason, (unsigned int *)&stats->nr_succeeded);
+}
+
+/*
+ * Migrates a part of a list; what is not migrated, and all hugetlb, stays on it.
+ * May be called by several tasks at a time, for different parts. Waits for
+ * nothing but memory: if the call may wait for more, this is but the first pass
+ * of migrate_pages_sync(), and what is left is for ferry_migrate_rest().
+ *
+ * Returns the number of folios that were not migrated, or an error code.
+ */
+int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
+			struct migrate_pages_stats *stats)
+{
+	int rc = ferry_migrate_part_of(call, MIGRATE_ASYNC, folios, stats);
+
+	/* Nobody else would, for a task that only helps. */
+	try_to_unmap_flush();
+	if (rc >= 0 && call->mode != MIGRATE_ASYNC) {
+		/* As in migrate_pages_sync(): all but splits is tried again. */
+		rc = stats->nr_split;
+		stats->nr_thp_failed = stats->nr_thp_split;
+		stats->nr_failed_pages = 0;
+	}
+	return rc;
+}
+
+/* The same, for what ferry_migrate_chunk() has left; in the calling task. */
+int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
+		       struct migrate_pages_stats *stats)
+{
+	return ferry_migrate_part_of(call, call->mode, folios, stats);
+}
+
+/* What migrate_pages() does besides, for a call that did not come from it. */
+void ferry_migrate_start(const struct ferry_call *call)
+{
+	trace_mm_migrate_pages_start(call->mode, call->reason);
+}
+
+void ferry_migrate_account(const struct ferry_call *call,
+			   const struct migrate_pages_stats *stats)
+{
+	count_vm_events(PGMIGRATE_SUCCESS, stats->nr_succeeded);
+	count_vm_events(PGMIGRATE_FAIL, stats->nr_failed_pages);
+	count_vm_events(THP_MIGRATION_SUCCESS, stats->nr_thp_succeeded);
+	count_vm_events(THP_MIGRATION_FAIL, stats->nr_thp_failed);
+	count_vm_events(THP_MIGRATION_SPLIT, stats->nr_thp_split);
+	trace_mm_migrate_pages(stats->nr_succeeded, stats->nr_failed_pages,
+			       stats->nr_thp_succeeded, stats->nr_thp_failed,
+			       stats->nr_thp_split, stats->nr_split,
+			       call->mode, call->reason);
 }
 
 /* As do_move_pages_to_node() calls migrate_pages(). */

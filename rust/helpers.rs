@@ -110,7 +110,7 @@ impl IdleCpus {
     }
 
     /// How many.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.len
     }
 

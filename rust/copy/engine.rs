@@ -70,12 +70,12 @@ impl<C: CopySegment> Engine<C> {
             return;
         };
         let idle = IdleCpus::near(node, limit);
-        if idle.len() == 0 {
+        if idle.count() == 0 {
             VmEvent::SerialAlone.count(lists.pages());
             return;
         }
         if let Some((lane, batch)) = self.collect(lists) {
-            let helpers = policy::helpers(batch.pages(), limit, idle.len() as u32);
+            let helpers = policy::helpers(batch.pages(), limit, idle.count() as u32);
             into.post(batch, helpers);
             self.call(lane, idle.first(helpers as usize));
         }

@@ -198,7 +198,7 @@ fn session<R>(
     };
     let limit = limit();
     let idle = idle_cpus(node, limit);
-    let helpers = crew::helpers(size, limit, idle.len() as u32);
+    let helpers = crew::helpers(size, limit, idle.count() as u32);
     if helpers == 0 {
         return Err(VmEvent::CrewAlone);
     }

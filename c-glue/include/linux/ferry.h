@@ -151,13 +151,6 @@ bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,
 bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
 
 /* mm/migrate.c */
-int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
-			struct migrate_pages_stats *stats);
-int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
-		       struct migrate_pages_stats *stats);
-void ferry_migrate_start(const struct ferry_call *call);
-void ferry_migrate_account(const struct ferry_call *call,
-			   const struct migrate_pages_stats *stats);
 int ferry_isolate_run(struct mm_struct *mm, const unsigned long *pages, int nr,
 		      int node, struct list_head *pagelist, bool migrate_all,
 		      bool *alone, int *err);
@@ -170,6 +163,13 @@ void ferry_context_put(struct ferry_context *context);
 void ferry_context_enter(const struct ferry_context *context,
 			 struct ferry_context *saved);
 void ferry_context_leave(const struct ferry_context *saved);
+int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
+			struct migrate_pages_stats *stats);
+int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
+		       struct migrate_pages_stats *stats);
+void ferry_migrate_start(const struct ferry_call *call);
+void ferry_migrate_account(const struct ferry_call *call,
+			   const struct migrate_pages_stats *stats);
 void ferry_move_call(struct ferry_call *call, void *target);
 unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
 bool ferry_may_crew(void);
@@ -280,6 +280,27 @@ static inline bool ferry_more_splits(struct list_head *splits,
 {
 	list_splice_init(&more->rest, splits);
 	return !list_empty(splits);
+}
+
+/* In the mode of a migrate_pages(): for a part of a list, by a crew. */
+#define FERRY_MIGRATE_PART	BIT(8)
+
+/**
+ * ferry_migrate_part() - is a migrate_pages() for a part of a list?
+ * @mode: its mode, from which what says so is taken
+ * @ret_succeeded: its last argument
+ *
+ * Return: where it is to tell what became of the folios, instead of counting
+ * them; NULL if it is for a whole list.
+ */
+static inline struct migrate_pages_stats *
+ferry_migrate_part(enum migrate_mode *mode, unsigned int *ret_succeeded)
+{
+	if (likely(!(*mode & FERRY_MIGRATE_PART)))
+		return NULL;
+	*mode &= ~FERRY_MIGRATE_PART;
+	return container_of((int *)ret_succeeded, struct migrate_pages_stats,
+			    nr_succeeded);
 }
 
 /**
@@ -434,6 +455,12 @@ static inline bool ferry_more_splits(struct list_head *splits,
 				     struct ferry_splits *more)
 {
 	return false;
+}
+
+static inline struct migrate_pages_stats *
+ferry_migrate_part(enum migrate_mode *mode, unsigned int *ret_succeeded)
+{
+	return NULL;
 }
 
 static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
