@@ -7,9 +7,12 @@ use kernel::sync::Arc;
 use kernel::types::CovariantForLt;
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 
+/// What is lent: a number to add to.
+type Sum = CovariantForLt!(Atomic<u32>);
+
 #[pin_data]
 struct Borrower {
-    from: Arc<Lending<CovariantForLt!(Atomic<u32>)>>,
+    from: Arc<Lending<Sum>>,
     #[pin]
     work: Work<Borrower>,
 }
