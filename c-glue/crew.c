@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Ferry: what the crew needs that Rust cannot reach: the context of one task
- * carried to another, and lists of folios.
+ * carried to another, parts of a migration, and lists of folios.
  */
 #include <linux/cpuset.h>
 #include <linux/ferry.h>
 #include <linux/list.h>
 #include <linux/memcontrol.h>
-#include <linux/mmap_lock.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/rt.h>
-#include <linux/uaccess.h>
 #include <linux/vmstat.h>
 
 #include <trace/events/migrate.h>
@@ -21,9 +19,12 @@
 /* try_to_unmap_flush() */
 #include "internal.h"
 
-/* What mm/ looks at in current->flags on the path of a migration. */
+/*
+ * What mm/ looks at in current->flags on the path of a migration. Not
+ * PF_MEMALLOC: ferry_may_crew() refuses tasks that have it.
+ */
 #define FERRY_CONTEXT_FLAGS						\
-	(PF_MEMALLOC | PF_MEMALLOC_NOFS | PF_MEMALLOC_NOIO | PF_MEMALLOC_PIN)
+	(PF_MEMALLOC_NOFS | PF_MEMALLOC_NOIO | PF_MEMALLOC_PIN)
 
 /* The context of the calling task. To be put. */
 void ferry_context_get(struct ferry_context *context)
@@ -131,17 +132,6 @@ void ferry_migrate_account(const struct ferry_call *call,
 			       call->mode, call->reason);
 }
 
-/* As do_move_pages_to_node() calls migrate_pages(). */
-void ferry_move_call(struct ferry_call *call, void *target)
-{
-	*call = (struct ferry_call){
-		.get_new_folio	= alloc_migration_target,
-		.private	= (unsigned long)target,
-		.mode		= MIGRATE_SYNC,
-		.reason		= MR_SYSCALL,
-	};
-}
-
 /*
  * May the calling task have a crew? Not in reclaim, where others must not wait
  * for a task that has not the same rights; and not if it is real-time, to which
@@ -155,26 +145,6 @@ bool ferry_may_crew(void)
 bool ferry_need_resched(void)
 {
 	return need_resched();
-}
-
-/* An address without the tag that its process may put into it. */
-unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr)
-{
-	guard(mmap_read_lock)(mm);
-
-	return untagged_addr_remote(mm, addr);
-}
-
-/* May a page go to the node? As do_pages_move() asks. */
-int ferry_check_node(int node, const nodemask_t *allowed)
-{
-	if (node < 0 || node >= MAX_NUMNODES)
-		return -ENODEV;
-	if (!node_state(node, N_MEMORY))
-		return -ENODEV;
-	if (!node_isset(node, *allowed))
-		return -EACCES;
-	return 0;
 }
 
 void ferry_list_splice_tail_init(struct list_head *list, struct list_head *head)

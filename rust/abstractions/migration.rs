@@ -2,9 +2,10 @@
 
 //! One call of `migrate_pages()`, on whose list several tasks work.
 //!
-//! Locks: a mutex of each [`Migration`], held while a chunk is cut off (its folios are walked) or given
-//! back, not while it is migrated. Outside of all locks of mm, when nobody else can take it any more: in
-//! [`Migration::finish`] and when it is dropped.
+//! Locks: a mutex of each [`Migration`], inside whatever the caller of `migrate_pages()` holds. It is
+//! held while a chunk is cut off (its folios are walked) or given back, not while one is migrated;
+//! nothing is locked inside it, but for the putback in the end, which takes what putback takes when
+//! nobody else has the migration any more.
 //!
 //! C file: [`mm/migrate.c`](srctree/mm/migrate.c), `ferry_migrate_chunk()`
 
@@ -57,7 +58,7 @@ pub struct MigrateCall<'a> {
 ///
 /// # Invariants
 ///
-/// `0` is what `ferry_move_target()` has allocated, for us.
+/// `0` is what `ferry_move_target()` has allocated, for us alone.
 struct Target(NonNull<c_void>);
 
 // SAFETY: It is memory, which nobody writes.

@@ -40,11 +40,11 @@ pub enum VmEvent {
     CrewPagesCaller = bindings::vm_event_item_FERRY_CREW_PAGES_CALLER,
     /// Carried by their helpers.
     CrewPagesHelper = bindings::vm_event_item_FERRY_CREW_PAGES_HELPER,
-    /// Left to the caller: a list too short.
+    /// Lists left to the caller: too short.
     CrewSmall = bindings::vm_event_item_FERRY_CREW_SMALL,
-    /// Left to the caller: no CPU is idle.
+    /// Lists left to the caller: no CPU is idle.
     CrewAlone = bindings::vm_event_item_FERRY_CREW_ALONE,
-    /// Left to the caller: all lanes in use.
+    /// Lists left to the caller: all lanes in use.
     CrewBusy = bindings::vm_event_item_FERRY_CREW_BUSY,
 }
 

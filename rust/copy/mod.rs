@@ -59,7 +59,7 @@ pub fn enable(on: bool) -> Result {
 /// Posts what can be copied of a batch, and calls helpers. May sleep.
 pub fn post<'a>(lists: PairedLists<'a>, into: &mut MigrateBatch<'a, CpuCopier>) {
     if let Some(engine) = ENGINE.as_ref() {
-        engine.post(lists, crew::members::spare_threads(), into);
+        engine.post(lists, crew::spare_threads(), into);
     }
 }
 
@@ -77,5 +77,5 @@ pub fn count(copied: Copied) {
 pub fn threads() -> u32 {
     ENGINE
         .as_ref()
-        .map_or(1, |engine| engine.threads(crew::members::spare_threads()))
+        .map_or(1, |engine| engine.threads(crew::spare_threads()))
 }

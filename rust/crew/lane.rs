@@ -2,29 +2,17 @@
 
 //! A lane of the crew: one list at a time, migrated by its caller and by helpers.
 //!
-//! The helpers are work items that exist as long as the lane does. One that starts late finds nothing
-//! left, or helps the list that is there then; one that never starts is never waited for.
+//! Locks: the mutex of [`Lending`] when a job is shared, borrowed and given back; inside a job, that of
+//! its [`Migration`]. Never both.
 
 use kernel::{
     cpu::CpuId,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
-    types::CovariantForLt,
-    workqueue::{
-        impl_has_work,
-        new_work,
-        Work,
-        WorkItem, //
-    }, //
+    sync::Arc,
+    types::CovariantForLt, //
 };
 
-use super::members::Member;
+use super::members::Members;
 use crate::{
     abstractions::{
         lend::Lending,
@@ -38,9 +26,9 @@ use crate::{
         },
         workqueue::OwnedQueue, //
     },
-    helpers::{
-        note_help,
-        MAX_HELPERS, //
+    helpers::pool::{
+        Helped,
+        Helpers, //
     },
     logic::crew, //
 };
@@ -55,8 +43,6 @@ pub struct Job<'a> {
     /// may be one too many, or on the wrong node.
     helpers: u32,
     node: Option<NodeId>,
-    /// Helpers that look for chunks now.
-    present: Atomic<u32>,
 }
 
 impl<'a> Job<'a> {
@@ -72,23 +58,17 @@ impl<'a> Job<'a> {
             chunk_pages,
             helpers,
             node,
-            present: Atomic::new(0),
         })
-    }
-
-    /// How many helpers are worth having when so many pages were added, of those that may take part
-    /// and do not; a hint.
-    pub fn wanted(&self, pages: u32) -> u32 {
-        let useful = pages.div_ceil(self.chunk_pages.max(1)).min(self.helpers);
-        match self.present.load(Relaxed) < useful {
-            true => useful,
-            false => 0,
-        }
     }
 
     /// The list, and what becomes of it.
     pub fn migration(&self) -> &Migration<'a> {
         &self.migration
+    }
+
+    /// How many of the helpers have something to do when so many pages were added.
+    pub fn useful_helpers(&self, pages: u32) -> usize {
+        pages.div_ceil(self.chunk_pages.max(1)).min(self.helpers) as usize
     }
 
     /// Migrates a chunk; `false`: there is none. May sleep.
@@ -97,89 +77,82 @@ impl<'a> Job<'a> {
             .work(|pages, next| crew::chunk_ends(pages as u32, self.chunk_pages, next.index()))
     }
 
-    /// Migrates as a helper, until there is nothing to do. May sleep.
-    fn help(&self) {
+    /// Migrates as one of the helpers, until there is nothing to do; whether it did anything. May
+    /// sleep.
+    fn help(&self, members: &Members) -> bool {
         if self.node.is_some_and(|node| node != NodeId::here()) {
-            return;
+            return false;
         }
-        if self.present.fetch_add(1, Relaxed) < self.helpers {
-            // Until others want this CPU: the caller takes what is left.
-            while self.work() && !need_resched() {}
+        let Some(_member) = members.enter_helper(self.helpers as usize) else {
+            return false;
+        };
+        let mut helped = false;
+        while self.work() {
+            helped = true;
+            // The caller takes what is left.
+            if need_resched() {
+                break;
+            }
         }
-        self.present.fetch_sub(1, Relaxed);
+        helped
     }
 }
 
 /// What is lent to helpers.
 type Jobs = CovariantForLt!(Job<'_>);
 
+/// What a lane's helpers see of it.
+#[pin_data]
+struct Shared {
+    #[pin]
+    lending: Lending<Jobs>,
+    members: Members,
+}
+
 /// A lane.
 pub struct Lane {
-    lending: Arc<Lending<Jobs>>,
-    helpers: KVec<Arc<Helper>>,
+    shared: Arc<Shared>,
+    helpers: Helpers<Shared>,
 }
 
 impl Lane {
-    /// Allocates the lane of this number with all its helpers. May sleep.
-    pub fn new(lane: usize) -> Result<Self> {
-        let lending = Arc::pin_init(Lending::new(), GFP_KERNEL)?;
-        let mut helpers = KVec::with_capacity(MAX_HELPERS, GFP_KERNEL)?;
-        for _ in 0..MAX_HELPERS {
-            helpers.push(Helper::new(lending.clone(), lane)?, GFP_KERNEL)?;
-        }
-        Ok(Self { lending, helpers })
+    /// Allocates a lane with all its helpers. May sleep.
+    pub fn new() -> Result<Self> {
+        let shared = Arc::pin_init(
+            pin_init!(Shared {
+                lending <- Lending::new(),
+                members: Members::default(),
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(Self {
+            helpers: Helpers::new(&shared)?,
+            shared,
+        })
     }
 
     /// Lets helpers take part in `job` while `f` runs; [`None`]: the lane is in use. May sleep.
     pub fn share<R>(&self, job: &Job<'_>, f: impl FnOnce() -> R) -> Option<R> {
-        self.lending.lend(job, f)
+        self.shared.lending.lend(job, || {
+            let _member = self.members().enter_caller();
+            f()
+        })
     }
 
-    /// Calls a helper to each CPU; helpers that are still on their way stay on it.
+    /// Who works on it now.
+    pub fn members(&self) -> &Members {
+        &self.shared.members
+    }
+
+    /// Calls a helper to each CPU. For any context but NMI.
     pub fn call(&self, queue: &OwnedQueue, cpus: &[CpuId]) {
-        for (helper, &cpu) in self.helpers.iter().zip(cpus) {
-            // One that is enqueued already is given back: it is on its way.
-            drop(queue.enqueue_on(cpu, helper.clone()));
-        }
+        self.helpers.call(queue, cpus);
     }
 }
 
-/// A work item that helps its lane.
-#[pin_data]
-struct Helper {
-    lending: Arc<Lending<Jobs>>,
-    /// Which lane it is of.
-    lane: usize,
-    #[pin]
-    work: Work<Helper>,
-}
-
-impl_has_work! {
-    impl HasWork<Self> for Helper { self.work }
-}
-
-impl Helper {
-    fn new(lending: Arc<Lending<Jobs>>, lane: usize) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                lending,
-                lane,
-                work <- new_work!("ferry::crew::Helper::work"),
-            }),
-            GFP_KERNEL,
-        )
-    }
-}
-
-impl WorkItem for Helper {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let Some(job) = this.lending.borrow() else {
-            return;
-        };
-        let _member = Member::new(this.lane);
-        job.get().help();
-        note_help();
+impl Helped for Shared {
+    fn help_out(&self) -> bool {
+        let job = self.lending.borrow();
+        job.is_some_and(|job| job.get().help(&self.members))
     }
 }

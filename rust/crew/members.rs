@@ -1,66 +1,83 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Who is in a crew now: a batch that a member migrates has no claim to more threads than its crew has
-//! left, and one of any other task to all that it may have.
+//! Who is in a crew now.
+//!
+//! No locks: a task enters and leaves for itself, and all that others read is how many there are.
+//! Nothing else is published by it, so all of it is relaxed.
 
 use kernel::sync::atomic::{
     Atomic,
     Relaxed, //
 };
 
-use super::NR_LANES;
 use crate::{
     abstractions::sched::this_task,
-    helpers::{
-        limit,
-        MAX_HELPERS, //
-    }, //
+    helpers::MAX_HELPERS, //
 };
 
-/// The members of each lane, the caller and its helpers, as [`this_task`] names them; 0: none.
-static MEMBERS: [[Atomic<usize>; MAX_HELPERS + 1]; NR_LANES] =
-    [const { [const { Atomic::new(0) }; MAX_HELPERS + 1] }; NR_LANES];
-
-/// How many there are in all.
+/// Members of all crews: while there are none nobody need look for them.
 static COUNT: Atomic<u32> = Atomic::new(0);
 
-/// The calling task, as a member of the crew on a lane for as long as this lives.
-pub struct Member(Option<&'static Atomic<usize>>);
+/// Whether any task is in a crew. For any context.
+pub fn any() -> bool {
+    COUNT.load(Relaxed) != 0
+}
 
-impl Member {
-    /// Enters the calling task. For contexts that may sleep.
-    pub fn new(lane: usize) -> Self {
-        let free = |slot: &&Atomic<usize>| slot.cmpxchg(0, this_task(), Relaxed).is_ok();
-        let slot = MEMBERS.get(lane).and_then(|lane| lane.iter().find(free));
-        if slot.is_some() {
-            COUNT.add(1, Relaxed);
+/// The members of one lane's crew, as [`this_task`] names them; 0: none.
+pub struct Members {
+    caller: Atomic<usize>,
+    helpers: [Atomic<usize>; MAX_HELPERS],
+}
+
+impl Default for Members {
+    /// Nobody.
+    fn default() -> Self {
+        Self {
+            caller: Atomic::new(0),
+            helpers: [const { Atomic::new(0) }; MAX_HELPERS],
         }
-        Self(slot)
     }
 }
 
-impl Drop for Member {
+impl Members {
+    /// Enters the calling task, whose lane it is. For any context.
+    pub fn enter_caller(&self) -> Member<'_> {
+        self.caller.store(this_task(), Relaxed);
+        Member::new(&self.caller)
+    }
+
+    /// Enters the calling task, unless `most` have come to help already. For any context.
+    pub fn enter_helper(&self, most: usize) -> Option<Member<'_>> {
+        let free = |place: &&Atomic<usize>| place.cmpxchg(0, this_task(), Relaxed).is_ok();
+        self.helpers.iter().take(most).find(free).map(Member::new)
+    }
+
+    /// How many help. For any context.
+    pub fn helpers(&self) -> usize {
+        let taken = |place: &&Atomic<usize>| place.load(Relaxed) != 0;
+        self.helpers.iter().filter(taken).count()
+    }
+
+    /// Whether the calling task is one of them. For any context.
+    pub fn has_this_task(&self) -> bool {
+        let me = this_task();
+        self.caller.load(Relaxed) == me || self.helpers.iter().any(|at| at.load(Relaxed) == me)
+    }
+}
+
+/// The calling task, as a member of a crew for as long as this lives.
+pub struct Member<'a>(&'a Atomic<usize>);
+
+impl<'a> Member<'a> {
+    fn new(place: &'a Atomic<usize>) -> Self {
+        COUNT.add(1, Relaxed);
+        Self(place)
+    }
+}
+
+impl Drop for Member<'_> {
     fn drop(&mut self) {
-        if let Some(slot) = self.0 {
-            slot.store(0, Relaxed);
-            COUNT.fetch_sub(1, Relaxed);
-        }
+        self.0.store(0, Relaxed);
+        COUNT.fetch_sub(1, Relaxed);
     }
-}
-
-/// How many threads may copy a batch of the calling task, itself included. For any context.
-pub fn spare_threads() -> u32 {
-    let limit = limit();
-    if COUNT.load(Relaxed) == 0 {
-        return limit;
-    }
-    let me = this_task();
-    let crew = MEMBERS
-        .iter()
-        .find(|lane| lane.iter().any(|slot| slot.load(Relaxed) == me));
-    let others = crew.map_or(0, |lane| {
-        let members = lane.iter().filter(|slot| slot.load(Relaxed) != 0).count();
-        members as u32 - u32::from(members > 0)
-    });
-    limit.saturating_sub(others).max(1)
 }

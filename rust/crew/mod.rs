@@ -23,7 +23,6 @@ pub mod members;
 pub mod move_pages;
 
 use kernel::{
-    cpu::CpuId,
     prelude::*,
     sync::{
         atomic::{
@@ -63,14 +62,14 @@ use lane::{
     Job,
     Lane, //
 };
-use members::Member;
+use members::Members;
 
 /// Lists that can be migrated by crews at the same time.
 const NR_LANES: usize = 8;
 
 static CREW: SetOnce<Crew> = SetOnce::new();
 
-/// `vm.mt_page_crew`.
+/// `vm.mt_page_crew`; a setting that nothing else depends on, so relaxed.
 static ENABLED: Atomic<bool> = Atomic::new(true);
 
 /// Lanes and the queue that their helpers run on.
@@ -85,8 +84,8 @@ pub fn prepare() -> Result {
         return Ok(());
     }
     let mut lanes = KVec::with_capacity(NR_LANES, GFP_KERNEL)?;
-    for lane in 0..NR_LANES {
-        lanes.push(Lane::new(lane)?, GFP_KERNEL)?;
+    for _ in 0..NR_LANES {
+        lanes.push(Lane::new()?, GFP_KERNEL)?;
     }
     CREW.populate(Crew {
         lanes,
@@ -118,21 +117,36 @@ pub fn migrate(
     }
     let size = measure(from, Size::is_enough);
     if !size.is_enough() {
-        VmEvent::CrewSmall.count(size.pages as usize);
+        VmEvent::CrewSmall.count(1);
         return None;
     }
-    let workers = limit();
-    let size = measure(from, |size| size.is_plenty(workers));
-    let outcome = session(call, size, |session| {
+    let Some(candidates) = Candidates::now(call.reason()) else {
+        VmEvent::CrewAlone.count(1);
+        return None;
+    };
+    let size = measure(from, |size| size.is_plenty(candidates.workers()));
+    let outcome = candidates.session(call, size, |session| {
         session.add(from, size.pages);
         session.finish(ret)
     });
-    match outcome {
-        Ok(outcome) => Some(outcome),
-        Err(why) => {
-            why.count(size.pages as usize);
-            None
-        }
+    if outcome.is_none() {
+        VmEvent::CrewBusy.count(1);
+    }
+    outcome
+}
+
+/// How many threads may copy a batch of the calling task, itself included: all that a call may have
+/// or, for a member of a crew, its share of what its call may have. For any context.
+pub fn spare_threads() -> u32 {
+    let limit = limit();
+    if !members::any() {
+        return limit;
+    }
+    let is_own = |members: &&Members| members.has_this_task();
+    let all = CREW.as_ref().into_iter().flat_map(|crew| &crew.lanes);
+    match all.map(Lane::members).find(is_own) {
+        Some(own) => (limit / (1 + own.helpers() as u32)).max(1),
+        None => limit,
     }
 }
 
@@ -143,16 +157,16 @@ struct Session<'s, 'a> {
     crew: &'s Crew,
     lane: &'s Lane,
     job: &'s Job<'a>,
-    cpus: &'s [CpuId],
+    cpus: &'s IdleCpus,
 }
 
 impl Session<'_, '_> {
     /// Adds folios, `pages` in all so far, and calls the helpers that are not there. May sleep.
     fn add(&self, list: &mut IsolatedList<'_>, pages: u32) {
         self.job.migration().add(list);
-        let wanted = self.job.wanted(pages) as usize;
-        if let Some(cpus) = self.cpus.get(..wanted.min(self.cpus.len())) {
-            self.lane.call(&self.crew.queue, cpus);
+        let useful = self.job.useful_helpers(pages);
+        if self.lane.members().helpers() < useful {
+            self.lane.call(&self.crew.queue, self.cpus.first(useful));
         }
     }
 
@@ -185,43 +199,67 @@ impl Session<'_, '_> {
     }
 }
 
-/// Runs `f` with a crew for a list of `size`, or says why there is none. May sleep.
-fn session<R>(
-    call: MigrateCall<'_>,
-    size: Size,
-    f: impl FnOnce(Session<'_, '_>) -> R,
-) -> Result<R, VmEvent> {
-    let crew = CREW.as_ref().ok_or(VmEvent::CrewAlone)?;
-    let node = match call.reason() {
-        SharedReason::Mbind => Some(NodeId::here()),
-        _ => None,
-    };
-    let limit = limit();
-    let idle = idle_cpus(node, limit);
-    let helpers = crew::helpers(size, limit, idle.count() as u32);
-    if helpers == 0 {
-        return Err(VmEvent::CrewAlone);
+/// Who could be the crew of a call, found at the moment of asking.
+struct Candidates {
+    crew: &'static Crew,
+    limit: u32,
+    /// Where they have to be, if not anywhere.
+    node: Option<NodeId>,
+    cpus: IdleCpus,
+}
+
+impl Candidates {
+    /// [`None`]: nobody. For any context but NMI.
+    fn now(reason: SharedReason) -> Option<Self> {
+        let crew = CREW.as_ref()?;
+        let limit = limit();
+        let node = match reason {
+            SharedReason::Mbind => Some(NodeId::here()),
+            _ => None,
+        };
+        let idle = IdleCpus::near(NodeId::here(), limit);
+        let cpus = match node {
+            Some(node) => idle.only(|cpu| node_of(cpu) == node),
+            None => idle,
+        };
+        (cpus.count() > 0).then_some(Self {
+            crew,
+            limit,
+            node,
+            cpus,
+        })
     }
-    let chunk_pages = crew::chunk_pages(size.pages, helpers + 1);
-    stack_pin_init!(let job = Job::new(call, chunk_pages, helpers, node));
-    let job = job.as_ref().get_ref();
-    let mut f = Some(f);
-    for (nr, lane) in crew.lanes.iter().enumerate() {
-        let result = lane.share(job, || {
-            let _member = Member::new(nr);
-            let session = Session {
-                crew,
-                lane,
-                job,
-                cpus: idle.first(helpers as usize),
-            };
-            f.take().map(|f| f(session))
-        });
-        if let Some(Some(result)) = result {
-            return Ok(result);
-        }
+
+    /// How many could work, the caller included.
+    fn workers(&self) -> u32 {
+        1 + self.cpus.count() as u32
     }
-    Err(VmEvent::CrewBusy)
+
+    /// Runs `f` with a crew for a list of `size`, which must be enough for one; [`None`]: all lanes are
+    /// in use. May sleep.
+    fn session<R>(
+        &self,
+        call: MigrateCall<'_>,
+        size: Size,
+        f: impl FnOnce(Session<'_, '_>) -> R,
+    ) -> Option<R> {
+        let helpers = crew::helpers(size, self.limit, self.cpus.count() as u32);
+        let chunk_pages = crew::chunk_pages(size.pages, helpers + 1);
+        stack_pin_init!(let job = Job::new(call, chunk_pages, helpers, self.node));
+        let job = job.as_ref().get_ref();
+        let mut f = Some(f);
+        self.crew.lanes.iter().find_map(|lane| {
+            lane.share(job, || {
+                let session = Session {
+                    crew: self.crew,
+                    lane,
+                    job,
+                    cpus: &self.cpus,
+                };
+                f.take().map(|f| f(session))
+            })?
+        })
+    }
 }
 
 fn count(outcome: &Outcome) {
@@ -243,13 +281,4 @@ fn measure(list: &mut IsolatedList<'_>, enough: impl Fn(&Size) -> bool) -> Size 
         }
     }
     size
-}
-
-/// The CPUs whose tasks may help.
-fn idle_cpus(node: Option<NodeId>, limit: u32) -> IdleCpus {
-    let idle = IdleCpus::near(NodeId::here(), limit);
-    match node {
-        Some(node) => idle.only(|cpu| node_of(cpu) == node),
-        None => idle,
-    }
 }

@@ -10,12 +10,15 @@ use kernel::prelude::*;
 use pin_init::stack_pin_init;
 
 use super::{
-    session,
+    Candidates,
     Session, //
 };
 use crate::{
     abstractions::{
-        migration::MigrateCall,
+        migration::{
+            MigrateCall,
+            SharedReason, //
+        },
         move_pages::{
             move_to_node,
             Destination,
@@ -63,18 +66,24 @@ struct Window {
     len: usize,
 }
 
+/// What ends a run.
+enum End {
+    /// The next page goes elsewhere.
+    OtherNode,
+    /// The next page was not queued: 0 if it is where it is to go, or an error number.
+    NotQueued(c_int),
+    /// There is no next page, or its elements are no good: an error number.
+    Call(c_int),
+}
+
 /// Why no more was isolated.
 enum Stop {
     /// So much was asked.
     Enough,
     /// What comes next can be looked at only when the crew is gone.
     Pause,
-    /// The next page goes elsewhere.
-    OtherNode,
-    /// The next page was not queued: 0 if it is where it is to go, or an error number.
-    NotQueued(c_int),
-    /// There is no next page, or its elements are no good: an error number.
-    End(c_int),
+    /// The run has come to its end.
+    End(End),
 }
 
 /// What is known when pages are isolated.
@@ -130,16 +139,15 @@ impl<'a> Mover<'a> {
     /// A run after the other. What `do_pages_move()` returns.
     fn run(&mut self) -> c_int {
         loop {
-            let (stop, moved) = self.one_run();
-            match stop {
-                Stop::Enough | Stop::Pause => {}
-                Stop::OtherNode => {
+            let (end, moved) = self.one_run();
+            match end {
+                End::OtherNode => {
                     let error = self.tell(moved);
                     if error != 0 {
                         return error;
                     }
                 }
-                Stop::NotQueued(why) => {
+                End::NotQueued(why) => {
                     // Mainline says so before it migrates what is queued; nobody can tell.
                     let node = self.node.map_or(0, Destination::nid);
                     let what = if why == 0 { node } else { why };
@@ -156,7 +164,7 @@ impl<'a> Mover<'a> {
                     }
                     self.at += 1;
                 }
-                Stop::End(why) => {
+                End::Call(why) => {
                     let error = self.tell(moved);
                     return if why < 0 { why } else { error };
                 }
@@ -165,7 +173,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Isolates and migrates a run: why it ended, and what `migrate_pages()` says.
-    fn one_run(&mut self) -> (Stop, c_int) {
+    fn one_run(&mut self) -> (End, c_int) {
         stack_pin_init!(let folios = IsolatedFolios::new());
         self.start = self.at;
         self.node = None;
@@ -174,25 +182,24 @@ impl<'a> Mover<'a> {
 
         let mut moved = 0;
         let mut phase = Phase::Alone;
-        let stop = loop {
-            let enough = match self.may_hand_over() && moved >= 0 {
-                true => MIN_PAGES,
-                false => usize::MAX,
-            };
-            match self.isolate(folios.as_mut(), enough, phase) {
-                Stop::Enough => {}
-                stop => break stop,
+        let mut may_share = true;
+        let end = loop {
+            may_share &= self.may_hand_over() && moved >= 0;
+            let enough = if may_share { MIN_PAGES } else { usize::MAX };
+            if let Stop::End(end) = self.isolate(folios.as_mut(), enough, phase) {
+                break end;
             }
             if !self.may_hand_over() {
                 continue;
             }
-            let Some((stop, more)) = self.share(folios.as_mut()) else {
-                break self.isolate(folios.as_mut(), usize::MAX, phase);
+            let Some((end, more)) = self.share(folios.as_mut()) else {
+                may_share = false;
+                continue;
             };
             phase = Phase::Afterwards;
             moved = sum(moved, more);
-            if !matches!(stop, Stop::Pause) {
-                break stop;
+            if let Some(end) = end {
+                break end;
             }
         };
         if let (Some(node), false) = (self.node, folios.is_empty()) {
@@ -201,40 +208,41 @@ impl<'a> Mover<'a> {
                 _ => folios.as_mut().put_back(),
             }
         }
-        (stop, moved)
+        (end, moved)
     }
 
-    /// Has a crew migrate what is isolated, and isolates more of the run meanwhile.
-    fn share(&mut self, mut folios: Pin<&mut IsolatedFolios>) -> Option<(Stop, c_int)> {
+    /// Has a crew migrate what is isolated, and isolates more of the run meanwhile: the end of the
+    /// run, if it was met, and what `migrate_pages()` says. [`None`]: there is no crew.
+    fn share(&mut self, mut folios: Pin<&mut IsolatedFolios>) -> Option<(Option<End>, c_int)> {
+        let candidates = Candidates::now(SharedReason::Syscall)?;
+        let call = MigrateCall::to_node(self.node?).ok()?;
         let rest = u32::try_from(self.request.nr_pages() - self.start).unwrap_or(u32::MAX);
         let size = Size {
             folios: rest,
             pages: rest,
         };
-        let call = MigrateCall::to_node(self.node?).ok()?;
         stack_pin_init!(let failed = IsolatedFolios::new());
-        let ended = session(call, size, |session: Session<'_, '_>| {
+        let result = candidates.session(call, size, |session: Session<'_, '_>| {
             let first = self.start;
             let so_far = |at: usize| u32::try_from(at - first).unwrap_or(u32::MAX);
             session.start();
             session.add(&mut folios.as_mut().list(), so_far(self.at));
-            let stop = loop {
+            let end = loop {
                 let stop = self.isolate(folios.as_mut(), HAND_OVER, Phase::Crewed);
-                if !self.may_hand_over() {
-                    break match stop {
-                        Stop::Enough => Stop::Pause,
-                        stop => stop,
-                    };
+                if self.may_hand_over() {
+                    session.add(&mut folios.as_mut().list(), so_far(self.at));
                 }
-                session.add(&mut folios.as_mut().list(), so_far(self.at));
-                if !matches!(stop, Stop::Enough) {
-                    break stop;
+                match stop {
+                    Stop::End(end) => break Some(end),
+                    Stop::Pause => break None,
+                    Stop::Enough if !self.may_hand_over() => break None,
+                    Stop::Enough => {}
                 }
             };
-            (stop, session.finish_call(&mut failed.as_mut().list()))
+            (end, session.finish_call(&mut failed.as_mut().list()))
         });
         failed.as_mut().put_back();
-        ended.ok()
+        result
     }
 
     /// Whether what is isolated may be migrated before the run is at its end: whether no page to
@@ -253,23 +261,23 @@ impl<'a> Mover<'a> {
         let mut isolated = 0;
         while isolated < enough {
             if self.at >= self.request.nr_pages() {
-                return Stop::End(0);
+                return Stop::End(End::Call(0));
             }
             match self.window.load(self.at, self.request, phase) {
                 Ok(()) => {}
                 Err(_) if phase == Phase::Crewed => return Stop::Pause,
-                Err(error) => return Stop::End(error.to_errno()),
+                Err(error) => return Stop::End(End::Call(error.to_errno())),
             }
             let (pages, nodes) = self.window.from(self.at, self.step.min(enough - isolated));
             let (Some(&addr), Some(&nid)) = (pages.first(), nodes.first()) else {
-                return Stop::End(EFAULT.to_errno());
+                return Stop::End(End::Call(EFAULT.to_errno()));
             };
             let node = match self.request.destination(nid) {
                 Ok(node) => node,
-                Err(error) => return Stop::End(error.to_errno()),
+                Err(error) => return Stop::End(End::Call(error.to_errno())),
             };
             if *self.node.get_or_insert(node) != node {
-                return Stop::OtherNode;
+                return Stop::End(End::OtherNode);
             }
             let same = nodes.iter().take_while(|&&other| other == nid).count();
             let pages = pages.get(..same).unwrap_or_default();
@@ -280,7 +288,7 @@ impl<'a> Mover<'a> {
                 }
                 self.ascent.break_off();
                 if phase == Phase::Afterwards && self.was_named(addr) {
-                    return Stop::NotQueued(EBUSY.to_errno());
+                    return Stop::End(End::NotQueued(EBUSY.to_errno()));
                 }
             }
             let run = pages.get(..climbs.max(1)).unwrap_or_default();
@@ -293,7 +301,7 @@ impl<'a> Mover<'a> {
             isolated += got.queued;
             if let Some(why) = got.stopped {
                 self.step = FIRST_STEP;
-                return Stop::NotQueued(why);
+                return Stop::End(End::NotQueued(why));
             }
             self.step = (self.step * 2).min(WINDOW);
         }

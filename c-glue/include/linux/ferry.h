@@ -68,7 +68,7 @@ struct ferry_call {
  * struct ferry_context - what migration looks at of the task that it runs in
  * @memcg:		charged for what is allocated on the way
  * @mems_allowed:	of its cpuset
- * @flags:		its allocation scopes, PF_MEMALLOC*
+ * @flags:		its allocation scopes, PF_MEMALLOC_*
  */
 struct ferry_context {
 	struct mem_cgroup *memcg;
@@ -100,7 +100,7 @@ struct ferry_move_pages {
  * struct ferry_crew_report - what a crew did, for its tracepoint
  * @ns:		from when the list was taken to when its last chunk was done
  * @reason:	why the list was migrated
- * @helpers:	helpers called
+ * @helpers:	helpers that it could have, at most
  * @chunks:	chunks that the list was cut into
  * @helped:	chunks that helpers took
  * @pages:	base pages of all
@@ -151,11 +151,18 @@ bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,
 bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
 
 /* mm/migrate.c */
+int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
+		    bool migrate_all);
+int ferry_move_to_node(struct list_head *pagelist, int node);
+
+/* c-glue/move_pages.c: for Rust to call */
 int ferry_isolate_run(struct mm_struct *mm, const unsigned long *pages, int nr,
 		      int node, struct list_head *pagelist, bool migrate_all,
 		      bool *alone, int *err);
+unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
+int ferry_check_node(int node, const nodemask_t *allowed);
 void *ferry_move_target(int node);
-int ferry_move_to_node(struct list_head *pagelist, int node);
+void ferry_move_call(struct ferry_call *call, void *target);
 
 /* c-glue/crew.c: for Rust to call */
 void ferry_context_get(struct ferry_context *context);
@@ -170,11 +177,8 @@ int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
 void ferry_migrate_start(const struct ferry_call *call);
 void ferry_migrate_account(const struct ferry_call *call,
 			   const struct migrate_pages_stats *stats);
-void ferry_move_call(struct ferry_call *call, void *target);
-unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
 bool ferry_may_crew(void);
 bool ferry_need_resched(void);
-int ferry_check_node(int node, const nodemask_t *allowed);
 void ferry_list_splice_tail_init(struct list_head *list,
 				 struct list_head *head);
 void ferry_list_cut_position(struct list_head *list, struct list_head *head,
@@ -316,6 +320,8 @@ ferry_migrate_part(enum migrate_mode *mode, unsigned int *ret_succeeded)
  * @stats:		added to
  * @nr_failed:		added to, or an error code
  *
+ * May sleep.
+ *
  * Return: whether it was done; if not, nothing was changed.
  */
 static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
@@ -351,7 +357,7 @@ static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
  * @flags:	"
  * @err:	what do_pages_move() is to return
  *
- * To be called with the LRU caches disabled.
+ * To be called with the LRU caches disabled. May sleep.
  *
  * Return: whether it was done; if not, nothing was changed.
  */

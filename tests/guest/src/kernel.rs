@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -94,6 +94,20 @@ fn node_field(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.contains(field))?;
     let value = line.split(field).nth(1)?;
     value.split_whitespace().next()?.parse().ok()
+}
+
+/// The folders of the blocks of memory that a node has; none where memory cannot be taken away.
+pub fn memory_blocks(node: u32) -> Result<Vec<PathBuf>> {
+    let dir = format!("/sys/devices/system/node/node{node}");
+    let mut blocks = Vec::new();
+    for entry in fs::read_dir(&dir).with_context(|| format!("reading {dir}"))? {
+        let path = entry?.path();
+        if path.join("phys_index").exists() {
+            blocks.push(path);
+        }
+    }
+    blocks.sort();
+    Ok(blocks)
 }
 
 /// How many numbers a list such as `0-3,5` names.

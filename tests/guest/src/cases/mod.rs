@@ -2,6 +2,7 @@
 //! The functional tests, by theme.
 
 mod counters;
+mod crews;
 mod disk;
 mod errors;
 mod generated;
@@ -20,6 +21,7 @@ use crate::kernel;
 pub fn all() -> Vec<Case> {
     let mut all = matrix::cases();
     all.extend(races::cases());
+    all.extend(crews::cases());
     all.extend(pinned::cases());
     all.extend(errors::cases());
     all.extend(generated::cases());

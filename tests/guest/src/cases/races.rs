@@ -33,7 +33,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Moves to and fro, whatever each call says; how many pages ended where they should.
-fn shuttle(addrs: &[usize], flags: i32, rounds: i32) -> usize {
+pub fn shuttle(addrs: &[usize], flags: i32, rounds: i32) -> usize {
     let mut moved = 0;
     let mut status = vec![i32::MIN; addrs.len()];
     for round in 0..rounds {

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
 //! How many may help, to copy a batch or to migrate a list, and on which CPUs, at the moment of asking.
+//!
+//! - [`pool`]: the work items by which they are called.
+//!
+//! No locks. What is kept between calls are hints and a setting, each one word that nothing else
+//! depends on: therefore relaxed.
+
+pub mod pool;
 
 use kernel::{
     cpu::CpuId,
@@ -56,8 +63,8 @@ static LAST_HELP: LastHelp = LastHelp {
     ns: Atomic::new(0),
 };
 
-/// Says that a helper was done here, just now. For any context but NMI.
-pub fn note_help() {
+/// Says that somebody has helped here, just now. For any context but NMI.
+fn note_help() {
     LAST_HELP.cpu.store(CpuId::current().as_u32(), Relaxed);
     LAST_HELP.ns.store(now_ns(), Relaxed);
 }

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: what move_pages(2) does with an address space: folios are looked up by
+ * address, and isolated.
+ *
+ * Locks: the mmap lock of the target, for reading; inside it, one page table's
+ * lock at a time; inside that, those of isolation. As in do_pages_move(), but
+ * for many addresses.
+ */
+#include <linux/ferry.h>
+#include <linux/mempolicy.h>
+#include <linux/mmap_lock.h>
+#include <linux/nodemask.h>
+#include <linux/pagewalk.h>
+#include <linux/pgtable.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+/* struct migration_target_control */
+#include "internal.h"
+
+/* Pages that are isolated before others may have their page table's lock. */
+#define FERRY_PAGES_PER_LOCK	32
+
+/*
+ * Goes on to another address, under the lock that a walk has taken. Where that
+ * has no page for sure, in the page table that the walk is in, returns NULL.
+ */
+static struct folio *ferry_walk_on(struct folio_walk *fw,
+				   struct vm_area_struct *vma,
+				   unsigned long from, unsigned long addr)
+{
+	struct page *page = NULL;
+	pte_t *ptep, pte;
+
+	if (fw->level != FW_LEVEL_PTE || ((from ^ addr) & PMD_MASK))
+		return NULL;
+	ptep = fw->ptep + pte_index(addr) - pte_index(from);
+	pte = ptep_get(ptep);
+	if (pte_present(pte))
+		page = vm_normal_page(vma, addr, pte);
+	if (!page)
+		return NULL;
+	fw->ptep = ptep;
+	fw->pte = pte;
+	fw->page = page;
+	return page_folio(page);
+}
+
+/**
+ * ferry_isolate_run() - isolate the folios at many addresses
+ * @mm: whose addresses
+ * @pages: the addresses
+ * @nr: how many
+ * @node: where they are to go
+ * @pagelist: gets the folios
+ * @migrate_all: those that others map, too
+ * @alone: cleared if one of the folios is large, or mapped elsewhere, too
+ * @err: what add_folio_for_migration() says of the first that is not queued;
+ *	1 if others wait, and it was not looked at
+ *
+ * The mmap lock is taken once, and a page table walked from the top for the
+ * first of the addresses that it maps. May sleep.
+ *
+ * Return: how many were queued, from the first on.
+ */
+int ferry_isolate_run(struct mm_struct *mm, const unsigned long *pages, int nr,
+		      int node, struct list_head *pagelist, bool migrate_all,
+		      bool *alone, int *err)
+{
+	struct vm_area_struct *vma = NULL;
+	struct folio *folio = NULL;	/* where the walk is; NULL: in none */
+	unsigned long addr, last = 0;
+	struct folio_walk fw;
+	int i, nr_locked = 0;
+
+	mmap_read_lock(mm);
+	for (i = 0; i < nr; i++, last = addr) {
+		addr = untagged_addr_remote(mm, pages[i]);
+
+		*err = 1;
+		if (i && (need_resched() || mmap_lock_is_contended(mm)))
+			break;
+
+		if (folio) {
+			folio = NULL;
+			if (addr >= vma->vm_start && addr < vma->vm_end &&
+			    ++nr_locked < FERRY_PAGES_PER_LOCK)
+				folio = ferry_walk_on(&fw, vma, last, addr);
+			if (!folio)
+				folio_walk_end(&fw, vma);
+		}
+		if (!folio) {
+			*err = -EFAULT;
+			if (!vma || addr < vma->vm_start || addr >= vma->vm_end)
+				vma = vma_lookup(mm, addr);
+			if (!vma || !vma_migratable(vma))
+				break;
+
+			*err = -ENOENT;
+			folio = folio_walk_start(&fw, vma, addr, FW_ZEROPAGE);
+			if (!folio)
+				break;
+			nr_locked = 0;
+		}
+
+		*err = ferry_add_folio(folio, node, pagelist, migrate_all);
+		if (folio_test_large(folio) || folio_mapcount(folio) != 1)
+			*alone = false;
+		if (*err <= 0)
+			break;
+	}
+	if (folio)
+		folio_walk_end(&fw, vma);
+	mmap_read_unlock(mm);
+	return i;
+}
+
+/* An address without the tag that its process may put into it. */
+unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr)
+{
+	guard(mmap_read_lock)(mm);
+
+	return untagged_addr_remote(mm, addr);
+}
+
+/* May a page go to the node? As do_pages_move() asks. */
+int ferry_check_node(int node, const nodemask_t *allowed)
+{
+	if (node < 0 || node >= MAX_NUMNODES)
+		return -ENODEV;
+	if (!node_state(node, N_MEMORY))
+		return -ENODEV;
+	if (!node_isset(node, *allowed))
+		return -EACCES;
+	return 0;
+}
+
+/* The callback's data for a node, for ferry_move_call(); to be freed. */
+void *ferry_move_target(int node)
+{
+	struct migration_target_control *mtc = kmalloc_obj(*mtc);
+
+	if (mtc)
+		*mtc = (struct migration_target_control){
+			.nid = node,
+			.gfp_mask = GFP_HIGHUSER_MOVABLE | __GFP_THISNODE,
+			.reason = MR_SYSCALL,
+		};
+	return mtc;
+}
+
+/* As do_move_pages_to_node() calls migrate_pages(). */
+void ferry_move_call(struct ferry_call *call, void *target)
+{
+	*call = (struct ferry_call){
+		.get_new_folio	= alloc_migration_target,
+		.private	= (unsigned long)target,
+		.mode		= MIGRATE_SYNC,
+		.reason		= MR_SYSCALL,
+	};
+}

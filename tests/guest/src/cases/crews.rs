@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Lists long enough for several tasks to migrate: they meet in page tables, files and folios, and what
+//! they work for is killed, frozen and regrouped meanwhile.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::disk::Tmpfs;
+use super::races::shuttle;
+use crate::harness::{Case, Log};
+use crate::kernel;
+use crate::plan::FolioSize;
+use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, fork_child};
+use crate::{pattern, region};
+
+const HUGE: usize = 2 << 20;
+
+/// Pages of a list that is cut into several chunks, all of one page table.
+const TABLE: usize = HUGE / PAGE;
+const SLOW: u32 = 240;
+
+pub fn cases() -> Vec<Case> {
+    let mut all = vec![
+        Case::new("crews/same-table", |_| same_table()),
+        Case::new("crews/same-anon-vma", |_| same_anon_vma()).limit(SLOW),
+        Case::new("crews/same-file", |_| same_file()).limit(SLOW),
+        Case::new("crews/same-huge-page", same_huge_page),
+        Case::new("crews/killed", |_| killed()).limit(SLOW),
+        Case::new("crews/frozen", |_| frozen()).limit(SLOW),
+        Case::new("crews/regrouped", |_| regrouped()).limit(SLOW),
+        Case::new("crews/memory-offline", |_| memory_offline()).limit(SLOW),
+    ];
+    all.extend([2, 4, 8].map(|callers| {
+        Case::new(format!("crews/callers-{callers}"), move |_| many(callers)).limit(SLOW)
+    }));
+    all
+}
+
+/// Runs `body`, again until a crew has worked for it where there are crews: a CPU may not be idle just
+/// then.
+fn crewed(mut body: impl FnMut() -> Result<()>) -> Result<()> {
+    let crews = || anyhow::Ok(kernel::counters()?.get("ferry_crews").copied());
+    for _ in 0..20 {
+        let before = crews()?;
+        body()?;
+        if !kernel::engine_is_on()? || crews()? > before {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("no crew ever took part")
+}
+
+/// Several chunks of one page table.
+fn same_table() -> Result<()> {
+    let map = region::anon(FolioSize::Small, TABLE)?;
+    pattern::fill(map.words(), 1);
+    crewed(|| {
+        (0..20).try_for_each(|round| {
+            region::move_map(&map, 1 - round % 2)?;
+            pattern::check(map.words(), 1)
+        })
+    })
+}
+
+/// Pages that three processes map, which read them all the time.
+fn same_anon_vma() -> Result<()> {
+    let map = region::anon(FolioSize::Small, 2 * TABLE)?;
+    pattern::fill(map.words(), 1);
+    let addrs = map.addrs(PAGE);
+    let rounds = 20;
+    let reader = || fork_child(|| (0..rounds).all(|_| pattern::check(map.words(), 1).is_ok()));
+    let readers = [reader()?, reader()?];
+    let moved = crewed(|| {
+        ensure!(shuttle(&addrs, MF_MOVE_ALL, 8) > 0, "nothing ever moved");
+        pattern::check(map.words(), 1)
+    });
+    for reader in readers {
+        finished(reader)?;
+    }
+    moved
+}
+
+/// One file by two mappings, moved through both at once.
+fn same_file() -> Result<()> {
+    const LEN: usize = 2 * TABLE * PAGE;
+    let tmpfs = Tmpfs::new()?;
+    let file = tmpfs.create("file")?;
+    file.set_len(LEN as u64)?;
+    let one = Mapping::file(&file, LEN, libc::MAP_SHARED, HUGE)?;
+    let other = Mapping::file(&file, LEN, libc::MAP_SHARED, HUGE)?;
+    pattern::fill(one.words(), 3);
+    pattern::check(other.words(), 3)?;
+    crewed(|| {
+        let moved: usize = std::thread::scope(|scope| {
+            let by = |map: &Mapping| {
+                let addrs = map.addrs(PAGE);
+                scope.spawn(move || shuttle(&addrs, MF_MOVE_ALL, 10))
+            };
+            let movers = [by(&one), by(&other)];
+            movers
+                .into_iter()
+                .filter_map(|mover| mover.join().ok())
+                .sum()
+        });
+        ensure!(moved > 0, "nothing ever moved");
+        pattern::check(one.words(), 3)?;
+        pattern::check(other.words(), 3)
+    })
+}
+
+/// Each huge page by four of its addresses: the statuses are those of any kernel.
+fn same_huge_page(log: &mut Log) -> Result<()> {
+    let map = region::anon(FolioSize::Huge, 80)?;
+    pattern::fill(map.words(), 1);
+    let parts = [0, 1, TABLE / 2, TABLE - 1].map(|page| page * PAGE);
+    let addrs = |order: &dyn Fn(usize) -> usize| -> Vec<usize> {
+        let folios = (0..map.len() / HUGE).map(|i| map.addr() + order(i) * HUGE);
+        folios.flat_map(|at| parts.map(|part| at + part)).collect()
+    };
+    let last = map.len() / HUGE - 1;
+    for (what, addrs) in [("up", addrs(&|i| i)), ("down", addrs(&|i| last - i))] {
+        for node in [1, 0] {
+            let mut status = vec![77; addrs.len()];
+            let nodes = vec![node; addrs.len()];
+            let ret = sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE);
+            log.note(
+                format!("huge pages by parts, {what}, to {node}"),
+                ret,
+                &status,
+            );
+            pattern::check(map.words(), 1)?;
+        }
+    }
+    Ok(())
+}
+
+/// A process that moves its memory until it is told to stop or killed; it ends well if the contents were
+/// right whenever it looked.
+struct Shuttle {
+    pid: Pid,
+    stop: Mapping,
+}
+
+impl Shuttle {
+    fn start() -> Result<Self> {
+        let stop = Mapping::anon_flags(PAGE, libc::MAP_SHARED)?;
+        let pid = fork_child(|| {
+            let work = || -> Result<()> {
+                let map = region::anon(FolioSize::Small, 4 * TABLE)?;
+                let addrs = map.addrs(PAGE);
+                pattern::fill(map.words(), 5);
+                while stop.words()[0].load(Relaxed) == 0 {
+                    shuttle(&addrs, MF_MOVE, 2);
+                    pattern::check(map.words(), 5)?;
+                    stop.words()[1].fetch_add(1, Relaxed);
+                }
+                Ok(())
+            };
+            work().map_err(|e| eprintln!("# the child: {e:#}")).is_ok()
+        })?;
+        Ok(Self { pid, stop })
+    }
+
+    /// Lets it work for a while.
+    fn work(&self) -> Result<()> {
+        let rounds = || self.stop.words()[1].load(Relaxed);
+        let before = rounds();
+        for _ in 0..3000 {
+            if rounds() > before {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(10));
+        }
+        anyhow::bail!("the child does not get on")
+    }
+
+    fn finish(self) -> Result<()> {
+        self.stop.words()[0].store(1, Relaxed);
+        finished(self.pid)
+    }
+}
+
+fn finished(child: Pid) -> Result<()> {
+    let status = waitpid(child, None)?;
+    ensure!(
+        matches!(status, WaitStatus::Exited(_, 0)),
+        "a child saw wrong contents: {status:?}"
+    );
+    Ok(())
+}
+
+/// Killed at any moment: it goes, and so does its memory.
+fn killed() -> Result<()> {
+    const KILLS: u64 = 16;
+    let free = || anyhow::Ok(kernel::node_free_bytes(0)? + kernel::node_free_bytes(1)?);
+    crewed(|| {
+        let before = free()?;
+        for i in 0..KILLS {
+            let child = Shuttle::start()?;
+            child.work()?;
+            sleep(Duration::from_millis(3 * i));
+            kill(child.pid, Signal::SIGKILL)?;
+            let status = waitpid(child.pid, None)?;
+            ensure!(matches!(status, WaitStatus::Signaled(..)), "{status:?}");
+        }
+        let lost = before.saturating_sub(free()?);
+        let moved = KILLS as usize * 4 * HUGE;
+        ensure!(
+            lost < moved / 2,
+            "{} MB of {} MB did not come back",
+            lost >> 20,
+            moved >> 20
+        );
+        Ok(())
+    })
+}
+
+/// Cgroups of our own, removed in the end.
+struct Groups {
+    root: Tmpfs,
+    made: Vec<PathBuf>,
+}
+
+impl Groups {
+    fn new(names: &[&str]) -> Result<Self> {
+        let root = Tmpfs::of_type("cgroup2")?;
+        let mut groups = Self {
+            root,
+            made: Vec::new(),
+        };
+        let root = groups.root.dir();
+        kernel::write(root.join("cgroup.subtree_control"), "+cpuset +memory")?;
+        for name in names {
+            let dir = root.join(format!("ferry-guest-{name}-{}", std::process::id()));
+            std::fs::create_dir(&dir).context("making a cgroup")?;
+            groups.made.push(dir);
+        }
+        Ok(groups)
+    }
+
+    fn add(&self, group: usize, child: &Shuttle) -> Result<()> {
+        kernel::write(
+            self.made[group].join("cgroup.procs"),
+            &child.pid.to_string(),
+        )
+    }
+
+    fn set(&self, group: usize, file: &str, value: &str) -> Result<()> {
+        kernel::write(self.made[group].join(file), value)
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        for dir in &self.made {
+            // Not while a child is left in it, which then is what the test reports.
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
+
+fn frozen() -> Result<()> {
+    let groups = Groups::new(&["frozen"])?;
+    crewed(|| {
+        let child = Shuttle::start()?;
+        groups.add(0, &child)?;
+        for i in 0..10 {
+            child.work()?;
+            sleep(Duration::from_millis(i));
+            groups.set(0, "cgroup.freeze", "1")?;
+            sleep(Duration::from_millis(20));
+            groups.set(0, "cgroup.freeze", "0")?;
+        }
+        child.finish()
+    })
+}
+
+/// To and fro between two groups, one of which loses a node now and then: then the kernel itself
+/// migrates what the child is migrating.
+fn regrouped() -> Result<()> {
+    let groups = Groups::new(&["one", "two"])?;
+    for group in [0, 1] {
+        groups.set(group, "cpuset.mems", "0-1")?;
+    }
+    crewed(|| {
+        let child = Shuttle::start()?;
+        for i in 0..8 {
+            groups.add(i % 2, &child)?;
+            child.work()?;
+            groups.set(i % 2, "cpuset.mems", if i % 4 < 2 { "0" } else { "1" })?;
+            child.work()?;
+            groups.set(i % 2, "cpuset.mems", "0-1")?;
+        }
+        child.finish()
+    })
+}
+
+/// Callers with memory of their own, all at once.
+fn many(callers: u64) -> Result<()> {
+    let rounds = if kernel::is_slow() { 6 } else { 20 };
+    let work = |seed: u64| -> Result<()> {
+        let map = region::anon(FolioSize::Small, 2 * TABLE)?;
+        let addrs = map.addrs(PAGE);
+        pattern::fill(map.words(), seed);
+        for round in 0..rounds {
+            region::move_all(&addrs, 1 - round % 2, MF_MOVE)?;
+        }
+        pattern::check(map.words(), seed)
+    };
+    crewed(|| {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..callers)
+                .map(|seed| scope.spawn(move || work(seed)))
+                .collect();
+            threads
+                .into_iter()
+                .try_for_each(|thread| thread.join().ok().context("a caller panicked")?)
+        })
+    })
+}
+
+/// A block of the memory that a child moves to goes offline and comes back.
+fn memory_offline() -> Result<()> {
+    let blocks = kernel::memory_blocks(1)?;
+    if blocks.is_empty() {
+        return Err(crate::harness::skip(
+            "node 1 has no block of memory to take away",
+        ));
+    }
+    crewed(|| {
+        let child = Shuttle::start()?;
+        let mut taken = 0;
+        for block in blocks.iter().rev().take(6) {
+            child.work()?;
+            // Refused where something cannot be moved, which is no concern of this test.
+            if std::fs::write(block.join("state"), "offline").is_ok() {
+                taken += 1;
+                child.work()?;
+                kernel::write(block.join("state"), "online")?;
+            }
+        }
+        child.finish()?;
+        ensure!(taken > 0, "no block of memory could be taken away");
+        Ok(())
+    })
+}
