@@ -10,6 +10,7 @@
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/rt.h>
+#include <linux/sched/stat.h>
 #include <linux/vmstat.h>
 
 #include <trace/events/migrate.h>
@@ -71,14 +72,19 @@ void ferry_context_leave(const struct ferry_context *saved)
 	set_active_memcg(saved->memcg);
 }
 
-static int ferry_migrate_part_of(const struct ferry_call *call,
-				 enum migrate_mode mode,
+static int ferry_migrate_part_of(const struct ferry_call *call, bool first,
 				 struct list_head *folios,
 				 struct migrate_pages_stats *stats)
 {
-	return migrate_pages(folios, call->get_new_folio, call->put_new_folio,
-			     call->private, mode | FERRY_MIGRATE_PART,
-			     call->reason, (unsigned int *)&stats->nr_succeeded);
+	enum migrate_mode mode = first ? MIGRATE_ASYNC : call->mode;
+	struct ferry_part part = { .first = first };
+	int rc;
+
+	rc = migrate_pages(folios, call->get_new_folio, call->put_new_folio,
+			   call->private, mode | FERRY_MIGRATE_PART,
+			   call->reason, (unsigned int *)&part.stats.nr_succeeded);
+	*stats = part.stats;
+	return rc;
 }
 
 /*
@@ -92,24 +98,26 @@ static int ferry_migrate_part_of(const struct ferry_call *call,
 int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
 			struct migrate_pages_stats *stats)
 {
-	int rc = ferry_migrate_part_of(call, MIGRATE_ASYNC, folios, stats);
+	bool first = call->mode != MIGRATE_ASYNC;
+	int rc = ferry_migrate_part_of(call, first, folios, stats);
 
 	/* Nobody else would, for a task that only helps. */
 	try_to_unmap_flush();
-	if (rc >= 0 && call->mode != MIGRATE_ASYNC) {
-		/* As in migrate_pages_sync(): all but splits is tried again. */
-		rc = stats->nr_split;
-		stats->nr_thp_failed = stats->nr_thp_split;
-		stats->nr_failed_pages = 0;
-	}
-	return rc;
+	if (!first)
+		return rc;
+	/* All that is left is tried again, and counted then. */
+	stats->nr_failed_pages = 0;
+	stats->nr_thp_failed = 0;
+	stats->nr_thp_split = 0;
+	stats->nr_split = 0;
+	return min(rc, 0);
 }
 
 /* The same, for what ferry_migrate_chunk() has left; in the calling task. */
 int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
 		       struct migrate_pages_stats *stats)
 {
-	return ferry_migrate_part_of(call, call->mode, folios, stats);
+	return ferry_migrate_part_of(call, false, folios, stats);
 }
 
 /* What migrate_pages() does besides, for a call that did not come from it. */
@@ -133,18 +141,23 @@ void ferry_migrate_account(const struct ferry_call *call,
 }
 
 /*
- * May the calling task have a crew? Not in reclaim, where others must not wait
+ * May the calling task have a crew, now? Not in reclaim, where others must not wait
  * for a task that has not the same rights; and not if it is real-time, to which
  * idle CPUs may not be idle for long.
  */
 bool ferry_may_crew(void)
 {
-	return !(current->flags & PF_MEMALLOC) && !rt_or_dl_task(current);
+	return static_branch_unlikely(&ferry_copy_key) &&
+	       !(current->flags & PF_MEMALLOC) && !rt_or_dl_task(current);
 }
 
-bool ferry_need_resched(void)
+/*
+ * need_resched() alone would not do: a task that was preempted comes back with
+ * the flag cleared.
+ */
+bool ferry_others_want_cpu(void)
 {
-	return need_resched();
+	return need_resched() || !single_task_running();
 }
 
 void ferry_list_splice_tail_init(struct list_head *list, struct list_head *head)

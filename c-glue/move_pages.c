@@ -50,36 +50,33 @@ static struct folio *ferry_walk_on(struct folio_walk *fw,
 
 /**
  * ferry_isolate_run() - isolate the folios at many addresses
- * @mm: whose addresses
- * @pages: the addresses
- * @nr: how many
- * @node: where they are to go
+ * @run: which, and what became of them
  * @pagelist: gets the folios
- * @migrate_all: those that others map, too
- * @alone: cleared if one of the folios is large, or mapped elsewhere, too
- * @err: what add_folio_for_migration() says of the first that is not queued;
- *	1 if others wait, and it was not looked at
  *
  * The mmap lock is taken once, and a page table walked from the top for the
  * first of the addresses that it maps. May sleep.
  *
  * Return: how many were queued, from the first on.
  */
-int ferry_isolate_run(struct mm_struct *mm, const unsigned long *pages, int nr,
-		      int node, struct list_head *pagelist, bool migrate_all,
-		      bool *alone, int *err)
+int ferry_isolate_run(struct ferry_run *run, struct list_head *pagelist)
 {
+	struct mm_struct *mm = run->mm;
 	struct vm_area_struct *vma = NULL;
 	struct folio *folio = NULL;	/* where the walk is; NULL: in none */
 	unsigned long addr, last = 0;
 	struct folio_walk fw;
 	int i, nr_locked = 0;
 
-	mmap_read_lock(mm);
-	for (i = 0; i < nr; i++, last = addr) {
-		addr = untagged_addr_remote(mm, pages[i]);
+	run->err = 1;
+	if (run->wait)
+		mmap_read_lock(mm);
+	else if (!mmap_read_trylock(mm))
+		return 0;
 
-		*err = 1;
+	for (i = 0; i < run->nr; i++, last = addr) {
+		addr = untagged_addr_remote(mm, run->pages[i]);
+
+		run->err = 1;
 		if (i && (need_resched() || mmap_lock_is_contended(mm)))
 			break;
 
@@ -92,23 +89,23 @@ int ferry_isolate_run(struct mm_struct *mm, const unsigned long *pages, int nr,
 				folio_walk_end(&fw, vma);
 		}
 		if (!folio) {
-			*err = -EFAULT;
+			run->err = -EFAULT;
 			if (!vma || addr < vma->vm_start || addr >= vma->vm_end)
 				vma = vma_lookup(mm, addr);
 			if (!vma || !vma_migratable(vma))
 				break;
 
-			*err = -ENOENT;
+			run->err = -ENOENT;
 			folio = folio_walk_start(&fw, vma, addr, FW_ZEROPAGE);
 			if (!folio)
 				break;
 			nr_locked = 0;
 		}
 
-		*err = ferry_add_folio(folio, node, pagelist, migrate_all);
+		run->err = ferry_add_folio(folio, run->node, pagelist, run->all);
 		if (folio_test_large(folio) || folio_mapcount(folio) != 1)
-			*alone = false;
-		if (*err <= 0)
+			run->alone = false;
+		if (run->err <= 0)
 			break;
 	}
 	if (folio)

@@ -84,7 +84,8 @@ fn measure(case: &Case, engine: &Engine<CpuCopier>, batches: &mut [OwnedPairs]) 
     let mut helped = [0; CONFIGS.len()];
     let mut next = 0;
     for run in 0..RUNS {
-        // Each begins in turn, so that none has the same batches, and the same before it, every time.
+        // Each begins in turn, so that none has the same batches, and the same before it, every
+        // time.
         for nr in (0..CONFIGS.len()).map(|nr| (nr + run) % CONFIGS.len()) {
             let config = CONFIGS[nr].1;
             let pairs = batches.get_mut(next).ok_or(EINVAL)?;

@@ -9,7 +9,8 @@
 //! - [`helpers`]: which CPUs help either;
 //! - [`hooks`]: every function that C calls.
 //!
-//! C header: [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
+//! C header:
+//! [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
 
 #![warn(missing_docs)]
 

@@ -2,7 +2,8 @@
 
 //! Every function that C calls: `unsafe` as thin as it can be, straight to safe code.
 //!
-//! C header: [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
+//! C header:
+//! [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
 
 use kernel::{
     bindings,
@@ -69,13 +70,13 @@ pub unsafe extern "C" fn ferry_copy_post(
 
 /// The next folio that is marked is to be switched: called by `ferry_folio_copied()`. May sleep.
 ///
-/// Returns 1 if its content is in the new folio, 0 if nothing is posted, `-EHWPOISON` if it cannot be
-/// read.
+/// Returns 1 if its content is in the new folio, 0 if nothing is posted, `-EHWPOISON` if it cannot
+/// be read.
 ///
 /// # Safety
 ///
-/// `batch` must be as `ferry_copy_post()` or this function left it last. The marked folios must come
-/// here in their order on the lists, each once, and be what they were when they were posted.
+/// `batch` must be as `ferry_copy_post()` or this function left it last. The marked folios must
+/// come here in their order on the lists, each once, and be what they were when they were posted.
 #[export]
 pub unsafe extern "C" fn ferry_copy_take(batch: *mut bindings::ferry_batch) -> c_int {
     // SAFETY: By the safety requirement.
@@ -104,8 +105,8 @@ pub unsafe extern "C" fn ferry_copy_end(batch: *mut bindings::ferry_batch, reaso
 ///
 /// # Safety
 ///
-/// All must be as `migrate_pages()` has it before its first batch: lists that are valid and its own,
-/// of isolated folios; counters; and what its caller has given it, valid until this returns.
+/// All must be as `migrate_pages()` has it before its first batch: lists that are valid and its
+/// own, of isolated folios; counters; and what its caller has given it, valid until this returns.
 #[export]
 pub unsafe extern "C" fn ferry_crew_migrate(
     call: *const bindings::ferry_call,
@@ -136,8 +137,8 @@ pub unsafe extern "C" fn ferry_crew_migrate(
 ///
 /// # Safety
 ///
-/// `args` must be what `do_pages_move()` was called with, in the task whose user space it names, and
-/// `err` be valid for a write.
+/// `args` must be what `do_pages_move()` was called with, in the task whose user space it names,
+/// and `err` be valid for a write.
 #[cfg(CONFIG_NUMA_MIGRATION)]
 #[export]
 pub unsafe extern "C" fn ferry_crew_move_pages(
@@ -154,7 +155,7 @@ pub unsafe extern "C" fn ferry_crew_move_pages(
     true
 }
 
-/// How many could copy a batch now: called by `ferry_batch_threads()`. For any context.
+/// How many could copy a batch now: called by `ferry_batch_threads()`. For any context but NMI.
 #[export]
 pub extern "C" fn ferry_copy_threads() -> c_uint {
     copy::threads()

@@ -211,8 +211,8 @@ impl<C: CopySegment> Grain<'_, C> {
             if part.first_page + part.nr_pages > slot.nr_pages {
                 break;
             }
-            // INVARIANT: The pair is valid, as its item lacks these pages. They exist, and as grains
-            // do not overlap nobody else has them.
+            // INVARIANT: The pair is valid, as its item lacks these pages. They exist, and as
+            // grains do not overlap nobody else has them.
             let segment = Segment {
                 slot,
                 item: part.item,
@@ -260,8 +260,8 @@ impl<'a> Segment<'a> {
     ///
     /// Survives a machine check on the source, and reports its page to be poisoned.
     pub fn copy_machine_check_safe(self) -> Result<Filled<'a>, Unreadable> {
-        // SAFETY: By the type invariants both folios exist, have these pages, and nobody else writes
-        // them: the source is unmapped and locked, the destination is new.
+        // SAFETY: By the type invariants both folios exist, have these pages, and nobody else
+        // writes them: the source is unmapped and locked, the destination is new.
         let rc = unsafe {
             bindings::ferry_folio_copy_pages(
                 self.slot.dst.as_ptr().cast(),
@@ -299,8 +299,8 @@ impl<'b, C: CopySegment> Owner<'b, C> {
     }
 
     fn table_mut(&mut self) -> &mut Table {
-        // SAFETY: By the type invariant nobody else writes the table, and as nothing can be claimed,
-        // nobody reads it. The owner is exclusively borrowed.
+        // SAFETY: By the type invariant nobody else writes the table, and as nothing can be
+        // claimed, nobody reads it. The owner is exclusively borrowed.
         unsafe { &mut *self.0.table.get() }
     }
 }

@@ -33,12 +33,14 @@ pub struct Lending<F: CovariantForLt> {
     state: Mutex<State>,
     #[pin]
     returned: CondVar,
-    _lends: PhantomData<fn() -> F>,
+    /// Invariant in `F`: what is lent as one type must not be borrowed as another.
+    _lends: PhantomData<fn(F) -> F>,
 }
 
 /// # Invariants
 ///
-/// What was lent last is valid while `lent` is `Some`, or `borrowers` is not 0.
+/// What was lent last is a valid `F::Of<'_>` of the [`Lending`] that this is in, while `lent` is
+/// `Some` or `borrowers` is not 0.
 struct State {
     lent: Option<NonNull<()>>,
     borrowers: u32,
@@ -78,7 +80,8 @@ where
             }
             state.taken = true;
             // INVARIANT: The reference outlives this function, which ends with nothing lent and no
-            // borrower.
+            // borrower: `f` returns, or this stack is never used again, as the kernel does not
+            // unwind.
             state.lent = Some(NonNull::from(value).cast());
         }
         let result = f();
@@ -106,6 +109,7 @@ where
 /// # Invariants
 ///
 /// `value` points to a valid `F::Of<'_>`: this value is counted in `from.state.borrowers`.
+#[must_use = "dropping it gives it back"]
 pub struct Borrowed<'b, F: CovariantForLt> {
     from: &'b Lending<F>,
     value: NonNull<()>,

@@ -2,7 +2,8 @@
 
 //! What C keeps of a batch on the stack of `migrate_pages_batch()`, and its tracepoint.
 //!
-//! C header: [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
+//! C header:
+//! [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
 
 use core::{
     marker::PhantomData,

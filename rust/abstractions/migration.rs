@@ -2,10 +2,10 @@
 
 //! One call of `migrate_pages()`, on whose list several tasks work.
 //!
-//! Locks: a mutex of each [`Migration`], inside whatever the caller of `migrate_pages()` holds. It is
-//! held while a chunk is cut off (its folios are walked) or given back, not while one is migrated;
-//! nothing is locked inside it, but for the putback in the end, which takes what putback takes when
-//! nobody else has the migration any more.
+//! Locks: a mutex of each [`Migration`], inside whatever the caller of `migrate_pages()` holds. It
+//! is held while a chunk is cut off (its folios are walked) or given back, not while one is
+//! migrated; nothing is locked inside it, but for the putback in the end, which takes what putback
+//! takes when nobody else has the migration any more.
 //!
 //! C file: [`mm/migrate.c`](srctree/mm/migrate.c), `ferry_migrate_chunk()`
 
@@ -21,9 +21,7 @@ use kernel::{
     },
     prelude::*,
     sync::{
-        new_condvar,
         new_mutex,
-        CondVar,
         Mutex, //
     }, //
 };
@@ -73,7 +71,13 @@ impl Drop for Target {
     }
 }
 
-/// Why folios are migrated, of the reasons for which any task may do it.
+/// Why folios are migrated, of the reasons for which any task may do it: those whose callbacks only
+/// read what the caller has on its stack.
+///
+/// Not compaction, which takes destinations from lists of its own. Nor demotion, which runs in
+/// reclaim with rights that are the task's own, and at the end of its stack; nor long-term pins,
+/// whose allocations try for ever unless the task is a victim of OOM. The others migrate a folio or
+/// few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedReason {
     /// `move_pages(2)`, `migrate_pages(2)`, and cpusets.
@@ -87,10 +91,6 @@ pub enum SharedReason {
 }
 
 impl SharedReason {
-    /// Those whose callbacks only read what the caller has on its stack. Not compaction, which takes
-    /// destinations from lists of its own. Nor demotion, which runs in reclaim with rights that are the
-    /// task's own, and at the end of its stack; nor long-term pins, whose allocations try for ever
-    /// unless the task is a victim of OOM. The others migrate a folio or few.
     fn new(reason: bindings::migrate_reason) -> Option<Self> {
         Some(match reason {
             bindings::migrate_reason_MR_SYSCALL => Self::Syscall,
@@ -103,11 +103,13 @@ impl SharedReason {
 }
 
 impl<'a> MigrateCall<'a> {
-    /// Takes over what `migrate_pages()` was asked; [`None`]: only its caller can do that, now.
+    /// Takes over what `migrate_pages()` was asked; [`None`]: only its caller can do that, now. For
+    /// any context.
     ///
     /// # Safety
     ///
-    /// The private data must be valid for `'a`, and be what the reason's caller in the kernel gives.
+    /// The functions and the private data must be those that the reason's callers in the kernel
+    /// give, valid for `'a`.
     pub unsafe fn new(call: &bindings::ferry_call) -> Option<Self> {
         let reason = SharedReason::new(call.reason)?;
         // SAFETY: No requirements.
@@ -158,9 +160,9 @@ impl<'a> MigrateCall<'a> {
 ///
 /// # Invariants
 ///
-/// For `'a` nobody else uses the list. It links folios by `lru`, each of which is isolated, with the
-/// reference that isolation takes.
-pub struct IsolatedList<'a>(&'a CListHead);
+/// For `'a` nobody else uses the list. It links folios by `lru`, each of which is isolated, with
+/// the reference that isolation takes.
+pub struct IsolatedList<'a>(NonNull<bindings::list_head>, PhantomData<&'a mut CListHead>);
 
 impl<'a> IsolatedList<'a> {
     /// Wraps a list.
@@ -170,24 +172,25 @@ impl<'a> IsolatedList<'a> {
     /// `list` must be valid for `'a`, and the type invariants hold.
     pub unsafe fn from_raw(list: *mut bindings::list_head) -> Self {
         // INVARIANT: By the safety requirement.
-        // SAFETY: As above.
-        Self(unsafe { CListHead::from_raw(list) })
+        // SAFETY: What is valid is not NULL.
+        Self(unsafe { NonNull::new_unchecked(list) }, PhantomData)
     }
 
     pub(super) fn as_raw(&mut self) -> *mut bindings::list_head {
-        self.0.as_raw()
+        self.0.as_ptr()
     }
 
     /// The folios, in order.
     pub fn iter(&mut self) -> impl Iterator<Item = &Folio> {
-        // SAFETY: By the type invariants these are folios, with references, and the list is ours for
-        // as long as the iterator lives.
+        // SAFETY: By the type invariants these are folios, with references, and the list is ours
+        // for as long as the iterator lives.
         unsafe { CList::<Folio, LRU>::from_raw(self.as_raw()) }.iter()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        !self.0.is_linked()
+        // SAFETY: By the type invariants it is a list, which nobody changes meanwhile.
+        !unsafe { CListHead::from_raw(self.0.as_ptr()) }.is_linked()
     }
 }
 
@@ -200,10 +203,12 @@ pub struct Outcome {
     pub stats: bindings::migrate_pages_stats,
     /// For the tracepoint.
     pub report: bindings::ferry_crew_report,
+    /// Of what; its private data may be gone.
+    call: bindings::ferry_call,
 }
 
 impl Outcome {
-    /// Adds it to what `migrate_pages()` has counted so far.
+    /// Adds it to what `migrate_pages()` has counted so far. For any context.
     pub fn tell(&self, stats: &mut bindings::migrate_pages_stats, nr_failed: &mut c_int) {
         add(stats, &self.stats);
         match self.failed {
@@ -212,7 +217,25 @@ impl Outcome {
         }
     }
 
-    /// Tells the tracepoint `ferry:ferry_crew`.
+    /// Adds it to the kernel's counters, for a call that did not come from `migrate_pages()`, which
+    /// does so itself. For any context but NMI.
+    #[cfg(CONFIG_NUMA_MIGRATION)]
+    pub fn account(&self) {
+        // SAFETY: Both are valid, and only read during the call.
+        unsafe { bindings::ferry_migrate_account(&self.call, &self.stats) };
+    }
+
+    /// What `migrate_pages()` returns, if `left` has what was not migrated.
+    #[cfg(CONFIG_NUMA_MIGRATION)]
+    pub fn returned(&self, left: &IsolatedList<'_>) -> c_int {
+        match self.failed {
+            _ if left.is_empty() => 0,
+            Ok(failed) => failed,
+            Err(error) => error.to_errno(),
+        }
+    }
+
+    /// Tells the tracepoint `ferry:ferry_crew`. For any context but NMI.
     pub fn trace(&self) {
         // SAFETY: The report is valid, and only read during the call.
         unsafe { bindings::ferry_trace_crew(&self.report) };
@@ -221,32 +244,31 @@ impl Outcome {
 
 /// A call that several tasks work on.
 ///
-/// Folios that are left when it is dropped are put back where they were isolated from.
+/// Folios that are left when it is dropped are put back where they were isolated from, which may
+/// sleep.
 #[pin_data(PinnedDrop)]
 pub struct Migration<'a> {
     call: MigrateCall<'a>,
     context: TaskContext,
     #[pin]
     work: Mutex<Work>,
-    #[pin]
-    idle: CondVar,
 }
 
 /// What is to be done, and what was.
 ///
 /// # Invariants
 ///
-/// `rest` links isolated folios that are ours, with the references that isolation took. So does `done`,
-/// and beside them the `place` of each chunk that is being migrated, of which there are `in_flight`,
-/// in the order of the chunks.
+/// `rest` links isolated folios that are ours, with the references that isolation took. So does
+/// `done`, and beside them the `place` of each chunk that is being migrated, in the order of the
+/// chunks.
 #[pin_data]
 struct Work {
     #[pin]
     rest: CListHead,
     #[pin]
     done: CListHead,
-    in_flight: u32,
-    error: Option<Error>,
+    /// Why no more chunks are cut.
+    stopped: Option<Error>,
     failed: c_int,
     stats: bindings::migrate_pages_stats,
     report: bindings::ferry_crew_report,
@@ -256,8 +278,8 @@ struct Work {
 ///
 /// # Invariants
 ///
-/// From [`Work::cut`] to [`Work::put`], and only then, `place` is on `Work::done`, and `folios` links
-/// isolated folios that are ours.
+/// From [`Work::cut`] to [`Work::put`], and only then, `place` is on `Work::done`, and `folios`
+/// links isolated folios that are ours. It does not move meanwhile.
 #[pin_data]
 struct Chunk {
     /// Its folios.
@@ -269,7 +291,8 @@ struct Chunk {
 }
 
 impl<'a> Migration<'a> {
-    /// A call with nothing to do yet, on behalf of the calling task, for so many helpers. May sleep.
+    /// A call with nothing to do yet, on behalf of the calling task, for so many helpers. May
+    /// sleep.
     pub fn new(call: MigrateCall<'a>, helpers: u32) -> impl PinInit<Self> {
         let report = bindings::ferry_crew_report {
             reason: call.raw.reason as i32,
@@ -285,14 +308,20 @@ impl<'a> Migration<'a> {
             work <- new_mutex!(pin_init!(Work {
                 rest <- CListHead::new(),
                 done <- CListHead::new(),
-                in_flight: 0,
-                error: None,
+                stopped: None,
                 failed: 0,
                 stats: Default::default(),
                 report,
             })),
-            idle <- new_condvar!(),
         })
+    }
+
+    /// Tells the tracepoint `migrate:mm_migrate_pages_start`, for a call that did not come from
+    /// `migrate_pages()`, which does so itself. For any context but NMI.
+    #[cfg(CONFIG_NUMA_MIGRATION)]
+    pub fn announce(&self) {
+        // SAFETY: The call is valid, and only read.
+        unsafe { bindings::ferry_migrate_start(&self.call.raw) };
     }
 
     /// Adds all of a list to what is to be done. May sleep.
@@ -302,6 +331,12 @@ impl<'a> Migration<'a> {
         // INVARIANT: These folios are ours from now on.
         // SAFETY: By the type invariants both are lists, of isolated folios.
         unsafe { bindings::ferry_list_splice_tail_init(list.as_raw(), work.rest.as_raw()) };
+    }
+
+    /// Whether there are folios that nobody has begun to migrate; a hint. May sleep.
+    pub fn has_rest(&self) -> bool {
+        let work = self.work.lock();
+        work.stopped.is_none() && work.rest.is_linked()
     }
 
     /// Migrates a chunk: the first folios, up to that before which `ends` says so, given the pages
@@ -316,7 +351,7 @@ impl<'a> Migration<'a> {
         }));
         let chunk = chunk.as_ref().get_ref();
         let helps = !self.context.is_current();
-        // SAFETY: The chunk is new, and `put` in `migrate`, before it is gone.
+        // SAFETY: The chunk is new and pinned, and `put` in `migrate`, before it is gone.
         if !unsafe { self.work.lock().as_mut().cut(chunk, helps, ends) } {
             return false;
         }
@@ -343,70 +378,50 @@ impl<'a> Migration<'a> {
         let mut work = self.work.lock();
         // SAFETY: By the safety requirement.
         unsafe { work.as_mut().put(chunk, rc, &stats) };
-        if work.in_flight == 0 {
-            self.idle.notify_all();
-        }
     }
 
-    /// Waits until no chunk is being migrated, and does what needs to be waited for, in the calling
-    /// task. Gives back what was not migrated: what failed, in its order, then what was not tried.
-    /// May sleep.
-    pub fn finish(&self, ret: &mut IsolatedList<'_>) -> Outcome {
+    /// Does what needs to be waited for, in the calling task, and gives back what was not migrated:
+    /// what failed, in its order, then what was not tried. May sleep. To be called once.
+    ///
+    /// As it has the migration for itself no chunk is being migrated.
+    pub fn finish(self: Pin<&mut Self>, ret: &mut IsolatedList<'_>) -> Outcome {
         stack_pin_init!(let left = CListHead::new());
-        let stopped = {
-            let mut work = self.work.lock();
-            while work.in_flight > 0 {
-                self.idle.wait(&mut work);
-            }
-            let work = work.as_mut().project();
-            // SAFETY: By the type invariants, and with no chunk in flight, these are folios of ours.
-            unsafe { bindings::ferry_list_splice_tail_init(work.done.as_raw(), left.as_raw()) };
-            work.error.is_some()
-        };
-
-        let mut stats = Default::default();
-        let mut rc = 0;
-        let may_wait = self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC;
-        if may_wait && !stopped && left.is_linked() {
-            // SAFETY: By the type invariant of `MigrateCall`; these are isolated folios of ours.
-            rc = unsafe { bindings::ferry_migrate_rest(&self.call.raw, left.as_raw(), &mut stats) };
-        }
-
         let mut work = self.work.lock();
-        let mut work = work.as_mut();
-        work.as_mut().sum_up(rc, &stats);
-        let work = work.project();
+        let work = work.as_mut().project();
+        let may_wait = self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC;
+        let mut failed = match *work.stopped {
+            Some(error) => Err(error),
+            None => Ok(*work.failed),
+        };
+        // SAFETY: By the type invariants, and with no chunk in flight, these are folios of ours.
+        unsafe {
+            bindings::ferry_list_splice_tail_init(work.done.as_raw(), left.as_raw());
+            bindings::ferry_list_splice_tail_init(work.rest.as_raw(), left.as_raw());
+        }
+        if may_wait {
+            // All is tried again that is left, and what stopped others may be met again.
+            let mut stats = Default::default();
+            // SAFETY: By the type invariant of `MigrateCall`; these are isolated folios of ours.
+            let rc =
+                unsafe { bindings::ferry_migrate_rest(&self.call.raw, left.as_raw(), &mut stats) };
+            failed = if rc < 0 {
+                Err(Error::from_errno(rc))
+            } else {
+                Ok(rc)
+            };
+            add(work.stats, &stats);
+        }
         // INVARIANT: These folios are the caller's again.
         // SAFETY: As above.
-        unsafe {
-            bindings::ferry_list_splice_tail_init(left.as_raw(), ret.as_raw());
-            bindings::ferry_list_splice_tail_init(work.rest.as_raw(), ret.as_raw());
-        }
+        unsafe { bindings::ferry_list_splice_tail_init(left.as_raw(), ret.as_raw()) };
         let mut report = *work.report;
         report.ns += now_ns();
         Outcome {
-            failed: match *work.error {
-                Some(error) => Err(error),
-                None => Ok(*work.failed),
-            },
+            failed,
             stats: *work.stats,
             report,
+            call: self.call.raw,
         }
-    }
-
-    /// Says that it begins, for a call that did not come from `migrate_pages()`, which does so itself.
-    #[cfg(CONFIG_NUMA_MIGRATION)]
-    pub fn start(&self) {
-        // SAFETY: The call is valid, and only read.
-        unsafe { bindings::ferry_migrate_start(&self.call.raw) };
-    }
-
-    /// Adds an outcome to the kernel's counters, for a call that did not come from
-    /// `migrate_pages()`, which does so itself.
-    #[cfg(CONFIG_NUMA_MIGRATION)]
-    pub fn account(&self, outcome: &Outcome) {
-        // SAFETY: Both are valid, and only read during the call.
-        unsafe { bindings::ferry_migrate_account(&self.call.raw, &outcome.stats) };
     }
 }
 
@@ -428,8 +443,8 @@ impl Work {
     ///
     /// # Safety
     ///
-    /// The chunk must have nothing in it. If it was cut, which is returned, it must be [`Work::put`]
-    /// before it is gone.
+    /// The chunk must have nothing in it. If it was cut, which is returned, it must be
+    /// [`Work::put`] before it is gone or moved.
     unsafe fn cut(
         self: Pin<&mut Self>,
         chunk: &Chunk,
@@ -437,7 +452,7 @@ impl Work {
         ends: impl Fn(usize, &Folio) -> bool,
     ) -> bool {
         let work = self.project();
-        if work.error.is_some() {
+        if work.stopped.is_some() {
             return false;
         }
         let mut pages = 0;
@@ -464,7 +479,6 @@ impl Work {
             );
             bindings::list_add_tail(chunk.place.as_raw(), work.done.as_raw());
         }
-        *work.in_flight += 1;
         let report = work.report;
         report.chunks = report.chunks.wrapping_add(1);
         report.pages = report.pages.wrapping_add(pages as u32);
@@ -481,27 +495,21 @@ impl Work {
     ///
     /// It must have been cut from this work, and not yet been put.
     unsafe fn put(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         chunk: &Chunk,
         rc: c_int,
         stats: &bindings::migrate_pages_stats,
     ) {
-        let work = self.as_mut().project();
+        let work = self.project();
         // INVARIANT: What was not migrated is at the chunk's place, which is taken out.
         // SAFETY: The place is on the list since `cut`, and the folios are a list.
         unsafe {
             bindings::ferry_list_splice_tail_init(chunk.folios.as_raw(), chunk.place.as_raw());
             bindings::ferry_list_del_init(chunk.place.as_raw());
         }
-        *work.in_flight -= 1;
-        self.sum_up(rc, stats);
-    }
-
-    fn sum_up(self: Pin<&mut Self>, rc: c_int, stats: &bindings::migrate_pages_stats) {
-        let work = self.project();
         match rc {
             0.. => *work.failed = work.failed.wrapping_add(rc),
-            _ => *work.error = Some(work.error.unwrap_or(Error::from_errno(rc))),
+            _ => *work.stopped = Some(Error::from_errno(rc)),
         }
         add(work.stats, stats);
     }

@@ -3,8 +3,8 @@
 //! Safe wrappers over kernel C, the only home of `unsafe` but for the thin [`hooks`](crate::hooks).
 //!
 //! What is general could move to `rust/kernel/` (`folio`, `sched`, `workqueue`, `clock`); what is
-//! Ferry's stands on it. The examples in the documentation are files of their own below `examples/`;
-//! the KUnit suite `ferry_doctests` runs every one of them.
+//! Ferry's stands on it. The examples in the documentation are files of their own below
+//! `examples/`; the KUnit suite `ferry_doctests` runs every one of them.
 
 pub mod board;
 pub mod clock;

@@ -25,6 +25,9 @@ use kernel::{
 
 use super::migration::IsolatedList;
 
+/// Bits from this on may be a tag, of an address in user space: RISC-V has 16, others fewer.
+const TAGS: usize = 1 << 48;
+
 /// An array in the user space of the calling task.
 pub struct UserArray<T> {
     addr: usize,
@@ -54,7 +57,8 @@ where
         self.slice(at, bytes.len())?.reader().read_slice(bytes)
     }
 
-    /// As [`UserArray::read`], but `EFAULT` if a page that is read is not mapped now. Does not sleep.
+    /// As [`UserArray::read`], but `EFAULT` if a page that is read is not mapped now. Does not
+    /// sleep.
     pub fn read_now(&self, at: usize, into: &mut [T]) -> Result {
         let bytes = into.as_bytes_mut();
         let from = self.address(at, bytes.len())?;
@@ -80,7 +84,7 @@ where
         self.slice(at, bytes.len())?.writer().write_slice(bytes)
     }
 
-    /// Whether the two share memory.
+    /// Whether the two share memory, by their addresses: not if it is mapped twice.
     ///
     /// # Examples
     ///
@@ -88,7 +92,7 @@ where
     #[doc = include_str!("examples/move_pages.rs")]
     /// ```
     pub fn overlaps<U>(&self, other: &UserArray<U>) -> bool {
-        self.addr < other.end() && other.addr < self.end()
+        self.first() < other.end() && other.first() < self.end()
     }
 
     fn slice(&self, at: usize, bytes: usize) -> Result<UserSlice> {
@@ -108,8 +112,13 @@ where
 }
 
 impl<T> UserArray<T> {
+    /// Without what may be a tag: then arrays may only seem to overlap.
+    fn first(&self) -> usize {
+        self.addr & (TAGS - 1)
+    }
+
     fn end(&self) -> usize {
-        self.addr
+        self.first()
             .saturating_add(self.len.saturating_mul(size_of::<T>()))
     }
 }
@@ -140,7 +149,7 @@ impl IsolatedFolios {
         unsafe { IsolatedList::from_raw(self.head.as_raw()) }
     }
 
-    /// Whether there are any.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         !self.head.is_linked()
     }
@@ -178,8 +187,8 @@ impl Destination {
 pub struct Isolated {
     /// How many were, from the first on.
     pub queued: usize,
-    /// What there is to say of the next: 0 if it is where it is to go, or an error number; [`None`]:
-    /// nothing, it was not looked at.
+    /// What there is to say of the next: 0 if it is where it is to go, or an error number;
+    /// [`None`]: nothing, it was not looked at.
     pub stopped: Option<c_int>,
     /// Whether the folios are base pages, and each mapped at that address alone.
     pub alone: bool,
@@ -230,7 +239,8 @@ impl<'a> MovePages<'a> {
         unsafe { bindings::ferry_untag(self.0.mm, addr) }
     }
 
-    /// A node that pages may go to: `ENODEV` if it has no memory, `EACCES` if the task may not use it.
+    /// A node that pages may go to: `ENODEV` if it has no memory, `EACCES` if the task may not use
+    /// it.
     pub fn destination(&self, node: i32) -> Result<Destination> {
         // SAFETY: By the type invariant the node mask is valid.
         to_result(unsafe { bindings::ferry_check_node(node, self.0.task_nodes) })?;
@@ -245,26 +255,44 @@ impl<'a> MovePages<'a> {
         node: Destination,
         list: &mut IsolatedList<'_>,
     ) -> Isolated {
+        self.isolate_run(pages, node, list, true)
+    }
+
+    /// As [`MovePages::isolate`], but looks at none if somebody has the mmap lock. May sleep.
+    pub fn isolate_now(
+        &self,
+        pages: &[usize],
+        node: Destination,
+        list: &mut IsolatedList<'_>,
+    ) -> Isolated {
+        self.isolate_run(pages, node, list, false)
+    }
+
+    fn isolate_run(
+        &self,
+        pages: &[usize],
+        node: Destination,
+        list: &mut IsolatedList<'_>,
+        wait: bool,
+    ) -> Isolated {
         let nr = c_int::try_from(pages.len()).unwrap_or(c_int::MAX);
-        let mut alone = true;
-        let mut stopped = 0;
-        // SAFETY: By the type invariants the address space and the list are valid.
-        let queued = unsafe {
-            bindings::ferry_isolate_run(
-                self.0.mm,
-                pages.as_ptr(),
-                nr,
-                node.0,
-                list.as_raw(),
-                self.0.all,
-                &mut alone,
-                &mut stopped,
-            )
+        let mut run = bindings::ferry_run {
+            mm: self.0.mm,
+            pages: pages.as_ptr(),
+            nr,
+            node: node.0,
+            all: self.0.all,
+            wait,
+            alone: true,
+            err: 0,
         };
+        // SAFETY: By the type invariants the address space and the list are valid; so are the
+        // pages.
+        let queued = unsafe { bindings::ferry_isolate_run(&mut run, list.as_raw()) };
         Isolated {
             queued: queued as usize,
-            stopped: (stopped <= 0 && queued < nr).then_some(stopped),
-            alone,
+            stopped: (run.err <= 0 && queued < nr).then_some(run.err),
+            alone: run.alone,
         }
     }
 }

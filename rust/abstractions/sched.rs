@@ -41,16 +41,23 @@ pub fn this_task() -> usize {
     unsafe { bindings::get_current() as usize }
 }
 
-/// Whether another task should run here. For any context.
-pub fn need_resched() -> bool {
+/// Whether another task waits for this CPU; a hint. For any context.
+pub fn others_want_cpu() -> bool {
     // SAFETY: No requirements.
-    unsafe { bindings::ferry_need_resched() }
+    unsafe { bindings::ferry_others_want_cpu() }
+}
+
+/// Whether `cpu` may help now: online, idle, not isolated; a hint. For any context but NMI.
+pub fn may_help(cpu: CpuId) -> bool {
+    // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
+    unsafe { bindings::ferry_cpu_may_help(cpu.as_u32() as i32) }
 }
 
 /// The CPUs that may help now, other than the caller's: online, idle, not isolated.
 ///
 /// First those of `node`, then all others; either round begins after the caller's CPU, so that
 /// callers on different CPUs ask different ones. A hint: it may be wrong the moment it is given.
+/// For any context but NMI.
 pub fn idle_cpus(node: NodeId) -> impl Iterator<Item = CpuId> {
     let here = CpuId::current().as_u32();
     let nr = nr_cpu_ids();
@@ -67,25 +74,20 @@ pub fn idle_cpus(node: NodeId) -> impl Iterator<Item = CpuId> {
 pub struct NodeId(pub i32);
 
 impl NodeId {
-    /// The node of the CPU that this runs on now.
+    /// The node of the CPU that this runs on now. For any context.
     pub fn here() -> Self {
         node_of(CpuId::current())
     }
 }
 
-/// The node that `cpu` belongs to; that of none if there can be no such CPU.
+/// The node that `cpu` belongs to; that of none if there can be no such CPU. For any context.
 pub fn node_of(cpu: CpuId) -> NodeId {
     // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
     NodeId(unsafe { bindings::ferry_cpu_to_node(cpu.as_u32() as i32) })
 }
 
-/// Whether `cpu` is online; it may not be so for long.
+/// Whether `cpu` is online; it may not be so for long. For any context.
 pub fn is_online(cpu: CpuId) -> bool {
     // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
     unsafe { bindings::ferry_cpu_online(cpu.as_u32() as i32) }
-}
-
-fn may_help(cpu: CpuId) -> bool {
-    // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
-    unsafe { bindings::ferry_cpu_may_help(cpu.as_u32() as i32) }
 }

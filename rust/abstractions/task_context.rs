@@ -52,8 +52,8 @@ impl TaskContext {
         self.task == this_task()
     }
 
-    /// Runs `f` in a kernel thread as if in the task that this is of; in a task of user space, which is
-    /// warned of, `f` runs as it is. For contexts that may sleep.
+    /// Runs `f` in a kernel thread as if in the task that this is of; in a task of user space,
+    /// which is warned of, `f` runs as it is. For contexts that may sleep.
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
         let saved = Opaque::uninit();
         // SAFETY: `self` is valid, and by the type invariant holds the cgroup.

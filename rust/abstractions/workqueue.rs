@@ -47,7 +47,8 @@ impl OwnedQueue {
 
     /// Enqueues `work` on `cpu`; what it returns tells whether it was enqueued already.
     ///
-    /// If the CPU is not online the work runs elsewhere. For any context but NMI.
+    /// If the CPU is not online the work runs elsewhere; if the item runs now, it runs again where
+    /// it does. For any context but NMI.
     pub fn enqueue_on<W, const ID: u64>(&self, cpu: CpuId, work: W) -> W::EnqueueOutput
     where
         W: RawWorkItem<ID> + Send + 'static,

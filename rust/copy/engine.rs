@@ -2,8 +2,8 @@
 
 //! The engine: a small pool of lanes, and what becomes of a batch.
 //!
-//! A batch is left to the serial copy if it is small, if nobody can help, or if all lanes are taken.
-//! What is posted is marked; all else mainline copies as it always did.
+//! A batch is left to the serial copy if it is small, if nobody can help, or if all lanes are
+//! taken. What is posted is marked; all else mainline copies as it always did.
 
 use kernel::{
     cpu::CpuId,
@@ -77,12 +77,12 @@ impl<C: CopySegment> Engine<C> {
         if let Some((lane, batch)) = self.collect(lists) {
             let helpers = policy::helpers(batch.pages(), limit, idle.count() as u32);
             into.post(batch, helpers);
-            self.call(lane, idle.first(helpers as usize));
+            lane.call(&self.queue, idle.first(helpers as usize), helpers);
         }
     }
 
     /// How many threads could copy a batch under `limit`, the caller included, wherever it goes; no
-    /// more than make a difference to [`policy::batch_cost`]. For any context.
+    /// more than make a difference to [`policy::batch_cost`]. For any context but NMI.
     pub fn threads(&self, limit: u32) -> u32 {
         if !self.lanes.iter().any(|lane| lane.board().is_free()) {
             return 1;
@@ -95,7 +95,7 @@ impl<C: CopySegment> Engine<C> {
 
     /// Calls helpers of `lane` to some CPUs. For any context but NMI.
     pub fn call(&self, lane: &Lane<C>, cpus: &[CpuId]) {
-        lane.call(&self.queue, cpus);
+        lane.call(&self.queue, cpus.iter().copied(), cpus.len() as u32);
     }
 
     /// Takes a lane, and adds what can be copied of a batch. For contexts that hold no lane.

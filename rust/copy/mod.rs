@@ -63,7 +63,7 @@ pub fn post<'a>(lists: PairedLists<'a>, into: &mut MigrateBatch<'a, CpuCopier>) 
     }
 }
 
-/// Counts what became of a batch. For any context.
+/// Counts what became of a batch. For any context but NMI.
 pub fn count(copied: Copied) {
     VmEvent::Batches.count(1);
     let own = copied.pages.saturating_sub(copied.helped + copied.failed);
@@ -71,7 +71,7 @@ pub fn count(copied: Copied) {
     VmEvent::CopyFailed.count(copied.failed as usize);
 }
 
-/// How many threads could copy a batch now, the caller included. For any context.
+/// How many threads could copy a batch now, the caller included. For any context but NMI.
 ///
 /// Batches grow with it: else the folios would be unmapped for longer, and nothing gained.
 pub fn threads() -> u32 {

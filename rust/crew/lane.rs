@@ -2,8 +2,8 @@
 
 //! A lane of the crew: one list at a time, migrated by its caller and by helpers.
 //!
-//! Locks: the mutex of [`Lending`] when a job is shared, borrowed and given back; inside a job, that of
-//! its [`Migration`]. Never both.
+//! Locks: the mutex of [`Lending`] when a job is shared, borrowed and given back; inside a job,
+//! that of its [`Migration`]. Never both.
 
 use kernel::{
     cpu::CpuId,
@@ -17,11 +17,13 @@ use crate::{
     abstractions::{
         lend::Lending,
         migration::{
+            IsolatedList,
             MigrateCall,
-            Migration, //
+            Migration,
+            Outcome, //
         },
         sched::{
-            need_resched,
+            others_want_cpu,
             NodeId, //
         },
         workqueue::OwnedQueue, //
@@ -39,14 +41,15 @@ pub struct Job<'a> {
     #[pin]
     migration: Migration<'a>,
     chunk_pages: u32,
-    /// Helpers that may take part, and where, if not anywhere: one that comes late from another call
-    /// may be one too many, or on the wrong node.
+    /// Helpers that may take part, and where, if not anywhere: one that comes late, from another
+    /// call, may be one too many, or on the wrong node.
     helpers: u32,
     node: Option<NodeId>,
 }
 
 impl<'a> Job<'a> {
-    /// A list yet to come, for chunks of so many pages, and so many helpers, on CPUs of `node`.
+    /// A list yet to come, for chunks of so many pages, and so many helpers, on CPUs of `node`. May
+    /// sleep.
     pub fn new(
         call: MigrateCall<'a>,
         chunk_pages: u32,
@@ -59,6 +62,16 @@ impl<'a> Job<'a> {
             helpers,
             node,
         })
+    }
+
+    /// How many helpers may take part.
+    pub fn helpers(&self) -> usize {
+        self.helpers as usize
+    }
+
+    /// See [`Migration::finish`]. May sleep.
+    pub fn finish(self: Pin<&mut Self>, ret: &mut IsolatedList<'_>) -> Outcome {
+        self.project().migration.finish(ret)
     }
 
     /// The list, and what becomes of it.
@@ -83,14 +96,14 @@ impl<'a> Job<'a> {
         if self.node.is_some_and(|node| node != NodeId::here()) {
             return false;
         }
-        let Some(_member) = members.enter_helper(self.helpers as usize) else {
+        let Some(_member) = members.enter_helper() else {
             return false;
         };
         let mut helped = false;
         while self.work() {
             helped = true;
             // The caller takes what is left.
-            if need_resched() {
+            if others_want_cpu() {
                 break;
             }
         }
@@ -134,7 +147,7 @@ impl Lane {
     /// Lets helpers take part in `job` while `f` runs; [`None`]: the lane is in use. May sleep.
     pub fn share<R>(&self, job: &Job<'_>, f: impl FnOnce() -> R) -> Option<R> {
         self.shared.lending.lend(job, || {
-            let _member = self.members().enter_caller();
+            let _member = self.members().enter_caller(job.helpers());
             f()
         })
     }
@@ -145,7 +158,7 @@ impl Lane {
     }
 
     /// Calls a helper to each CPU. For any context but NMI.
-    pub fn call(&self, queue: &OwnedQueue, cpus: &[CpuId]) {
+    pub fn call(&self, queue: &OwnedQueue, cpus: impl Iterator<Item = CpuId>) {
         self.helpers.call(queue, cpus);
     }
 }

@@ -2,8 +2,8 @@
 
 //! Who is in a crew now.
 //!
-//! No locks: a task enters and leaves for itself, and all that others read is how many there are.
-//! Nothing else is published by it, so all of it is relaxed.
+//! No locks: a task enters and leaves for itself, looks for itself alone, and of others reads how
+//! many there are. Nothing else is published by it, so all of it is relaxed.
 
 use kernel::sync::atomic::{
     Atomic,
@@ -26,6 +26,8 @@ pub fn any() -> bool {
 /// The members of one lane's crew, as [`this_task`] names them; 0: none.
 pub struct Members {
     caller: Atomic<usize>,
+    /// Helpers that may be there.
+    most: Atomic<usize>,
     helpers: [Atomic<usize>; MAX_HELPERS],
 }
 
@@ -34,22 +36,30 @@ impl Default for Members {
     fn default() -> Self {
         Self {
             caller: Atomic::new(0),
+            most: Atomic::new(0),
             helpers: [const { Atomic::new(0) }; MAX_HELPERS],
         }
     }
 }
 
 impl Members {
-    /// Enters the calling task, whose lane it is. For any context.
-    pub fn enter_caller(&self) -> Member<'_> {
+    /// Enters the calling task, whose lane it is, and lets `most` others come. For any context.
+    pub fn enter_caller(&self, most: usize) -> Member<'_> {
+        self.most.store(most, Relaxed);
         self.caller.store(this_task(), Relaxed);
         Member::new(&self.caller)
     }
 
-    /// Enters the calling task, unless `most` have come to help already. For any context.
-    pub fn enter_helper(&self, most: usize) -> Option<Member<'_>> {
+    /// Enters the calling task, unless as many as may have come to help already. For any context.
+    pub fn enter_helper(&self) -> Option<Member<'_>> {
         let free = |place: &&Atomic<usize>| place.cmpxchg(0, this_task(), Relaxed).is_ok();
-        self.helpers.iter().take(most).find(free).map(Member::new)
+        let mut places = self.helpers.iter().take(self.most.load(Relaxed));
+        places.find(free).map(Member::new)
+    }
+
+    /// How many there can be, the caller included. For any context.
+    pub fn most(&self) -> u32 {
+        1 + self.most.load(Relaxed) as u32
     }
 
     /// How many help. For any context.
@@ -66,6 +76,7 @@ impl Members {
 }
 
 /// The calling task, as a member of a crew for as long as this lives.
+#[must_use = "dropping it leaves the crew"]
 pub struct Member<'a>(&'a Atomic<usize>);
 
 impl<'a> Member<'a> {

@@ -43,6 +43,7 @@ use crate::{
             SharedReason, //
         },
         sched::{
+            may_help,
             node_of,
             NodeId, //
         },
@@ -87,6 +88,7 @@ pub fn prepare() -> Result {
     for _ in 0..NR_LANES {
         lanes.push(Lane::new()?, GFP_KERNEL)?;
     }
+    // Never lost: callers are serialised by the sysctl's lock.
     CREW.populate(Crew {
         lanes,
         queue: OwnedQueue::new_cpu_intensive(c"ferry_crew")?,
@@ -125,14 +127,11 @@ pub fn migrate(
         return None;
     };
     let size = measure(from, |size| size.is_plenty(candidates.workers()));
-    let outcome = candidates.session(call, size, |session| {
-        session.add(from, size.pages);
-        session.finish(ret)
-    });
-    if outcome.is_none() {
+    let migrated = candidates.session(call, size, ret, |session| session.add(from, size.pages));
+    if migrated.is_none() {
         VmEvent::CrewBusy.count(1);
     }
-    outcome
+    migrated.map(|((), outcome)| outcome)
 }
 
 /// How many threads may copy a batch of the calling task, itself included: all that a call may have
@@ -145,14 +144,14 @@ pub fn spare_threads() -> u32 {
     let is_own = |members: &&Members| members.has_this_task();
     let all = CREW.as_ref().into_iter().flat_map(|crew| &crew.lanes);
     match all.map(Lane::members).find(is_own) {
-        Some(own) => (limit / (1 + own.helpers() as u32)).max(1),
+        Some(own) => limit
+            .checked_div(own.most())
+            .map_or(1, |share| share.max(1)),
         None => limit,
     }
 }
 
-/// A list that a crew migrates, while its caller may still add to it. Left without being finished,
-/// what was added and not migrated is put back.
-#[must_use]
+/// A list that a crew migrates, while its caller may still add to it.
 struct Session<'s, 'a> {
     crew: &'s Crew,
     lane: &'s Lane,
@@ -161,40 +160,31 @@ struct Session<'s, 'a> {
 }
 
 impl Session<'_, '_> {
+    /// Says that the call begins, for one that did not come from `migrate_pages()`.
+    #[cfg(CONFIG_NUMA_MIGRATION)]
+    fn announce(&self) {
+        self.job.migration().announce();
+    }
+
     /// Adds folios, `pages` in all so far, and calls the helpers that are not there. May sleep.
     fn add(&self, list: &mut IsolatedList<'_>, pages: u32) {
         self.job.migration().add(list);
         let useful = self.job.useful_helpers(pages);
         if self.lane.members().helpers() < useful {
-            self.lane.call(&self.crew.queue, self.cpus.first(useful));
+            let cpus = self.cpus.first(useful);
+            self.lane.call(&self.crew.queue, cpus);
         }
     }
 
-    /// Says that the call begins, for one that did not come from `migrate_pages()`.
-    #[cfg(CONFIG_NUMA_MIGRATION)]
-    fn start(&self) {
-        self.job.migration().start();
-    }
-
-    /// Migrates along until all is done; `ret` gets what could not be migrated. May sleep.
-    fn finish(self, ret: &mut IsolatedList<'_>) -> Outcome {
-        while self.job.work() {}
-        let outcome = self.job.migration().finish(ret);
-        count(&outcome);
-        outcome
-    }
-
-    /// As [`Session::finish`], for a call that did not come from `migrate_pages()`: counts as that
-    /// does, and says what it returns.
-    #[cfg(CONFIG_NUMA_MIGRATION)]
-    fn finish_call(self, ret: &mut IsolatedList<'_>) -> c_int {
-        let job = self.job;
-        let outcome = self.finish(ret);
-        job.migration().account(&outcome);
-        match outcome.failed {
-            _ if ret.is_empty() => 0,
-            Ok(failed) => failed,
-            Err(error) => error.to_errno(),
+    /// Migrates along until nothing is left to begin. May sleep.
+    fn drain(&self) {
+        let all = self.cpus.count().min(self.job.helpers());
+        while self.job.work() {
+            // Those that left because others wanted their CPUs may be idle again.
+            if self.lane.members().helpers() < all && self.job.migration().has_rest() {
+                let idle = self.cpus.first(all).filter(|&cpu| may_help(cpu));
+                self.lane.call(&self.crew.queue, idle);
+            }
         }
     }
 }
@@ -211,6 +201,9 @@ struct Candidates {
 impl Candidates {
     /// [`None`]: nobody. For any context but NMI.
     fn now(reason: SharedReason) -> Option<Self> {
+        if !is_enabled() {
+            return None;
+        }
         let crew = CREW.as_ref()?;
         let limit = limit();
         let node = match reason {
@@ -235,30 +228,42 @@ impl Candidates {
         1 + self.cpus.count() as u32
     }
 
-    /// Runs `f` with a crew for a list of `size`, which must be enough for one; [`None`]: all lanes are
-    /// in use. May sleep.
+    /// Migrates what `f` adds, a list of `size`, which must be enough for a crew; what could not be
+    /// migrated goes to `ret`. [`None`]: nothing was done, as all lanes are in use. May sleep.
     fn session<R>(
         &self,
         call: MigrateCall<'_>,
         size: Size,
-        f: impl FnOnce(Session<'_, '_>) -> R,
-    ) -> Option<R> {
+        ret: &mut IsolatedList<'_>,
+        f: impl FnOnce(&Session<'_, '_>) -> R,
+    ) -> Option<(R, Outcome)> {
         let helpers = crew::helpers(size, self.limit, self.cpus.count() as u32);
         let chunk_pages = crew::chunk_pages(size.pages, helpers + 1);
         stack_pin_init!(let job = Job::new(call, chunk_pages, helpers, self.node));
-        let job = job.as_ref().get_ref();
         let mut f = Some(f);
-        self.crew.lanes.iter().find_map(|lane| {
-            lane.share(job, || {
-                let session = Session {
-                    crew: self.crew,
-                    lane,
-                    job,
-                    cpus: &self.cpus,
-                };
-                f.take().map(|f| f(session))
-            })?
-        })
+        let result = {
+            let job = job.as_ref().get_ref();
+            let share = |lane: &Lane| {
+                lane.share(job, || {
+                    let session = Session {
+                        crew: self.crew,
+                        lane,
+                        job,
+                        cpus: &self.cpus,
+                    };
+                    f.take().map(|f| {
+                        let result = f(&session);
+                        session.drain();
+                        result
+                    })
+                })?
+            };
+            self.crew.lanes.iter().find_map(share)?
+        };
+        // Not while the lane is held: this waits for whatever the call may wait for.
+        let outcome = job.finish(ret);
+        count(&outcome);
+        Some((result, outcome))
     }
 }
 

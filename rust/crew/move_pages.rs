@@ -2,9 +2,9 @@
 
 //! The work of `do_pages_move()`, in which the crew migrates pages while the caller isolates more.
 //!
-//! Pages are taken in runs, as in mainline: a run ends before a page that goes to another node, at a
-//! page that cannot be isolated or is where it is to go, and at the end. What is told of a run, and
-//! what ends the call, is mainline's, whenever its pages were migrated.
+//! Pages are taken in runs, as in mainline: a run ends before a page that goes to another node, at
+//! a page that cannot be isolated or is where it is to go, and at the end. What is told of a run,
+//! and what ends the call, is mainline's, whenever its pages were migrated.
 
 use kernel::prelude::*;
 use pin_init::stack_pin_init;
@@ -91,7 +91,7 @@ enum Stop {
 enum Phase {
     /// All of the run so far are in the caller's hands.
     Alone,
-    /// A crew is at work. It must not be kept waiting by user space.
+    /// A crew is at work. It must not be kept waiting by user space, nor by who has the mmap lock.
     Crewed,
     /// A crew was: pages of the run may have been migrated.
     Afterwards,
@@ -104,6 +104,8 @@ struct Mover<'a> {
     /// The first page of the run, the next page, and where the run goes.
     start: usize,
     at: usize,
+    /// The first page that no crew was given.
+    handed_over: usize,
     node: Option<Destination>,
     ascent: Ascent,
     /// Whether every page of the run is a folio of its own, mapped once.
@@ -128,6 +130,7 @@ impl<'a> Mover<'a> {
             window,
             start: 0,
             at: 0,
+            handed_over: 0,
             node: None,
             ascent: Ascent::default(),
             alone: true,
@@ -176,6 +179,7 @@ impl<'a> Mover<'a> {
     fn one_run(&mut self) -> (End, c_int) {
         stack_pin_init!(let folios = IsolatedFolios::new());
         self.start = self.at;
+        self.handed_over = self.at;
         self.node = None;
         self.ascent = Ascent::default();
         self.alone = true;
@@ -216,21 +220,23 @@ impl<'a> Mover<'a> {
     fn share(&mut self, mut folios: Pin<&mut IsolatedFolios>) -> Option<(Option<End>, c_int)> {
         let candidates = Candidates::now(SharedReason::Syscall)?;
         let call = MigrateCall::to_node(self.node?).ok()?;
-        let rest = u32::try_from(self.request.nr_pages() - self.start).unwrap_or(u32::MAX);
+        // From the first that is not migrated.
+        let first = self.handed_over;
+        let count = |to: usize| u32::try_from(to - first).unwrap_or(u32::MAX);
+        let rest = count(self.request.nr_pages());
         let size = Size {
             folios: rest,
             pages: rest,
         };
         stack_pin_init!(let failed = IsolatedFolios::new());
-        let result = candidates.session(call, size, |session: Session<'_, '_>| {
-            let first = self.start;
-            let so_far = |at: usize| u32::try_from(at - first).unwrap_or(u32::MAX);
-            session.start();
-            session.add(&mut folios.as_mut().list(), so_far(self.at));
-            let end = loop {
+        let mut ret = failed.as_mut().list();
+        let (end, outcome) = candidates.session(call, size, &mut ret, |session| {
+            session.announce();
+            self.hand_over(session, folios.as_mut(), count(self.at));
+            loop {
                 let stop = self.isolate(folios.as_mut(), HAND_OVER, Phase::Crewed);
                 if self.may_hand_over() {
-                    session.add(&mut folios.as_mut().list(), so_far(self.at));
+                    self.hand_over(session, folios.as_mut(), count(self.at));
                 }
                 match stop {
                     Stop::End(end) => break Some(end),
@@ -238,11 +244,23 @@ impl<'a> Mover<'a> {
                     Stop::Enough if !self.may_hand_over() => break None,
                     Stop::Enough => {}
                 }
-            };
-            (end, session.finish_call(&mut failed.as_mut().list()))
-        });
+            }
+        })?;
+        outcome.account();
+        let moved = outcome.returned(&ret);
         failed.as_mut().put_back();
-        result
+        Some((end, moved))
+    }
+
+    /// Gives what is isolated to the crew, `pages` in all so far.
+    fn hand_over(
+        &mut self,
+        session: &Session<'_, '_>,
+        folios: Pin<&mut IsolatedFolios>,
+        pages: u32,
+    ) {
+        session.add(&mut folios.list(), pages);
+        self.handed_over = self.at;
     }
 
     /// Whether what is isolated may be migrated before the run is at its end: whether no page to
@@ -292,7 +310,11 @@ impl<'a> Mover<'a> {
                 }
             }
             let run = pages.get(..climbs.max(1)).unwrap_or_default();
-            let got = self.request.isolate(run, node, &mut folios.as_mut().list());
+            let mut list = folios.as_mut().list();
+            let got = match phase {
+                Phase::Crewed => self.request.isolate_now(run, node, &mut list),
+                _ => self.request.isolate(run, node, &mut list),
+            };
             if climbs > 0 {
                 self.ascent.add(run.get(..got.queued).unwrap_or_default());
             }
@@ -302,6 +324,9 @@ impl<'a> Mover<'a> {
             if let Some(why) = got.stopped {
                 self.step = FIRST_STEP;
                 return Stop::End(End::NotQueued(why));
+            }
+            if phase == Phase::Crewed && got.queued == 0 {
+                return Stop::Pause;
             }
             self.step = (self.step * 2).min(WINDOW);
         }
@@ -354,8 +379,8 @@ impl<'a> Mover<'a> {
 }
 
 impl Window {
-    /// Reads elements from `at` on, if they are not here: as many as there is room for or, where one
-    /// of those cannot be read, one.
+    /// Reads elements from `at` on, if they are not here: as many as there is room for or, where
+    /// one of those cannot be read, one.
     fn load(&mut self, at: usize, request: &MovePages<'_>, phase: Phase) -> Result {
         if (self.at..self.at + self.len).contains(&at) {
             return Ok(());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How many may help, to copy a batch or to migrate a list, and on which CPUs, at the moment of asking.
+//! How many may help, to copy a batch or to migrate a list, and on which CPUs, at the moment of
+//! asking.
 //!
 //! - [`pool`]: the work items by which they are called.
 //!
@@ -122,7 +123,7 @@ impl IdleCpus {
     }
 
     /// The nearest so many of them.
-    pub fn first(&self, nr: usize) -> &[CpuId] {
-        self.cpus.get(..nr.min(self.len)).unwrap_or_default()
+    pub fn first(&self, nr: usize) -> impl Iterator<Item = CpuId> + '_ {
+        self.cpus.iter().copied().take(nr.min(self.len))
     }
 }

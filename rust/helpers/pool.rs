@@ -3,7 +3,8 @@
 //! Helpers of a lane: work items that are there as long as the lane is.
 //!
 //! Nothing is allocated to call one. One that starts late finds nothing left, or helps with what is
-//! there by then; one that never starts is never waited for.
+//! there by then; one that never starts is never waited for. Each CPU has its own, so that one
+//! whose CPU got busy is not called again, and keeps no other from being called.
 
 use kernel::{
     cpu::CpuId,
@@ -30,32 +31,35 @@ pub trait Helped: Send + Sync + 'static {
     fn help_out(&self) -> bool;
 }
 
-/// As many helpers as may ever be called at a time.
+/// Helpers of a lane: a CPU's is that at its number, modulo how many there are.
 pub struct Helpers<T: Helped>(KVec<Arc<Helper<T>>>);
+
+/// How many: CPUs that are called together are most often neighbours, and then have one each.
+const NR_HELPERS: usize = (MAX_HELPERS + 1).next_power_of_two();
 
 impl<T: Helped> Helpers<T> {
     /// Allocates those of a lane. May sleep.
     pub fn new(lane: &Arc<T>) -> Result<Self> {
-        let mut helpers = KVec::with_capacity(MAX_HELPERS, GFP_KERNEL)?;
-        for _ in 0..MAX_HELPERS {
+        let mut helpers = KVec::with_capacity(NR_HELPERS, GFP_KERNEL)?;
+        for _ in 0..NR_HELPERS {
             helpers.push(Helper::new(lane.clone())?, GFP_KERNEL)?;
         }
         Ok(Self(helpers))
     }
 
-    /// Calls one to each CPU. For any context but NMI.
-    ///
-    /// Always the first ones, so that at any time no more are on their way than were ever called
-    /// together: one that still is stays on it.
-    pub fn call(&self, queue: &OwnedQueue, cpus: &[CpuId]) {
-        for (helper, &cpu) in self.0.iter().zip(cpus) {
-            // Given back if it is enqueued already.
-            drop(queue.enqueue_on(cpu, helper.clone()));
+    /// Calls one to each CPU, where none is on its way. For any context but NMI.
+    pub fn call(&self, queue: &OwnedQueue, cpus: impl Iterator<Item = CpuId>) {
+        for cpu in cpus {
+            if let Some(helper) = self.0.get(cpu.as_u32() as usize % NR_HELPERS) {
+                // Given back if it is enqueued already.
+                drop(queue.enqueue_on(cpu, helper.clone()));
+            }
         }
     }
 }
 
-/// A work item that helps its lane.
+/// A work item that helps its lane. All have one lockdep class: what helps either kind of lane
+/// waits for no work item.
 #[pin_data]
 struct Helper<T: Helped> {
     lane: Arc<T>,

@@ -11,8 +11,8 @@
 /// Bits of an address that say which page: without the offset.
 const PAGE_SHIFT: u32 = 12;
 
-/// Addresses from here on may be tagged, so that two name one page (RISC-V has 16 bits for tags, others
-/// fewer).
+/// Addresses from here on may be tagged, so that two name one page (RISC-V has 16 bits for tags,
+/// others fewer).
 const TAGGED: usize = 1 << 48;
 
 /// The addresses of a run so far.
@@ -68,8 +68,8 @@ impl Ascent {
         !self.broken
     }
 
-    /// Whether the page at `addr`, which has no tag, is one of those that ascended; `nth` says which those were, or
-    /// [`None`] if that cannot be said any longer.
+    /// Whether the page at `addr`, which has no tag, is one of those that ascended; `nth` says
+    /// which those were, or [`None`] if that cannot be said any longer.
     ///
     /// ```
     /// use ferry_logic::ascent::Ascent;

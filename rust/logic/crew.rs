@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The numbers of a crew: which lists are long enough for several tasks, how many of them, and where
-//! a list is cut into chunks.
+//! The numbers of a crew: which lists are long enough for several tasks, how many of them, and
+//! where a list is cut into chunks.
 //!
 //! A chunk is carried through unmap, flush, copy and switch by one worker. Its size bounds the time
 //! that its folios are unmapped, as mainline's batch does.

@@ -139,18 +139,18 @@ fn cpus<const N: usize>() -> [CpuId; N] {
 
 /// A work item that helps a board.
 #[pin_data]
-struct HelperOf {
-    board: Arc<Board<Counting>>,
+struct HelperOf<C: CopySegment> {
+    board: Arc<Board<C>>,
     #[pin]
-    work: Work<HelperOf>,
+    work: Work<HelperOf<C>>,
 }
 
 impl_has_work! {
-    impl HasWork<Self> for HelperOf { self.work }
+    impl{C: CopySegment} HasWork<Self> for HelperOf<C> { self.work }
 }
 
-impl HelperOf {
-    fn new(board: Arc<Board<Counting>>) -> Result<Arc<Self>> {
+impl<C: CopySegment> HelperOf<C> {
+    fn new(board: Arc<Board<C>>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 board,
@@ -161,7 +161,7 @@ impl HelperOf {
     }
 }
 
-impl WorkItem for HelperOf {
+impl<C: CopySegment> WorkItem for HelperOf<C> {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -289,6 +289,11 @@ fn helpers_that_never_start() -> Result {
     Ok(())
 }
 
+fn call_all(lane: &Lane<CpuCopier>, queue: &OwnedQueue) {
+    let cpus = cpus::<MAX_HELPERS>();
+    lane.call(queue, cpus.into_iter(), cpus.len() as u32);
+}
+
 fn helpers_that_come_late() -> Result {
     let lane = Lane::new(CpuCopier)?;
     let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
@@ -296,21 +301,41 @@ fn helpers_that_come_late() -> Result {
     for _ in 0..20 {
         copy_on(lane.board(), &mut pairs, || ())?;
         // The batch is over: they find nothing, or the next round's.
-        lane.call(&queue, &cpus::<MAX_HELPERS>());
+        call_all(&lane, &queue);
     }
     queue.flush();
     assert_eq!(lane.board().help(), 0);
     Ok(())
 }
 
-fn more_helpers_than_cpus() -> Result {
+fn helpers_called_twice() -> Result {
     let lane = Lane::new(CpuCopier)?;
     let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..200 {
         copy_on(lane.board(), &mut pairs, || {
-            lane.call(&queue, &cpus::<MAX_HELPERS>());
-            lane.call(&queue, &cpus::<MAX_HELPERS>());
+            call_all(&lane, &queue);
+            call_all(&lane, &queue);
+        })?;
+    }
+    queue.flush();
+    Ok(())
+}
+
+fn more_helpers_than_cpus() -> Result {
+    let board = Arc::new(Board::new(MIXED.len(), CpuCopier)?, GFP_KERNEL)?;
+    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let mut helpers = KVec::with_capacity(MAX_HELPERS, GFP_KERNEL)?;
+    for _ in 0..MAX_HELPERS {
+        helpers.push(HelperOf::new(board.clone())?, GFP_KERNEL)?;
+    }
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for _ in 0..200 {
+        copy_on(&board, &mut pairs, || {
+            for (cpu, helper) in cpus::<MAX_HELPERS>().into_iter().zip(&helpers) {
+                // One may still be on its way.
+                drop(queue.enqueue_on(cpu, helper.clone()));
+            }
         })?;
     }
     queue.flush();
@@ -451,6 +476,11 @@ mod suite {
     #[test]
     fn helpers_that_come_late() -> Result {
         super::helpers_that_come_late()
+    }
+
+    #[test]
+    fn helpers_called_twice() -> Result {
+        super::helpers_called_twice()
     }
 
     #[test]

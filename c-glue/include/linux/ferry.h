@@ -97,6 +97,29 @@ struct ferry_move_pages {
 };
 
 /**
+ * struct ferry_run - addresses whose folios are to be isolated
+ * @mm:		whose addresses
+ * @pages:	the addresses
+ * @nr:		how many
+ * @node:	where the folios are to go
+ * @all:	those that others map, too
+ * @wait:	for the mmap lock
+ * @alone:	cleared if one of the folios is large, or mapped elsewhere, too
+ * @err:	what add_folio_for_migration() says of the first that is not
+ *		queued; 1 if it was not looked at, as others wait
+ */
+struct ferry_run {
+	struct mm_struct *mm;
+	const unsigned long *pages;
+	int nr;
+	int node;
+	bool all;
+	bool wait;
+	bool alone;
+	int err;
+};
+
+/**
  * struct ferry_crew_report - what a crew did, for its tracepoint
  * @ns:		from when the list was taken to when its last chunk was done
  * @reason:	why the list was migrated
@@ -156,9 +179,7 @@ int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
 int ferry_move_to_node(struct list_head *pagelist, int node);
 
 /* c-glue/move_pages.c: for Rust to call */
-int ferry_isolate_run(struct mm_struct *mm, const unsigned long *pages, int nr,
-		      int node, struct list_head *pagelist, bool migrate_all,
-		      bool *alone, int *err);
+int ferry_isolate_run(struct ferry_run *run, struct list_head *pagelist);
 unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
 int ferry_check_node(int node, const nodemask_t *allowed);
 void *ferry_move_target(int node);
@@ -178,7 +199,7 @@ void ferry_migrate_start(const struct ferry_call *call);
 void ferry_migrate_account(const struct ferry_call *call,
 			   const struct migrate_pages_stats *stats);
 bool ferry_may_crew(void);
-bool ferry_need_resched(void);
+bool ferry_others_want_cpu(void);
 void ferry_list_splice_tail_init(struct list_head *list,
 				 struct list_head *head);
 void ferry_list_cut_position(struct list_head *list, struct list_head *head,
@@ -290,21 +311,66 @@ static inline bool ferry_more_splits(struct list_head *splits,
 #define FERRY_MIGRATE_PART	BIT(8)
 
 /**
+ * struct ferry_part - a migrate_pages() for a part of a list
+ * @stats:	gets what became of the folios, instead of the system's counters
+ * @first:	it is the first pass of migrate_pages_sync() over them, and leaves
+ *		on the list what that would split
+ */
+struct ferry_part {
+	struct migrate_pages_stats stats;
+	bool first;
+};
+
+/**
  * ferry_migrate_part() - is a migrate_pages() for a part of a list?
  * @mode: its mode, from which what says so is taken
  * @ret_succeeded: its last argument
  *
- * Return: where it is to tell what became of the folios, instead of counting
- * them; NULL if it is for a whole list.
+ * Return: NULL if it is for a whole list.
  */
-static inline struct migrate_pages_stats *
-ferry_migrate_part(enum migrate_mode *mode, unsigned int *ret_succeeded)
+static inline struct ferry_part *ferry_migrate_part(enum migrate_mode *mode,
+						    unsigned int *ret_succeeded)
 {
 	if (likely(!(*mode & FERRY_MIGRATE_PART)))
 		return NULL;
 	*mode &= ~FERRY_MIGRATE_PART;
-	return container_of((int *)ret_succeeded, struct migrate_pages_stats,
-			    nr_succeeded);
+	return container_of((int *)ret_succeeded, struct ferry_part,
+			    stats.nr_succeeded);
+}
+
+/**
+ * ferry_part_done() - tell of a part
+ * @part: what it is; NULL: a whole list
+ * @stats: what became of it
+ *
+ * Return: whether it is a part, for which there is no more to do.
+ */
+static inline bool ferry_part_done(struct ferry_part *part,
+				   const struct migrate_pages_stats *stats)
+{
+	if (part)
+		part->stats = *stats;
+	return part;
+}
+
+/* How often a batch is gone through, of a list that may be a part. */
+static inline int ferry_nr_pass(const struct ferry_part *part, int nr_pass,
+				int nr_first)
+{
+	return part && part->first ? nr_first : nr_pass;
+}
+
+/* Where the pieces of split folios go; NULL: nothing is split. */
+static inline struct list_head *ferry_splits(const struct ferry_part *part,
+					     struct list_head *splits)
+{
+	return part && part->first ? NULL : splits;
+}
+
+/* Is a folio that is to be split to stay where it is, as if it had been? */
+static inline bool ferry_split_later(const struct list_head *splits)
+{
+	return !splits;
 }
 
 /**
@@ -463,10 +529,35 @@ static inline bool ferry_more_splits(struct list_head *splits,
 	return false;
 }
 
-static inline struct migrate_pages_stats *
-ferry_migrate_part(enum migrate_mode *mode, unsigned int *ret_succeeded)
+struct ferry_part;
+
+static inline struct ferry_part *ferry_migrate_part(enum migrate_mode *mode,
+						    unsigned int *ret_succeeded)
 {
 	return NULL;
+}
+
+static inline bool ferry_part_done(struct ferry_part *part,
+				   const struct migrate_pages_stats *stats)
+{
+	return false;
+}
+
+static inline int ferry_nr_pass(const struct ferry_part *part, int nr_pass,
+				int nr_first)
+{
+	return nr_pass;
+}
+
+static inline struct list_head *ferry_splits(const struct ferry_part *part,
+					     struct list_head *splits)
+{
+	return splits;
+}
+
+static inline bool ferry_split_later(const struct list_head *splits)
+{
+	return false;
 }
 
 static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
