@@ -6,7 +6,7 @@
 //! - [`logic`]: pure decisions and protocols, tested on the host as well;
 //! - [`copy`]: the engine that copies the folios of a migration batch together;
 //! - [`crew`]: several tasks that migrate one list;
-//! - [`helpers`]: which CPUs help either;
+//! - [`helpers`]: which CPUs help either, and how they are called;
 //! - [`hooks`]: every function that C calls.
 //!
 //! C header:

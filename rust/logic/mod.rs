@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the copy engine decides, and how its workers share a batch, with no kernel in it.
+//! What copy engine and crew decide, and how workers share a batch, with no kernel in it.
 //!
 //! - [`claim`]: how the owner of a batch and its helpers take grains of it, lock-free;
 //! - [`batch`]: how a batch of folios is cut into grains, and a grain back into folios;
 //! - [`item`]: how far the copy of one folio has come;
 //! - [`policy`]: how many helpers a batch deserves, and how large a batch may grow;
+//! - [`crew`]: how many tasks a list deserves, and where it is cut into chunks;
+//! - [`ascent`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
 //! - [`sync`]: the one place that knows whose atomics these are.
 //!
 //! The same files are compiled twice: `pub mod logic;` of the kernel crate, and the Cargo crate

@@ -34,6 +34,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("errors/migrate_pages", migrate_pages),
         Case::new("errors/mbind", mbind),
         Case::new("errors/node-full", node_full).limit(120),
+        Case::new("errors/huge-pages-to-full-node", huge_pages_to_full_node).limit(120),
     ]
 }
 
@@ -450,17 +451,23 @@ fn mbind(log: &mut Log) -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-/// More to move than the other node can hold: some pages stay, none is lost.
-fn node_full(_: &mut Log) -> Result<()> {
-    const LEFT: usize = 64 << 20;
-    const MOVED: usize = 128 << 20;
+/// Fills node 1 up to `left` bytes for as long as the mapping lives.
+fn fill_node_1(left: usize) -> Result<Mapping> {
     let free = kernel::node_free_bytes(1)?;
-    ensure!(free > LEFT, "node 1 is full already");
-    let hog = Mapping::anon((free - LEFT) & !(PAGE - 1), PAGE)?;
+    ensure!(free > left, "node 1 is full already");
+    let hog = Mapping::anon((free - left) & !(PAGE - 1), PAGE)?;
     sys::mbind(hog.addr(), hog.len(), 1, 0).zero("mbind")?;
     for word in hog.words().iter().step_by(PAGE / 8) {
         word.store(1, std::sync::atomic::Ordering::Relaxed);
     }
+    Ok(hog)
+}
+
+/// More to move than the other node can hold: some pages stay, none is lost.
+fn node_full(_: &mut Log) -> Result<()> {
+    const LEFT: usize = 64 << 20;
+    const MOVED: usize = 128 << 20;
+    let hog = fill_node_1(LEFT)?;
     let map = region::unchecked_anon(FolioSize::Small, MOVED / PAGE)?;
     pattern::fill(map.words(), 1);
     let addrs = map.addrs(PAGE);
@@ -473,4 +480,26 @@ fn node_full(_: &mut Log) -> Result<()> {
     pattern::check(map.words(), 1)?;
     let access = status.iter().filter(|&&s| s == -EACCES).count();
     expect("statuses of EACCES", access, 0)
+}
+
+/// Huge pages that find no room are split, and each counts as one: that its pieces find none either
+/// is no error of the call.
+fn huge_pages_to_full_node(log: &mut Log) -> Result<()> {
+    const HUGE_PAGES: usize = 24;
+    let map = region::anon(FolioSize::Huge, HUGE_PAGES)?;
+    pattern::fill(map.words(), 1);
+    let addrs = map.addrs(FolioSize::Huge.bytes());
+    let hog = fill_node_1(8 << 20)?;
+    let mut status = vec![UNSET; addrs.len()];
+    let ret = sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
+    pattern::check(map.words(), 1)?;
+    drop(hog);
+    // How many is a matter of what little memory there is; that it is a number is not.
+    let kind = Ret {
+        ret: ret.ret.signum(),
+        ..ret
+    };
+    log.note("huge pages to a full node", kind, &[]);
+    region::move_map(&map, 1)?;
+    pattern::check(map.words(), 1)
 }
