@@ -22,7 +22,7 @@ use std::{
 };
 
 /// The two kernels; the first begins.
-const SIDES: [(&str, Variant); 2] = [("vanilla", Variant::Vanilla), ("ferry", Variant::Ferry)];
+pub const SIDES: [(&str, Variant); 2] = [("vanilla", Variant::Vanilla), ("ferry", Variant::Ferry)];
 /// How each moves pages.
 const VANILLA: &[&str] = &["vanilla", "vanilla-user2"];
 const FERRY: &[&str] = &["ferry-off", "ferry-1", "ferry-2", "ferry-4", "ferry-32"];
@@ -38,11 +38,11 @@ const CREW_COUNTS: [u32; 6] = [1, 16, 32, 128, 1024, 16384];
 const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
 const SIZES: [Folio; 3] = [Folio::K4, Folio::K64, Folio::M2];
 /// QEMU's clock goes on by 1 ns an instruction, and skips what nobody computes in.
-const COUNT_INSTRUCTIONS: &str = "-icount shift=0,sleep=off";
+pub const COUNT_INSTRUCTIONS: &str = "-icount shift=0,sleep=off";
 /// Memory of a node, and what one case may take of it.
-const NODE_GIB: u32 = 2;
+pub const NODE_GIB: u32 = 2;
 const LARGEST_CASE: u64 = 1 << 30;
-const BOOT_LIMIT: Duration = Duration::from_secs(3600);
+pub const BOOT_LIMIT: Duration = Duration::from_secs(3600);
 
 /// What `move_pages` measures, beside the configurations.
 pub struct Plan {
@@ -87,7 +87,7 @@ impl Plan {
     }
 
     /// A single CPU where instructions count: an idle second one would be charged to the first.
-    fn cpus(&self) -> u32 {
+    pub fn cpus(&self) -> u32 {
         if self.instructions {
             1
         } else {
@@ -101,7 +101,7 @@ impl Plan {
         (!self.instructions).then_some(turns)
     }
 
-    fn for_guest(&self, turns: &Path, side: usize) -> Value {
+    pub fn for_guest(&self, turns: &Path, side: usize) -> Value {
         let kernel = SIDES[side].0;
         let configs = [VANILLA, self.ferry][side];
         let cells: Vec<Value> = self
@@ -309,9 +309,15 @@ fn side_by_side<T: Sync, R: Send>(
 }
 
 fn answer(guest: &Guest, unwanted: impl Fn() -> bool) -> Result<Answer> {
+    let answer = ask(guest, "bench", unwanted)?;
+    serde_json::from_slice(&answer).with_context(|| format!("{}: the guest's answer", guest.name()))
+}
+
+/// What the guest's program answers to the plan that the guest has.
+pub fn ask(guest: &Guest, command: &str, unwanted: impl Fn() -> bool) -> Result<Vec<u8>> {
     let label = guest.name();
     let status = guest.run_unless(
-        "exec ./ferry-guest bench --plan plan.json --out answer.json\n",
+        &format!("exec ./ferry-guest {command} --plan plan.json --out answer.json\n"),
         unwanted,
     )?;
     if status != 0 {
@@ -321,9 +327,8 @@ fn answer(guest: &Guest, unwanted: impl Fn() -> bool) -> Result<Answer> {
             guest.console().display()
         );
     }
-    let answer = fs::read(guest.share().join("answer.json"))
-        .with_context(|| format!("{label}: the guest left no answer"))?;
-    serde_json::from_slice(&answer).with_context(|| format!("{label}: the guest's answer"))
+    fs::read(guest.share().join("answer.json"))
+        .with_context(|| format!("{label}: the guest left no answer"))
 }
 
 pub fn copy(context: &Context, args: &OutputArgs) -> Result<()> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The command line: what may be asked for, and who answers.
 
-use crate::{apply, bench, context::Context, run, series, shell, suites};
+use crate::{apply, bench, context::Context, phases, run, series, shell, suites};
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -74,6 +74,8 @@ enum Bench {
     MovePages(MovePagesArgs),
     /// move_pages() again, by crews and by the copy engine alone
     Crew(CrewArgs),
+    /// How long move_pages() looks pages up, and how long folios are unmapped, by trace events
+    Phases(PhasesArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
     Copy(OutputArgs),
 }
@@ -100,6 +102,19 @@ pub struct CrewArgs {
     pub boots: u32,
     /// Timed runs of each case in one boot; of 4 MiB and less 4 times as many, of 512 MiB and more at most 3
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+}
+
+#[derive(Args)]
+pub struct PhasesArgs {
+    /// Write the figures here
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Times to boot each kernel, both with two CPUs and with a clock that counts instructions
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub boots: u32,
+    /// Calls of each case in one boot
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
 }
 
@@ -164,6 +179,7 @@ impl Cli {
                 match what {
                     Bench::MovePages(args) => bench::move_pages(&context, &args),
                     Bench::Crew(args) => bench::crew(&context, &args),
+                    Bench::Phases(args) => phases::phases(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),
                 }
                 .map(|()| true)

@@ -15,6 +15,7 @@ mod ktap;
 mod memcpy;
 mod overlay;
 mod patches;
+mod phases;
 mod requirements;
 mod results;
 mod run;

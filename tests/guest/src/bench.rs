@@ -48,15 +48,19 @@ pub fn run(plan: &str, out: &str) -> Result<()> {
     }
     // To write the answer and to power off take a turn as well.
     stage.take()?;
-    let text = serde_json::to_string_pretty(&report)? + "\n";
+    put(out, &(serde_json::to_string_pretty(&report)? + "\n"))
+}
+
+/// Writes an answer where it was asked for.
+pub fn put(out: &str, text: &str) -> Result<()> {
     if out == "-" {
         print!("{text}");
         return Ok(());
     }
-    kernel::write(out, &text)
+    kernel::write(out, text)
 }
 
-fn plan_text(path: &str) -> Result<String> {
+pub fn plan_text(path: &str) -> Result<String> {
     if path != "-" {
         return kernel::read(path);
     }

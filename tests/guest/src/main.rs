@@ -7,11 +7,13 @@ mod cases;
 mod harness;
 mod kernel;
 mod pattern;
+mod phases;
 mod plan;
 mod region;
 mod stats;
 #[allow(unsafe_code)]
 mod sys;
+mod trace;
 mod turns;
 
 use std::process::ExitCode;
@@ -30,6 +32,15 @@ enum Command {
     /// Measure the throughput of move_pages(2).
     Bench {
         /// What to measure, as JSON; - for standard input.
+        #[arg(long)]
+        plan: String,
+        /// Where the results go, as JSON; - for standard output.
+        #[arg(long)]
+        out: String,
+    },
+    /// Measure what move_pages(2) does when, by trace events.
+    Phases {
+        /// As for bench; turns are not taken.
         #[arg(long)]
         plan: String,
         /// Where the results go, as JSON; - for standard output.
@@ -74,9 +85,15 @@ fn test(options: &harness::Options) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn phases(plan: &str, out: &str) -> anyhow::Result<()> {
+    let plan = plan::Plan::parse(&bench::plan_text(plan)?)?;
+    bench::put(out, &phases::run(&plan)?)
+}
+
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Bench { plan, out } => bench::run(&plan, &out),
+        Command::Phases { plan, out } => phases(&plan, &out),
         Command::Test {
             filters,
             list: true,

@@ -2,17 +2,15 @@
 //! The engine's counters and its tracepoint: they say what really happened.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::disk::Tmpfs;
 use super::pinned::Spliced;
 use crate::harness::Case;
 use crate::kernel::{self, SWITCH};
 use crate::plan::{Engine, FolioSize};
 use crate::sys::{self, MF_MOVE};
+use crate::trace::{Event, Tracing};
 use crate::{pattern, region};
 
 const FOLIOS: usize = 32;
@@ -158,46 +156,23 @@ fn pinned() -> Result<()> {
     Ok(())
 }
 
-/// The tracing directory, mounted where it is not yet.
-fn tracing() -> Result<(PathBuf, Option<Tmpfs>)> {
-    let usual = Path::new("/sys/kernel/tracing");
-    if usual.join("events").exists() {
-        return Ok((usual.to_owned(), None));
-    }
-    let own = Tmpfs::of_type("tracefs")?;
-    Ok((own.dir().to_owned(), Some(own)))
-}
-
-/// The number after `name` in a trace line such as `pages=512 copy_ns=80`.
-fn field(line: &str, name: &str) -> Result<u64> {
-    let words: Vec<&str> = line
-        .split([' ', '=', ':', ','])
-        .filter(|w| !w.is_empty())
-        .collect();
-    let at = words.iter().position(|&w| w == name);
-    at.and_then(|at| words.get(at + 1)?.parse().ok())
-        .with_context(|| format!("no number {name} in '{line}'"))
-}
-
 fn tracepoint() -> Result<()> {
     kernel::set_engine(Engine::On(THREADS))?;
-    let (dir, _mount) = tracing()?;
-    let enable = dir.join("events/ferry/ferry_batch/enable");
-    kernel::write(&enable, "1")?;
-    fs::write(dir.join("trace"), "").context("clearing the trace")?;
-    let rows = gains_with_help("ferry_batches", move_huge)?;
-    kernel::write(SWITCH, "0")?;
-    kernel::write(&enable, "0")?;
-    let trace = kernel::read(dir.join("trace"))?;
-    let lines: Vec<&str> = trace
-        .lines()
-        .filter(|l| l.contains("ferry_batch:"))
-        .collect();
-    ensure!(!lines.is_empty(), "no ferry_batch in the trace");
+    let mut rows = BTreeMap::new();
+    let events = Tracing::new()?.of(&["ferry/ferry_batch"], || {
+        rows = gains_with_help("ferry_batches", move_huge)?;
+        kernel::write(SWITCH, "0")
+    })?;
+    let batches: Vec<&Event> = events.iter().filter(|e| e.name == "ferry_batch").collect();
+    ensure!(!batches.is_empty(), "no ferry_batch in the trace");
     let mut pages = 0;
-    for line in lines {
-        let get = |name| field(line, name);
-        ensure!(line.contains("reason"), "no reason in '{line}'");
+    for batch in batches {
+        let line = &batch.fields;
+        let get = |name: &str| -> Result<u64> {
+            let number = batch.field(name).and_then(|text| text.parse().ok());
+            number.with_context(|| format!("no number {name} in '{line}'"))
+        };
+        ensure!(batch.field("reason").is_some(), "no reason in '{line}'");
         ensure!(
             get("pages")? > 0 && get("folios")? > 0,
             "an empty batch: '{line}'"
@@ -228,17 +203,4 @@ fn tracepoint() -> Result<()> {
     let wanted = copied(&rows)?;
     ensure!(pages >= wanted, "{wanted} pages copied, {pages} traced");
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn trace_fields() {
-        let line = " x-1 [0] ... 1.0: ferry_batch: reason=syscall folios=1 pages=512, copy_ns: 80";
-        assert_eq!(field(line, "pages").unwrap(), 512);
-        assert_eq!(field(line, "copy_ns").unwrap(), 80);
-        assert!(field(line, "helpers").is_err());
-    }
 }

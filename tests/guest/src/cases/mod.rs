@@ -14,6 +14,8 @@ mod races;
 mod sysctl;
 mod system;
 
+pub use disk::Tmpfs;
+
 use crate::harness::Case;
 use crate::kernel;
 

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What a `move_pages(2)` does when, by the kernel's own events: how long it looks up and isolates
+//! before the first page is migrated, and how long a folio is unmapped at most.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::plan::{Cell, Plan};
+use crate::sys::{self, MF_MOVE};
+use crate::trace::{Event, Tracing};
+use crate::{kernel, pattern, region};
+
+const EVENTS: [&str; 5] = [
+    "migrate/mm_migrate_pages_start",
+    "migrate/set_migration_pte",
+    "migrate/remove_migration_pte",
+    "thp/set_migration_pmd",
+    "thp/remove_migration_pmd",
+];
+
+/// What was measured of one configuration in one cell.
+#[derive(Debug, Serialize)]
+struct Phases {
+    #[serde(flatten)]
+    cell: Cell,
+    config: String,
+    /// Nanoseconds a page, from the call to where migration begins; one figure a run.
+    isolation_ns: Vec<f64>,
+    /// Microseconds from when a folio is unmapped to when it is mapped again: the longest of a run.
+    unmapped_us: Vec<f64>,
+}
+
+pub fn run(plan: &Plan) -> Result<String> {
+    kernel::need_two_nodes()?;
+    let _settings = kernel::keep_engine()?;
+    region::touch_free_memory()?;
+    let tracing = Tracing::new()?;
+    let mut all = Vec::new();
+    for &cell in &plan.cells {
+        let mut phases: Vec<Phases> = plan
+            .configs
+            .iter()
+            .map(|config| Phases {
+                cell,
+                config: config.name.clone(),
+                isolation_ns: Vec::new(),
+                unmapped_us: Vec::new(),
+            })
+            .collect();
+        let configs = phases.len();
+        for run in 0..plan.runs {
+            for nr in (0..configs).map(|nr| (nr + run) % configs) {
+                kernel::set_engine(plan.configs[nr].engine)?;
+                let (isolation, unmapped) = one_run(&tracing, cell)
+                    .with_context(|| format!("{cell}, {}", plan.configs[nr].name))?;
+                phases[nr].isolation_ns.push(isolation);
+                phases[nr].unmapped_us.push(unmapped);
+            }
+        }
+        eprintln!("{cell}: done");
+        all.extend(phases);
+    }
+    Ok(serde_json::to_string_pretty(&all)? + "\n")
+}
+
+/// Both figures, of one call on fresh memory.
+fn one_run(tracing: &Tracing, cell: Cell) -> Result<(f64, f64)> {
+    let map = region::scattered(cell.folio, cell.count)?;
+    pattern::fill(map.words(), 1);
+    let addrs = map.addrs(cell.folio.bytes());
+    let mut status = vec![i32::MIN; addrs.len()];
+    let nodes = vec![1; addrs.len()];
+    let events = tracing.of(&EVENTS, || {
+        sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE).zero("move_pages")
+    })?;
+    region::check_status(&status, 1)?;
+    pattern::check(map.words(), 1)?;
+    let begin = events.first().context("no events")?.seconds;
+    let start = events
+        .iter()
+        .find(|event| event.name == "mm_migrate_pages_start");
+    let isolation = start.context("nothing was migrated")?.seconds - begin;
+    let longest = longest_unmapped(&events).context("nothing was unmapped")?;
+    Ok((1e9 * isolation / cell.count as f64, 1e6 * longest))
+}
+
+/// Seconds between the two events of an address, at most.
+fn longest_unmapped(events: &[Event]) -> Option<f64> {
+    let mut gone = HashMap::new();
+    let mut longest: Option<f64> = None;
+    for event in events {
+        let Some(addr) = event.field("addr") else {
+            continue;
+        };
+        if event.name.starts_with("set_migration_") {
+            gone.insert(addr, event.seconds);
+        } else if let Some(since) = gone.remove(addr) {
+            let time = event.seconds - since;
+            longest = Some(longest.map_or(time, |longest| longest.max(time)));
+        }
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_decides() {
+        let event = |seconds, name: &str, addr: &str| Event {
+            seconds,
+            name: name.to_owned(),
+            fields: format!("addr={addr}, pte=0"),
+        };
+        let events = [
+            event(1.0, "set_migration_pte", "a"),
+            event(2.0, "set_migration_pmd", "b"),
+            event(2.5, "remove_migration_pte", "a"),
+            event(6.0, "remove_migration_pmd", "b"),
+            event(9.0, "remove_migration_pte", "c"),
+        ];
+        assert_eq!(longest_unmapped(&events), Some(4.0));
+        assert_eq!(longest_unmapped(&events[..1]), None);
+    }
+}

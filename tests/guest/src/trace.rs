@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The kernel's trace events: switched on around a call, and read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cases::Tmpfs;
+use crate::kernel;
+
+/// Kilobytes of events that a CPU can hold: more than any call here makes.
+const BUFFER_KB: &str = "8192";
+const MARK: &str = "tracing_mark_write";
+
+/// The tracing directory, mounted where it is not yet.
+pub struct Tracing {
+    dir: PathBuf,
+    _mount: Option<Tmpfs>,
+}
+
+/// An event, or the mark that a traced call begins with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub seconds: f64,
+    pub name: String,
+    /// What it says.
+    pub fields: String,
+}
+
+impl Event {
+    /// The text of the field `name=text`.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.fields
+            .split([' ', ','])
+            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        // A task may have any name, so from the end: "task-1 [000] d..1. 12.345678: name: fields".
+        let (head, rest) = line.split_once(": ")?;
+        let seconds = head.rsplit(' ').next()?.parse().ok()?;
+        let (name, fields) = rest.split_once(':')?;
+        Some(Self {
+            seconds,
+            name: name.to_owned(),
+            fields: fields.trim().to_owned(),
+        })
+    }
+}
+
+impl Tracing {
+    pub fn new() -> Result<Self> {
+        let usual = Path::new("/sys/kernel/tracing");
+        if usual.join("events").exists() {
+            return Ok(Self {
+                dir: usual.to_owned(),
+                _mount: None,
+            });
+        }
+        let own = Tmpfs::of_type("tracefs")?;
+        Ok(Self {
+            dir: own.dir().to_owned(),
+            _mount: Some(own),
+        })
+    }
+
+    /// Switches an event, such as `ferry/ferry_batch`.
+    fn set(&self, event: &str, on: bool) -> Result<()> {
+        let enable = self.dir.join("events").join(event).join("enable");
+        kernel::write(enable, if on { "1" } else { "0" })
+    }
+
+    fn clear(&self) -> Result<()> {
+        fs::write(self.dir.join("trace"), "").context("clearing the trace")
+    }
+
+    /// What was traced since it was cleared.
+    fn text(&self) -> Result<String> {
+        kernel::read(self.dir.join("trace"))
+    }
+
+    /// Runs `call` with events on; the mark before it, and what happened then.
+    pub fn of(&self, events: &[&str], call: impl FnOnce() -> Result<()>) -> Result<Vec<Event>> {
+        kernel::write(self.dir.join("buffer_size_kb"), BUFFER_KB)?;
+        kernel::write(self.dir.join("trace_clock"), "mono")?;
+        self.clear()?;
+        for event in events {
+            self.set(event, true)?;
+        }
+        kernel::write(self.dir.join("trace_marker"), "call")?;
+        let result = call();
+        for event in events {
+            self.set(event, false)?;
+        }
+        result?;
+        let text = self.text()?;
+        ensure!(!text.contains("LOST"), "events were lost");
+        let all = text.lines().filter(|line| !line.starts_with('#'));
+        let all: Vec<Event> = all.filter_map(Event::parse).collect();
+        let from = all.iter().position(|event| event.name == MARK);
+        Ok(all[from.context("no mark in the trace")?..].to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_events() {
+        let line =
+            "  my: task-12  [001] d..1.    12.500000: set_migration_pte: addr=7f00, pte=1, order=0";
+        assert!(
+            Event::parse(line).is_none(),
+            "no time before the first colon"
+        );
+        let line =
+            "  mover-12  [001] d..1.    12.500000: set_migration_pte: addr=7f00, pte=1, order=0";
+        let event = Event::parse(line).unwrap();
+        assert_eq!((event.seconds, &*event.name), (12.5, "set_migration_pte"));
+        assert_eq!(
+            (event.field("addr"), event.field("order")),
+            (Some("7f00"), Some("0"))
+        );
+        assert_eq!(event.field("nothing"), None);
+    }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What a `move_pages()` does when, by trace events: instructions to look up and isolate a page, and the
+//! longest time that a folio is unmapped.
+
+use crate::{
+    bench::{self, Plan, SIDES},
+    cache,
+    cli::{Folio, PhasesArgs},
+    context::Context,
+    guest::{self, Guest, Shape},
+    kernel,
+    results::{distinct, Figure, Machine, Pool},
+    table,
+};
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+use std::{fs, path::Path};
+
+const ISOLATION: &str = "isolation, instructions a page";
+const UNMAPPED: &str = "longest unmapped, µs";
+
+/// The guest program's answer for one configuration in one case.
+#[derive(Deserialize)]
+struct Answer {
+    folio: String,
+    count: u32,
+    config: String,
+    isolation_ns: Vec<f64>,
+    unmapped_us: Vec<f64>,
+}
+
+/// The median of `runs` samples, in the unit that the measure names, and their ends.
+#[derive(Serialize)]
+struct Phase {
+    bench: &'static str,
+    measure: &'static str,
+    folio: String,
+    count: u32,
+    config: String,
+    median: f64,
+    min: f64,
+    max: f64,
+    runs: usize,
+}
+
+#[derive(Serialize)]
+struct Report {
+    kernel: String,
+    machine: Machine,
+    results: Vec<Phase>,
+}
+
+pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
+    let program = guest::program(context)?;
+    let base = Plan {
+        ferry: &["ferry-off", "ferry-2", "ferry-4"],
+        name: "phases",
+        ..Plan::new(
+            &[Folio::K4, Folio::M2],
+            &[16, 128, 1024, 16384],
+            args.boots,
+            args.runs,
+        )
+    };
+    let (mut isolation, mut unmapped) = (Pool::default(), Pool::default());
+    for boot in 1..=args.boots {
+        for side in 0..SIDES.len() {
+            for instructions in [false, true] {
+                let plan = Plan {
+                    cells: base.cells.clone(),
+                    instructions,
+                    ..base
+                };
+                for a in one_boot(context, &program, &plan, side, boot)? {
+                    // Each from the guests that tell it well: where nothing is parallel nobody waits.
+                    let (pool, samples) = match instructions {
+                        true => (&mut isolation, &a.isolation_ns),
+                        false => (&mut unmapped, &a.unmapped_us),
+                    };
+                    pool.add(&a.folio, a.count, &a.config, samples);
+                }
+            }
+        }
+    }
+    let mut results = Vec::new();
+    for (measure, pool) in [(ISOLATION, isolation), (UNMAPPED, unmapped)] {
+        let figures = pool.figures("phases", false);
+        println!("\n{measure} (median)\n{}", rendered(&figures));
+        results.extend(figures.into_iter().map(|f| Phase {
+            bench: "phases",
+            measure,
+            folio: f.folio,
+            count: f.count,
+            config: f.config,
+            median: f.gbps,
+            min: f.min,
+            max: f.max,
+            runs: f.runs,
+        }));
+    }
+    if let Some(path) = &args.json {
+        let report = Report {
+            kernel: context.source()?.version.clone(),
+            machine: Machine::this("qemu-tcg", None),
+            results,
+        };
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        cache::write_atomic(&std::path::absolute(path)?, text.as_bytes())?;
+        println!("figures: {}", path.display());
+    }
+    Ok(())
+}
+
+/// One kernel's answers, from a guest that has the machine to itself.
+fn one_boot(
+    context: &Context,
+    program: &Path,
+    plan: &Plan,
+    side: usize,
+    boot: u32,
+) -> Result<Vec<Answer>> {
+    let (name, variant) = SIDES[side];
+    let kernel = kernel::build(context, variant)?;
+    let how = if plan.instructions {
+        "-instructions"
+    } else {
+        ""
+    };
+    let name = format!("phases{how}-{name}-{boot}-of-{}", plan.boots);
+    let shape = Shape {
+        cpus: plan.cpus(),
+        node_gib: bench::NODE_GIB,
+    };
+    let mut guest = Guest::new(context, &kernel.image, &name, shape)?.timeout(bench::BOOT_LIMIT);
+    if plan.instructions {
+        guest = guest.qemu_args(bench::COUNT_INSTRUCTIONS);
+    }
+    guest.bring(program)?;
+    let mut asked = plan.for_guest(Path::new("/"), side);
+    asked["turns"].take();
+    fs::write(guest.share().join("plan.json"), asked.to_string())?;
+    let text = bench::ask(&guest, "phases", || false)?;
+    serde_json::from_slice(&text).with_context(|| format!("{name}: the guest's answer"))
+}
+
+/// A row a case, a column a configuration.
+fn rendered(figures: &[Figure]) -> String {
+    let configs = distinct(figures, |f| f.config.clone());
+    let mut header = vec!["folios".to_owned()];
+    header.extend(configs.iter().cloned());
+    let mut table = table::plain(&header);
+    for (count, folio) in distinct(figures, |f| (f.count, f.folio.clone())) {
+        let mut row = vec![format!("{count} x {folio}")];
+        row.extend(configs.iter().map(|config| {
+            let cell = crate::results::find(figures, &folio, count, config);
+            cell.map_or_else(|| "-".to_owned(), |f| format!("{:.0}", f.gbps))
+        }));
+        table.add_row(row);
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_for_each_case() {
+        let mut pool = Pool::default();
+        pool.add("4K", 16, "vanilla", &[900.0]);
+        pool.add("4K", 16, "ferry-2", &[500.0]);
+        pool.add("2M", 16, "vanilla", &[1000.0]);
+        let text = rendered(&pool.figures("phases", false));
+        assert!(
+            text.contains("16 x 4K") && text.contains("16 x 2M"),
+            "{text}"
+        );
+        assert!(text.contains("500") && text.contains('-'), "{text}");
+    }
+}
