@@ -43,6 +43,11 @@ pub fn cases() -> Vec<Case> {
     all
 }
 
+/// Fewer rounds on a kernel that checks much.
+fn rounds(usual: i32) -> i32 {
+    if kernel::is_slow() { usual / 4 } else { usual }
+}
+
 /// Runs `body`, again until a crew has worked for it where there are crews: a CPU may not be idle just
 /// then.
 fn crewed(mut body: impl FnMut() -> Result<()>) -> Result<()> {
@@ -62,7 +67,7 @@ fn same_table() -> Result<()> {
     let map = region::anon(FolioSize::Small, TABLE)?;
     pattern::fill(map.words(), 1);
     crewed(|| {
-        (0..20).try_for_each(|round| {
+        (0..rounds(20)).try_for_each(|round| {
             region::move_map(&map, 1 - round % 2)?;
             pattern::check(map.words(), 1)
         })
@@ -74,11 +79,13 @@ fn same_anon_vma() -> Result<()> {
     let map = region::anon(FolioSize::Small, 2 * TABLE)?;
     pattern::fill(map.words(), 1);
     let addrs = map.addrs(PAGE);
-    let rounds = 20;
-    let reader = || fork_child(|| (0..rounds).all(|_| pattern::check(map.words(), 1).is_ok()));
+    let reader = || fork_child(|| (0..rounds(20)).all(|_| pattern::check(map.words(), 1).is_ok()));
     let readers = [reader()?, reader()?];
     let moved = crewed(|| {
-        ensure!(shuttle(&addrs, MF_MOVE_ALL, 8) > 0, "nothing ever moved");
+        ensure!(
+            shuttle(&addrs, MF_MOVE_ALL, rounds(8)) > 0,
+            "nothing ever moved"
+        );
         pattern::check(map.words(), 1)
     });
     for reader in readers {
@@ -101,7 +108,7 @@ fn same_file() -> Result<()> {
         let moved: usize = std::thread::scope(|scope| {
             let by = |map: &Mapping| {
                 let addrs = map.addrs(PAGE);
-                scope.spawn(move || shuttle(&addrs, MF_MOVE_ALL, 10))
+                scope.spawn(move || shuttle(&addrs, MF_MOVE_ALL, rounds(12)))
             };
             let movers = [by(&one), by(&other)];
             movers
@@ -198,11 +205,11 @@ fn finished(child: Pid) -> Result<()> {
 
 /// Killed at any moment: it goes, and so does its memory.
 fn killed() -> Result<()> {
-    const KILLS: u64 = 16;
+    let kills = rounds(16) as u64;
     let free = || anyhow::Ok(kernel::node_free_bytes(0)? + kernel::node_free_bytes(1)?);
     crewed(|| {
         let before = free()?;
-        for i in 0..KILLS {
+        for i in 0..kills {
             let child = Shuttle::start()?;
             child.work()?;
             sleep(Duration::from_millis(3 * i));
@@ -211,7 +218,7 @@ fn killed() -> Result<()> {
             ensure!(matches!(status, WaitStatus::Signaled(..)), "{status:?}");
         }
         let lost = before.saturating_sub(free()?);
-        let moved = KILLS as usize * 4 * HUGE;
+        let moved = kills as usize * 4 * HUGE;
         ensure!(
             lost < moved / 2,
             "{} MB of {} MB did not come back",
@@ -271,9 +278,9 @@ fn frozen() -> Result<()> {
     crewed(|| {
         let child = Shuttle::start()?;
         groups.add(0, &child)?;
-        for i in 0..10 {
+        for i in 0..rounds(12) {
             child.work()?;
-            sleep(Duration::from_millis(i));
+            sleep(Duration::from_millis(i as u64));
             groups.set(0, "cgroup.freeze", "1")?;
             sleep(Duration::from_millis(20));
             groups.set(0, "cgroup.freeze", "0")?;
@@ -304,12 +311,11 @@ fn regrouped() -> Result<()> {
 
 /// Callers with memory of their own, all at once.
 fn many(callers: u64) -> Result<()> {
-    let rounds = if kernel::is_slow() { 6 } else { 20 };
     let work = |seed: u64| -> Result<()> {
         let map = region::anon(FolioSize::Small, 2 * TABLE)?;
         let addrs = map.addrs(PAGE);
         pattern::fill(map.words(), seed);
-        for round in 0..rounds {
+        for round in 0..rounds(20) {
             region::move_all(&addrs, 1 - round % 2, MF_MOVE)?;
         }
         pattern::check(map.words(), seed)

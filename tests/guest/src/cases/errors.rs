@@ -455,8 +455,10 @@ fn mbind(log: &mut Log) -> Result<()> {
 fn fill_node_1(left: usize) -> Result<Mapping> {
     let free = kernel::node_free_bytes(1)?;
     ensure!(free > left, "node 1 is full already");
-    let hog = Mapping::anon((free - left) & !(PAGE - 1), PAGE)?;
+    let hog = Mapping::anon((free - left) & !(PAGE - 1), FolioSize::Huge.bytes())?;
     sys::mbind(hog.addr(), hog.len(), 1, 0).zero("mbind")?;
+    // In large pieces, where there are such: a kernel that checks much takes a minute for small ones.
+    hog.advise(0, hog.len(), libc::MADV_HUGEPAGE)?;
     for word in hog.words().iter().step_by(PAGE / 8) {
         word.store(1, std::sync::atomic::Ordering::Relaxed);
     }
