@@ -26,6 +26,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("counters/small", |_| small()),
         Case::new("counters/pinned", |_| pinned()),
         Case::new("counters/tracepoint", |_| tracepoint()),
+        Case::new("counters/crew", |_| crew()),
+        Case::new("counters/crew-small", |_| crew_small()),
     ]
 }
 
@@ -76,6 +78,12 @@ fn rows() -> Result<()> {
         "ferry_refused_movable_ops",
         "ferry_refused_full",
         "ferry_copy_failed",
+        "ferry_crews",
+        "ferry_crew_pages_caller",
+        "ferry_crew_pages_helper",
+        "ferry_crew_small",
+        "ferry_crew_alone",
+        "ferry_crew_busy",
     ] {
         row(&rows, name)?;
     }
@@ -90,8 +98,14 @@ fn move_huge() -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
+fn number(event: &Event, field: &str) -> Result<u64> {
+    let number = event.field(field).and_then(|text| text.parse().ok());
+    number.with_context(|| format!("no number {field} in '{}'", event.fields))
+}
+
+/// The engine, without crews: a crew would leave it no CPU.
 fn huge_pages() -> Result<()> {
-    kernel::set_engine(Engine::On(THREADS))?;
+    kernel::set_engine(Engine::CopyOnly(THREADS))?;
     let rows = gains_with_help("ferry_batches", move_huge)?;
     let pages = FOLIOS as u64 * PER_HUGE;
     ensure!(
@@ -144,7 +158,7 @@ fn small() -> Result<()> {
 }
 
 fn pinned() -> Result<()> {
-    kernel::set_engine(Engine::On(THREADS))?;
+    kernel::set_engine(Engine::CopyOnly(THREADS))?;
     let spliced = Spliced::new(FolioSize::Huge, FOLIOS)?;
     let addrs = spliced.addrs.clone();
     gains_with_help("ferry_refused_pinned", || {
@@ -157,7 +171,7 @@ fn pinned() -> Result<()> {
 }
 
 fn tracepoint() -> Result<()> {
-    kernel::set_engine(Engine::On(THREADS))?;
+    kernel::set_engine(Engine::CopyOnly(THREADS))?;
     let mut rows = BTreeMap::new();
     let events = Tracing::new()?.of(&["ferry/ferry_batch"], || {
         rows = gains_with_help("ferry_batches", move_huge)?;
@@ -168,10 +182,7 @@ fn tracepoint() -> Result<()> {
     let mut pages = 0;
     for batch in batches {
         let line = &batch.fields;
-        let get = |name: &str| -> Result<u64> {
-            let number = batch.field(name).and_then(|text| text.parse().ok());
-            number.with_context(|| format!("no number {name} in '{line}'"))
-        };
+        let get = |name: &str| number(batch, name);
         ensure!(batch.field("reason").is_some(), "no reason in '{line}'");
         ensure!(
             get("pages")? > 0 && get("folios")? > 0,
@@ -203,4 +214,63 @@ fn tracepoint() -> Result<()> {
     let wanted = copied(&rows)?;
     ensure!(pages >= wanted, "{wanted} pages copied, {pages} traced");
     Ok(())
+}
+
+/// Every page of a long list is carried once, by the caller or a helper, and the event says the same.
+fn crew() -> Result<()> {
+    const PAGES: usize = 2048;
+    kernel::set_engine(Engine::On(THREADS))?;
+    let map = region::anon(FolioSize::Small, PAGES)?;
+    pattern::fill(map.words(), 1);
+    let mut node = 0;
+    let mut rows = BTreeMap::new();
+    let events = Tracing::new()?.of(&["ferry/ferry_crew"], || {
+        rows = gains_with_help("ferry_crews", || {
+            node = 1 - node;
+            region::move_map(&map, node)
+        })?;
+        kernel::write(SWITCH, "0")
+    })?;
+    pattern::check(map.words(), 1)?;
+    let by_helper = row(&rows, "ferry_crew_pages_helper")?;
+    let carried = row(&rows, "ferry_crew_pages_caller")? + by_helper;
+    // What is isolated when its crew is sent home goes on without one.
+    ensure!(
+        carried > 0 && carried <= PAGES as u64,
+        "{PAGES} pages moved, but counted were {rows:?}"
+    );
+    let (mut pages, mut helped) = (0, 0);
+    for crew in events.iter().filter(|e| e.name == "ferry_crew") {
+        let line = &crew.fields;
+        let get = |name: &str| number(crew, name);
+        ensure!(get("chunks")? > 0, "no chunks: '{line}'");
+        ensure!(
+            get("helped_chunks")? <= get("chunks")? && get("helped_pages")? <= get("pages")?,
+            "too much help: '{line}'"
+        );
+        ensure!(
+            (1..u64::from(THREADS)).contains(&get("helpers")?),
+            "not so many helpers: '{line}'"
+        );
+        pages += get("pages")?;
+        helped += get("helped_pages")?;
+    }
+    ensure!(
+        (pages, helped) == (carried, by_helper),
+        "the events tell of {pages} pages, {helped} by helpers, the counters of {rows:?}"
+    );
+    Ok(())
+}
+
+/// A list that is too short for a crew is counted, and has none.
+fn crew_small() -> Result<()> {
+    kernel::set_engine(Engine::On(THREADS))?;
+    let map = region::anon(FolioSize::Small, 64)?;
+    pattern::fill(map.words(), 1);
+    let rows = gains(|| region::move_map(&map, 1))?;
+    ensure!(
+        row(&rows, "ferry_crew_small")? >= 1 && row(&rows, "ferry_crew_pages_caller")? == 0,
+        "not counted: {rows:?}"
+    );
+    pattern::check(map.words(), 1)
 }

@@ -487,11 +487,13 @@ fn node_full(_: &mut Log) -> Result<()> {
 /// Huge pages that find no room are split, and each counts as one: that its pieces find none either
 /// is no error of the call.
 fn huge_pages_to_full_node(log: &mut Log) -> Result<()> {
-    const HUGE_PAGES: usize = 24;
+    const HUGE_PAGES: usize = 64;
+    /// More than the node's watermarks.
+    const LEFT: usize = 48 << 20;
     let map = region::anon(FolioSize::Huge, HUGE_PAGES)?;
     pattern::fill(map.words(), 1);
     let addrs = map.addrs(FolioSize::Huge.bytes());
-    let hog = fill_node_1(8 << 20)?;
+    let hog = fill_node_1(LEFT)?;
     let mut status = vec![UNSET; addrs.len()];
     let ret = sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
     pattern::check(map.words(), 1)?;
