@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What a `move_pages()` does when, by trace events: instructions to look up and isolate a page, and the
-//! longest time that a folio is unmapped.
+//! What a `move_pages()` does when, by trace events: instructions to look up and isolate a page, and
+//! for how long folios are unmapped.
 
 use crate::{
     bench::{self, Plan, SIDES},
@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use std::{fs, path::Path};
 
 const ISOLATION: &str = "isolation, instructions a page";
-const UNMAPPED: &str = "longest unmapped, µs";
+const UNMAPPED: &str = "unmapped, µs";
+const LONGEST: &str = "longest unmapped, µs";
 
 /// The guest program's answer for one configuration in one case.
 #[derive(Deserialize)]
@@ -27,6 +28,7 @@ struct Answer {
     config: String,
     isolation_ns: Vec<f64>,
     unmapped_us: Vec<f64>,
+    longest_us: Vec<f64>,
 }
 
 /// The median of `runs` samples, in the unit that the measure names, and their ends.
@@ -62,7 +64,7 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
             args.runs,
         )
     };
-    let (mut isolation, mut unmapped) = (Pool::default(), Pool::default());
+    let mut pools = [ISOLATION, UNMAPPED, LONGEST].map(|measure| (measure, Pool::default()));
     for boot in 1..=args.boots {
         for side in 0..SIDES.len() {
             for instructions in [false, true] {
@@ -73,17 +75,21 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
                 };
                 for a in one_boot(context, &program, &plan, side, boot)? {
                     // Each from the guests that tell it well: where nothing is parallel nobody waits.
-                    let (pool, samples) = match instructions {
-                        true => (&mut isolation, &a.isolation_ns),
-                        false => (&mut unmapped, &a.unmapped_us),
+                    let samples = match instructions {
+                        true => [Some(&a.isolation_ns), None, None],
+                        false => [None, Some(&a.unmapped_us), Some(&a.longest_us)],
                     };
-                    pool.add(&a.folio, a.count, &a.config, samples);
+                    for ((_, pool), samples) in pools.iter_mut().zip(samples) {
+                        if let Some(samples) = samples {
+                            pool.add(&a.folio, a.count, &a.config, samples);
+                        }
+                    }
                 }
             }
         }
     }
     let mut results = Vec::new();
-    for (measure, pool) in [(ISOLATION, isolation), (UNMAPPED, unmapped)] {
+    for (measure, pool) in pools {
         let figures = pool.figures("phases", false);
         println!("\n{measure} (median)\n{}", rendered(&figures));
         results.extend(figures.into_iter().map(|f| Phase {
@@ -137,7 +143,11 @@ fn one_boot(
     }
     guest.bring(program)?;
     let mut asked = plan.for_guest(Path::new("/"), side);
+    // One caller, who has the machine to himself.
     asked["turns"].take();
+    if let Some(configs) = asked["configs"].as_array_mut() {
+        configs.retain(|config| config != "vanilla-user2");
+    }
     fs::write(guest.share().join("plan.json"), asked.to_string())?;
     let text = bench::ask(&guest, "phases", || false)?;
     serde_json::from_slice(&text).with_context(|| format!("{name}: the guest's answer"))

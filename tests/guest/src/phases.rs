@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What a `move_pages(2)` does when, by the kernel's own events: how long it looks up and isolates
-//! before the first page is migrated, and how long a folio is unmapped at most.
+//! before the first page is migrated, and how long folios are unmapped.
 
 use std::collections::HashMap;
 
@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::plan::{Cell, Plan};
+use crate::stats::median;
 use crate::sys::{self, MF_MOVE};
 use crate::trace::{Event, Tracing};
 use crate::{kernel, pattern, region};
@@ -28,8 +29,10 @@ struct Phases {
     config: String,
     /// Nanoseconds a page, from the call to where migration begins; one figure a run.
     isolation_ns: Vec<f64>,
-    /// Microseconds from when a folio is unmapped to when it is mapped again: the longest of a run.
+    /// Microseconds from when a folio is unmapped to when it is mapped again: the median of a run.
     unmapped_us: Vec<f64>,
+    /// The longest of a run.
+    longest_us: Vec<f64>,
 }
 
 pub fn run(plan: &Plan) -> Result<String> {
@@ -47,16 +50,18 @@ pub fn run(plan: &Plan) -> Result<String> {
                 config: config.name.clone(),
                 isolation_ns: Vec::new(),
                 unmapped_us: Vec::new(),
+                longest_us: Vec::new(),
             })
             .collect();
         let configs = phases.len();
         for run in 0..plan.runs {
             for nr in (0..configs).map(|nr| (nr + run) % configs) {
                 kernel::set_engine(plan.configs[nr].engine)?;
-                let (isolation, unmapped) = one_run(&tracing, cell)
+                let run = one_run(&tracing, cell)
                     .with_context(|| format!("{cell}, {}", plan.configs[nr].name))?;
-                phases[nr].isolation_ns.push(isolation);
-                phases[nr].unmapped_us.push(unmapped);
+                phases[nr].isolation_ns.push(run.isolation_ns);
+                phases[nr].unmapped_us.push(run.unmapped_us);
+                phases[nr].longest_us.push(run.longest_us);
             }
         }
         eprintln!("{cell}: done");
@@ -65,8 +70,15 @@ pub fn run(plan: &Plan) -> Result<String> {
     Ok(serde_json::to_string_pretty(&all)? + "\n")
 }
 
-/// Both figures, of one call on fresh memory.
-fn one_run(tracing: &Tracing, cell: Cell) -> Result<(f64, f64)> {
+/// The figures of one run.
+struct Run {
+    isolation_ns: f64,
+    unmapped_us: f64,
+    longest_us: f64,
+}
+
+/// One call on fresh memory.
+fn one_run(tracing: &Tracing, cell: Cell) -> Result<Run> {
     let map = region::scattered(cell.folio, cell.count)?;
     pattern::fill(map.words(), 1);
     let addrs = map.addrs(cell.folio.bytes());
@@ -82,14 +94,18 @@ fn one_run(tracing: &Tracing, cell: Cell) -> Result<(f64, f64)> {
         .iter()
         .find(|event| event.name == "mm_migrate_pages_start");
     let isolation = start.context("nothing was migrated")?.seconds - begin;
-    let longest = longest_unmapped(&events).context("nothing was unmapped")?;
-    Ok((1e9 * isolation / cell.count as f64, 1e6 * longest))
+    let times = unmapped(&events);
+    Ok(Run {
+        isolation_ns: 1e9 * isolation / cell.count as f64,
+        unmapped_us: 1e6 * median(&times).context("nothing was unmapped")?,
+        longest_us: 1e6 * times.iter().copied().fold(0.0, f64::max),
+    })
 }
 
-/// Seconds between the two events of an address, at most.
-fn longest_unmapped(events: &[Event]) -> Option<f64> {
+/// Seconds between the two events of each address.
+fn unmapped(events: &[Event]) -> Vec<f64> {
     let mut gone = HashMap::new();
-    let mut longest: Option<f64> = None;
+    let mut times = Vec::new();
     for event in events {
         let Some(addr) = event.field("addr") else {
             continue;
@@ -97,11 +113,10 @@ fn longest_unmapped(events: &[Event]) -> Option<f64> {
         if event.name.starts_with("set_migration_") {
             gone.insert(addr, event.seconds);
         } else if let Some(since) = gone.remove(addr) {
-            let time = event.seconds - since;
-            longest = Some(longest.map_or(time, |longest| longest.max(time)));
+            times.push(event.seconds - since);
         }
     }
-    longest
+    times
 }
 
 #[cfg(test)]
@@ -109,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_decides() {
+    fn events_pair_up_by_address() {
         let event = |seconds, name: &str, addr: &str| Event {
             seconds,
             name: name.to_owned(),
@@ -122,7 +137,7 @@ mod tests {
             event(6.0, "remove_migration_pmd", "b"),
             event(9.0, "remove_migration_pte", "c"),
         ];
-        assert_eq!(longest_unmapped(&events), Some(4.0));
-        assert_eq!(longest_unmapped(&events[..1]), None);
+        assert_eq!(unmapped(&events), [1.5, 4.0]);
+        assert!(unmapped(&events[..1]).is_empty());
     }
 }
