@@ -9,6 +9,7 @@ use crate::{
     kernel::{self, Built, Variant},
     memcpy, requirements,
     results::{Figure, Machine, Pool, Report, Unavailable},
+    steal::Steal,
     table, uml,
 };
 use anyhow::{bail, Context as _, Result};
@@ -204,6 +205,7 @@ pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
     for (_, variant) in SIDES {
         kernels.push(kernel::build(context, variant)?);
     }
+    let steal = Steal::start();
     let mut pool = Pool::default();
     let mut machine = None;
     let mut unavailable: Vec<Unavailable> = Vec::new();
@@ -233,7 +235,7 @@ pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
     }
     Ok(Report {
         kernel: context.source()?.version.clone(),
-        machine: Machine::this("qemu-tcg", machine),
+        machine: Machine::this("qemu-tcg", machine, &steal),
         results,
         unavailable,
     })
@@ -333,6 +335,7 @@ pub fn ask(guest: &Guest, command: &str, unwanted: impl Fn() -> bool) -> Result<
 
 pub fn copy(context: &Context, args: &OutputArgs) -> Result<()> {
     let kernel = kernel::build(context, Variant::Uml)?;
+    let steal = Steal::start();
     let log = uml::kunit(context, &kernel, "ferry_copy_bench", "bench-copy")?;
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     let mut results = parse_copy(&text)
@@ -356,7 +359,7 @@ pub fn copy(context: &Context, args: &OutputArgs) -> Result<()> {
     }
     let report = Report {
         kernel: context.source()?.version.clone(),
-        machine: Machine::this("uml", None),
+        machine: Machine::this("uml", None, &steal),
         results,
         unavailable: Vec::new(),
     };

@@ -22,6 +22,7 @@ mod run;
 mod series;
 mod shell;
 mod source;
+mod steal;
 mod step;
 mod suites;
 mod table;

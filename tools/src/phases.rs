@@ -10,6 +10,7 @@ use crate::{
     guest::{self, Guest, Shape},
     kernel,
     results::{distinct, Figure, Machine, Pool},
+    steal::Steal,
     table,
 };
 use anyhow::{Context as _, Result};
@@ -64,6 +65,7 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
             args.runs,
         )
     };
+    let steal = Steal::start();
     let mut pools = [ISOLATION, UNMAPPED, LONGEST].map(|measure| (measure, Pool::default()));
     for boot in 1..=args.boots {
         for side in 0..SIDES.len() {
@@ -104,12 +106,12 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
             runs: f.runs,
         }));
     }
+    let report = Report {
+        kernel: context.source()?.version.clone(),
+        machine: Machine::this("qemu-tcg", None, &steal),
+        results,
+    };
     if let Some(path) = &args.json {
-        let report = Report {
-            kernel: context.source()?.version.clone(),
-            machine: Machine::this("qemu-tcg", None),
-            results,
-        };
         let text = serde_json::to_string_pretty(&report)? + "\n";
         cache::write_atomic(&std::path::absolute(path)?, text.as_bytes())?;
         println!("figures: {}", path.display());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Figures: samples pooled over runs and boots, their medians, and the JSON they are kept as.
 
+use crate::steal::{self, Steal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -20,13 +21,20 @@ pub struct Machine {
     pub cpus: usize,
     /// What ran the kernels: `qemu-tcg` or `uml`.
     pub how: String,
+    /// CPU time that was wanted meanwhile and a hypervisor gave to others, in percent.
+    pub steal_percent: f64,
     /// What the guest says of itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<serde_json::Value>,
 }
 
 impl Machine {
-    pub fn this(how: &str, guest: Option<serde_json::Value>) -> Self {
+    /// What was measured since `steal` was started; tells where that is not to be trusted.
+    pub fn this(how: &str, guest: Option<serde_json::Value>, steal: &Steal) -> Self {
+        let steal_percent = (10.0 * steal.percent()).round() / 10.0;
+        if let Some(warning) = steal::warning(steal_percent) {
+            eprintln!("{warning}");
+        }
         let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = text
             .lines()
@@ -36,6 +44,7 @@ impl Machine {
             cpu: cpu.to_owned(),
             cpus: crate::context::jobs(),
             how: how.to_owned(),
+            steal_percent,
             guest,
         }
     }

@@ -54,6 +54,7 @@ fn conclusion(report: &Report) -> String {
 mod tests {
     use super::*;
     use crate::results::{Machine, Pool};
+    use crate::steal::Steal;
 
     #[test]
     fn conclusion_names_the_best_case() {
@@ -63,7 +64,7 @@ mod tests {
         pool.add("2M", 16, "ferry-4", &[3.0]);
         let report = Report {
             kernel: "7.3.4".to_owned(),
-            machine: Machine::this("qemu-tcg", None),
+            machine: Machine::this("qemu-tcg", None, &Steal::start()),
             results: pool.figures("move_pages", false),
             unavailable: Vec::new(),
         };
