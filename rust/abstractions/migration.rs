@@ -386,39 +386,41 @@ impl<'a> Migration<'a> {
     /// As it has the migration for itself no chunk is being migrated.
     pub fn finish(self: Pin<&mut Self>, ret: &mut IsolatedList<'_>) -> Outcome {
         stack_pin_init!(let left = CListHead::new());
-        let mut work = self.work.lock();
-        let work = work.as_mut().project();
-        let may_wait = self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC;
-        let mut failed = match *work.stopped {
-            Some(error) => Err(error),
-            None => Ok(*work.failed),
+        let (mut failed, mut stats, mut report) = {
+            let mut work = self.work.lock();
+            let work = work.as_mut().project();
+            // SAFETY: By the type invariants, and with no chunk in flight, these are folios of
+            // ours.
+            unsafe {
+                bindings::ferry_list_splice_tail_init(work.done.as_raw(), left.as_raw());
+                bindings::ferry_list_splice_tail_init(work.rest.as_raw(), left.as_raw());
+            }
+            let failed = match *work.stopped {
+                Some(error) => Err(error),
+                None => Ok(*work.failed),
+            };
+            (failed, *work.stats, *work.report)
         };
-        // SAFETY: By the type invariants, and with no chunk in flight, these are folios of ours.
-        unsafe {
-            bindings::ferry_list_splice_tail_init(work.done.as_raw(), left.as_raw());
-            bindings::ferry_list_splice_tail_init(work.rest.as_raw(), left.as_raw());
-        }
-        if may_wait {
+
+        if self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC {
             // All is tried again that is left, and what stopped others may be met again.
-            let mut stats = Default::default();
+            let mut more = Default::default();
             // SAFETY: By the type invariant of `MigrateCall`; these are isolated folios of ours.
             let rc =
-                unsafe { bindings::ferry_migrate_rest(&self.call.raw, left.as_raw(), &mut stats) };
-            failed = if rc < 0 {
-                Err(Error::from_errno(rc))
-            } else {
-                Ok(rc)
+                unsafe { bindings::ferry_migrate_rest(&self.call.raw, left.as_raw(), &mut more) };
+            failed = match rc {
+                0.. => Ok(rc),
+                _ => Err(Error::from_errno(rc)),
             };
-            add(work.stats, &stats);
+            add(&mut stats, &more);
         }
         // INVARIANT: These folios are the caller's again.
         // SAFETY: As above.
         unsafe { bindings::ferry_list_splice_tail_init(left.as_raw(), ret.as_raw()) };
-        let mut report = *work.report;
         report.ns += now_ns();
         Outcome {
             failed,
-            stats: *work.stats,
+            stats,
             report,
             call: self.call.raw,
         }

@@ -14,8 +14,8 @@ pub const PAGES_PER_WORKER: u32 = 128;
 /// Lists with fewer pages than this stay with their caller.
 pub const MIN_CREW_PAGES: u32 = 2 * PAGES_PER_WORKER;
 
-/// Pages of a chunk at most: half of mainline's batch, as workers that meet in locks make each other
-/// slower, and no folio should be unmapped for longer.
+/// Pages of a chunk at most: half of mainline's batch, as workers that meet in locks make each
+/// other slower, and no folio should be unmapped for longer.
 pub const MAX_CHUNK_PAGES: u32 = 256;
 
 /// Pages of a chunk at least, but for the last: a TLB flush should be shared by so many.
