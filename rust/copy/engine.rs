@@ -76,8 +76,10 @@ impl<C: CopySegment> Engine<C> {
         }
         if let Some((lane, batch)) = self.collect(lists) {
             let helpers = policy::helpers(batch.pages(), limit, idle.count() as u32);
+            let cpus = idle.first(helpers as usize);
+            lane.expect(helpers as usize);
             into.post(batch, helpers);
-            lane.call(&self.queue, idle.first(helpers as usize), helpers);
+            lane.call(&self.queue, cpus);
         }
     }
 
@@ -95,7 +97,8 @@ impl<C: CopySegment> Engine<C> {
 
     /// Calls helpers of `lane` to some CPUs. For any context but NMI.
     pub fn call(&self, lane: &Lane<C>, cpus: &[CpuId]) {
-        lane.call(&self.queue, cpus.iter().copied(), cpus.len() as u32);
+        lane.expect(cpus.len());
+        lane.call(&self.queue, cpus.iter().copied());
     }
 
     /// Takes a lane, and adds what can be copied of a batch. For contexts that hold no lane.

@@ -44,10 +44,9 @@ pub struct Lane<C: CopySegment> {
 /// What a lane's helpers see of it.
 struct Shared<C> {
     board: Board<C>,
-    /// Helpers that were called last: one that comes late, from another batch, may be one too many.
-    most: Atomic<u32>,
-    /// Helpers that copy now.
-    present: Atomic<u32>,
+    /// Helpers that may still come to the batch that is or was here: one that comes late, from
+    /// another, takes one of their places.
+    places: Atomic<i32>,
 }
 
 impl<C: CopySegment> Lane<C> {
@@ -56,8 +55,7 @@ impl<C: CopySegment> Lane<C> {
         let shared = Arc::new(
             Shared {
                 board: Board::new(MAX_FOLIOS, copier)?,
-                most: Atomic::new(0),
-                present: Atomic::new(0),
+                places: Atomic::new(0),
             },
             GFP_KERNEL,
         )?;
@@ -72,20 +70,23 @@ impl<C: CopySegment> Lane<C> {
         &self.shared.board
     }
 
-    /// Calls a helper to each of the first `most` CPUs. For any context but NMI.
-    pub fn call(&self, queue: &OwnedQueue, cpus: impl Iterator<Item = CpuId>, most: u32) {
-        self.shared.most.store(most, Relaxed);
-        self.helpers.call(queue, cpus.take(most as usize));
+    /// Lets so many helpers come to the batch that is posted next. For any context.
+    pub fn expect(&self, helpers: usize) {
+        self.shared.places.store(helpers as i32, Relaxed);
+    }
+
+    /// Calls a helper to each CPU. For any context but NMI.
+    pub fn call(&self, queue: &OwnedQueue, cpus: impl Iterator<Item = CpuId>) {
+        self.helpers.call(queue, cpus);
     }
 }
 
 impl<C: CopySegment> Helped for Shared<C> {
     fn help_out(&self) -> bool {
-        let mut pages = 0;
-        if self.present.fetch_add(1, Relaxed) < self.most.load(Relaxed) {
-            pages = self.board.help();
+        if self.places.load(Relaxed) <= 0 || self.places.fetch_sub(1, Relaxed) <= 0 {
+            return false;
         }
-        self.present.fetch_sub(1, Relaxed);
+        let pages = self.board.help();
         VmEvent::PagesHelper.count(pages as usize);
         pages > 0
     }

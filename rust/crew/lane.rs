@@ -96,7 +96,7 @@ impl<'a> Job<'a> {
         if self.node.is_some_and(|node| node != NodeId::here()) {
             return false;
         }
-        let Some(_member) = members.enter_helper() else {
+        let Some(_member) = members.enter_helper(self.helpers()) else {
             return false;
         };
         let mut helped = false;

@@ -26,7 +26,7 @@ pub fn any() -> bool {
 /// The members of one lane's crew, as [`this_task`] names them; 0: none.
 pub struct Members {
     caller: Atomic<usize>,
-    /// Helpers that may be there.
+    /// Helpers that may come.
     most: Atomic<usize>,
     helpers: [Atomic<usize>; MAX_HELPERS],
 }
@@ -50,11 +50,10 @@ impl Members {
         Member::new(&self.caller)
     }
 
-    /// Enters the calling task, unless as many as may have come to help already. For any context.
-    pub fn enter_helper(&self) -> Option<Member<'_>> {
+    /// Enters the calling task, unless `most` have come to help already. For any context.
+    pub fn enter_helper(&self, most: usize) -> Option<Member<'_>> {
         let free = |place: &&Atomic<usize>| place.cmpxchg(0, this_task(), Relaxed).is_ok();
-        let mut places = self.helpers.iter().take(self.most.load(Relaxed));
-        places.find(free).map(Member::new)
+        self.helpers.iter().take(most).find(free).map(Member::new)
     }
 
     /// How many there can be, the caller included. For any context.

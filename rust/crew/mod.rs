@@ -22,6 +22,7 @@ pub mod members;
 #[cfg(CONFIG_NUMA_MIGRATION)]
 pub mod move_pages;
 
+use core::cell::Cell;
 use kernel::{
     prelude::*,
     sync::{
@@ -157,6 +158,8 @@ struct Session<'s, 'a> {
     lane: &'s Lane,
     job: &'s Job<'a>,
     cpus: &'s IdleCpus,
+    /// Whether helpers were called before.
+    called: Cell<bool>,
 }
 
 impl Session<'_, '_> {
@@ -169,21 +172,28 @@ impl Session<'_, '_> {
     /// Adds folios, `pages` in all so far, and calls the helpers that are not there. May sleep.
     fn add(&self, list: &mut IsolatedList<'_>, pages: u32) {
         self.job.migration().add(list);
-        let useful = self.job.useful_helpers(pages);
-        if self.lane.members().helpers() < useful {
-            let cpus = self.cpus.first(useful);
-            self.lane.call(&self.crew.queue, cpus);
+        self.call(self.job.useful_helpers(pages));
+    }
+
+    /// Calls helpers if fewer than so many are there; later not to CPUs that they have left to
+    /// others.
+    fn call(&self, useful: usize) {
+        if self.lane.members().helpers() >= useful {
+            return;
         }
+        let again = self.called.replace(true);
+        let cpus = self.cpus.first(useful);
+        let cpus = cpus.filter(|&cpu| !again || may_help(cpu));
+        self.lane.call(&self.crew.queue, cpus);
     }
 
     /// Migrates along until nothing is left to begin. May sleep.
     fn drain(&self) {
         let all = self.cpus.count().min(self.job.helpers());
         while self.job.work() {
-            // Those that left because others wanted their CPUs may be idle again.
-            if self.lane.members().helpers() < all && self.job.migration().has_rest() {
-                let idle = self.cpus.first(all).filter(|&cpu| may_help(cpu));
-                self.lane.call(&self.crew.queue, idle);
+            // CPUs that helpers have left to others may be idle again.
+            if self.job.migration().has_rest() {
+                self.call(all);
             }
         }
     }
@@ -250,6 +260,7 @@ impl Candidates {
                         lane,
                         job,
                         cpus: &self.cpus,
+                        called: Cell::new(false),
                     };
                     f.take().map(|f| {
                         let result = f(&session);

@@ -7,7 +7,10 @@
 //! whose CPU got busy is not called again, and keeps no other from being called.
 
 use kernel::{
-    cpu::CpuId,
+    cpu::{
+        nr_cpu_ids,
+        CpuId, //
+    },
     prelude::*,
     sync::Arc,
     workqueue::{
@@ -34,14 +37,15 @@ pub trait Helped: Send + Sync + 'static {
 /// Helpers of a lane: a CPU's is that at its number, modulo how many there are.
 pub struct Helpers<T: Helped>(KVec<Arc<Helper<T>>>);
 
-/// How many: CPUs that are called together are most often neighbours, and then have one each.
-const NR_HELPERS: usize = (MAX_HELPERS + 1).next_power_of_two();
+/// How many at most: on larger machines a few CPUs share one, of which one is called at a time.
+const MAX_ITEMS: usize = 8 * (MAX_HELPERS + 1);
 
 impl<T: Helped> Helpers<T> {
     /// Allocates those of a lane. May sleep.
     pub fn new(lane: &Arc<T>) -> Result<Self> {
-        let mut helpers = KVec::with_capacity(NR_HELPERS, GFP_KERNEL)?;
-        for _ in 0..NR_HELPERS {
+        let nr = MAX_ITEMS.min(nr_cpu_ids() as usize);
+        let mut helpers = KVec::with_capacity(nr, GFP_KERNEL)?;
+        for _ in 0..nr {
             helpers.push(Helper::new(lane.clone())?, GFP_KERNEL)?;
         }
         Ok(Self(helpers))
@@ -50,7 +54,8 @@ impl<T: Helped> Helpers<T> {
     /// Calls one to each CPU, where none is on its way. For any context but NMI.
     pub fn call(&self, queue: &OwnedQueue, cpus: impl Iterator<Item = CpuId>) {
         for cpu in cpus {
-            if let Some(helper) = self.0.get(cpu.as_u32() as usize % NR_HELPERS) {
+            let nr = (cpu.as_u32() as usize).checked_rem(self.0.len());
+            if let Some(helper) = nr.and_then(|nr| self.0.get(nr)) {
                 // Given back if it is enqueued already.
                 drop(queue.enqueue_on(cpu, helper.clone()));
             }

@@ -291,7 +291,8 @@ fn helpers_that_never_start() -> Result {
 
 fn call_all(lane: &Lane<CpuCopier>, queue: &OwnedQueue) {
     let cpus = cpus::<MAX_HELPERS>();
-    lane.call(queue, cpus.into_iter(), cpus.len() as u32);
+    lane.expect(cpus.len());
+    lane.call(queue, cpus.into_iter());
 }
 
 fn helpers_that_come_late() -> Result {
