@@ -90,6 +90,23 @@ pub fn node_free_bytes(node: u32) -> Result<usize> {
     Ok(kb as usize * 1024)
 }
 
+/// Free memory of all nodes, with what each CPU keeps at hand: megabytes, that MemFree leaves out.
+pub fn free_bytes() -> Result<usize> {
+    let pages = free_pages(&read("/proc/zoneinfo")?);
+    Ok(pages as usize * PAGE)
+}
+
+fn free_pages(zoneinfo: &str) -> u64 {
+    let number = |line: &str| {
+        let line = line.trim();
+        let text = line
+            .strip_prefix("pages free")
+            .or_else(|| line.strip_prefix("count:"))?;
+        text.trim().parse::<u64>().ok()
+    };
+    zoneinfo.lines().filter_map(number).sum()
+}
+
 fn node_field(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.contains(field))?;
     let value = line.split(field).nth(1)?;
@@ -304,6 +321,14 @@ mod tests {
         let gain = gained(&before, &after);
         assert_eq!(gain["ferry_batches"], 7);
         assert_eq!((gain["ferry_x"], gain["ferry_new"], gain.len()), (0, 2, 3));
+    }
+
+    #[test]
+    fn free_pages_with_those_at_hand() {
+        let text = "Node 0, zone Normal\n  pages free     100\n        min      7\n  pagesets\n    \
+                    cpu: 0\n              count:    20\n              high:     9\n    cpu: 1\n              \
+                    count:    3\n";
+        assert_eq!(free_pages(text), 123);
     }
 
     #[test]

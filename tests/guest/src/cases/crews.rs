@@ -206,9 +206,8 @@ fn finished(child: Pid) -> Result<()> {
 /// Killed at any moment: it goes, and so does its memory.
 fn killed() -> Result<()> {
     let kills = rounds(16) as u64;
-    let free = || anyhow::Ok(kernel::node_free_bytes(0)? + kernel::node_free_bytes(1)?);
     crewed(|| {
-        let before = free()?;
+        let before = kernel::free_bytes()?;
         for i in 0..kills {
             let child = Shuttle::start()?;
             child.work()?;
@@ -217,7 +216,7 @@ fn killed() -> Result<()> {
             let status = waitpid(child.pid, None)?;
             ensure!(matches!(status, WaitStatus::Signaled(..)), "{status:?}");
         }
-        let lost = before.saturating_sub(free()?);
+        let lost = before.saturating_sub(kernel::free_bytes()?);
         let moved = kills as usize * 4 * HUGE;
         ensure!(
             lost < moved / 2,
