@@ -31,12 +31,23 @@ fn one_size(figures: &[Figure], folio: &str, baseline: &str) -> String {
         let mut row = vec![count.to_string()];
         for config in &configs {
             let cell = find(figures, folio, count, config);
-            row.push(cell.map_or_else(|| "-".to_owned(), |f| format!("{:.2}", f.gbps)));
+            row.push(cell.map_or_else(|| "-".to_owned(), |f| number(f.gbps)));
         }
         row.push(gain(figures, folio, count, baseline).unwrap_or_else(|| "-".to_owned()));
         table.add_row(row);
     }
     table.to_string()
+}
+
+/// Two decimals, or as many as leave two digits of a small number.
+fn number(gbps: f64) -> String {
+    if gbps < 0.01 {
+        format!("{gbps:.4}")
+    } else if gbps < 0.1 {
+        format!("{gbps:.3}")
+    } else {
+        format!("{gbps:.2}")
+    }
 }
 
 /// The best of Ferry's settings against the baseline.
@@ -64,6 +75,13 @@ pub fn plain(header: &[String]) -> Table {
 mod tests {
     use super::*;
     use crate::results::Pool;
+
+    #[test]
+    fn small_numbers_keep_two_digits() {
+        assert_eq!(number(2.0), "2.00");
+        assert_eq!(number(0.0712), "0.071");
+        assert_eq!(number(0.00461), "0.0046");
+    }
 
     #[test]
     fn rows_are_counts_and_columns_configurations() {
