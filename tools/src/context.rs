@@ -22,18 +22,13 @@ pub struct Context {
 
 impl Context {
     pub fn open(kdir: Option<PathBuf>) -> Result<Self> {
-        let cache = Cache::open(&Cache::default_root()?)?;
-        Ok(Self::with_cache(repo()?, cache, kdir))
-    }
-
-    pub fn with_cache(repo: PathBuf, cache: Cache, kdir: Option<PathBuf>) -> Self {
-        Context {
-            repo,
-            cache,
+        Ok(Context {
+            cache: Cache::open(&Cache::default_root()?)?,
+            repo: repo()?,
             kdir: kdir.filter(|dir| !dir.as_os_str().is_empty()),
             source: OnceCell::new(),
             toolchain: OnceCell::new(),
-        }
+        })
     }
 
     /// The unpatched kernel source, had from the distribution or from `kdir` at first use.
@@ -50,11 +45,11 @@ impl Context {
 }
 
 fn get_or_try<T>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
-    if cell.get().is_none() {
-        let value = make()?;
-        return Ok(cell.get_or_init(|| value));
+    if let Some(value) = cell.get() {
+        return Ok(value);
     }
-    Ok(cell.get_or_init(|| unreachable!("checked above")))
+    let value = make()?;
+    Ok(cell.get_or_init(|| value))
 }
 
 /// The repository: named by the bootstrap script, else where this program was built from.

@@ -55,7 +55,6 @@ fn wanted(entry: &DirEntry) -> bool {
     let path = entry.path();
     !(path.ends_with("c-glue/patches")
         || path.ends_with("rust/logic/tests")
-        || path.ends_with("rust/logic/fuzz")
         || path.ends_with("rust/logic/proptest-regressions")
         || entry.file_name() == "target"
         || entry.file_name() == "Cargo.toml"

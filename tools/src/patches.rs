@@ -86,15 +86,7 @@ pub fn patched(vanilla: &Path, patches: &[Patch], version: &str) -> Result<Overl
     let scratch = tempfile::tempdir()?;
     let dir = scratch.path().join("tree");
     fs::create_dir(&dir)?;
-    let touches: BTreeSet<&PathBuf> = patches.iter().flat_map(|patch| &patch.touches).collect();
-    for path in &touches {
-        let from = vanilla.join(path);
-        if from.is_file() {
-            let to = dir.join(path);
-            fs::create_dir_all(to.parent().context("a relative path has a parent")?)?;
-            fs::copy(&from, &to)?;
-        }
-    }
+    copy_touched(vanilla, patches, &dir)?;
     for patch in patches {
         let log = scratch.path().join("log");
         let status = Step::new(format!("applying {}", patch.name()), log.clone())
@@ -106,10 +98,28 @@ pub fn patched(vanilla: &Path, patches: &[Patch], version: &str) -> Result<Overl
         }
     }
     let mut overlay = Overlay::default();
-    for path in touches {
+    for path in patches.iter().flat_map(|patch| &patch.touches) {
         overlay.insert(path.clone(), read_if_there(&dir.join(path))?);
     }
     Ok(overlay)
+}
+
+/// Copies what the patches touch, where it exists, from one tree to another.
+pub fn copy_touched(from: &Path, patches: &[Patch], to: &Path) -> Result<()> {
+    for path in patches.iter().flat_map(|patch| &patch.touches) {
+        if from.join(path).is_file() {
+            copy_file(from, path, to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies a file of a tree into another.
+pub fn copy_file(from: &Path, path: &Path, to: &Path) -> Result<()> {
+    let copy = to.join(path);
+    fs::create_dir_all(copy.parent().context("a relative path has a parent")?)?;
+    fs::copy(from.join(path), copy)?;
+    Ok(())
 }
 
 fn does_not_apply(patch: &Patch, version: &str, dir: &Path, said: &[String]) -> anyhow::Error {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `ferry series`: Ferry as mails. mm/ferry comes first, since the patches include its headers;
-//! nothing builds it until the last patch, so each step builds.
+//! the last patch has it built, so each step builds.
 
 use crate::{context::Context, git, overlay, patches, step::output};
 use anyhow::{bail, Context as _, Result};
@@ -10,24 +10,28 @@ use std::{
     process::Command,
 };
 
-const COVER: &str = "mm: Ferry, batched and parallel folio copying in page migration
+const COVER: &str = "mm: Ferry, page migration by several CPUs
 
-Page migration unmaps folios in batches, but copies them one after the other
-on one CPU. This series copies the folios of a batch together, between the
-TLB flush and the switch of mappings, and lets idle CPUs take part.
+Page migration unmaps folios in batches, but copies them one after the other,
+and does all of it on one CPU. This series copies the folios of a batch
+together, between the TLB flush and the switch of mappings, and lets idle
+CPUs take part. Long lists it cuts into chunks, which the caller and tasks on
+idle CPUs carry through unmap, flush, copy and switch.
 
-The copy engine is written in Rust. The first patch adds it; the others are
-the hooks in mainline files, empty without CONFIG_FERRY. With the option on,
-nothing changes until vm.mt_page_copy is set to 1, and whatever the engine
-declines is copied as before.
+Ferry is written in Rust. The first patch adds it; the others are the hooks
+in mainline files, empty without CONFIG_FERRY. With the option on, nothing
+changes until vm.mt_page_copy is set to 1, and whatever Ferry declines is
+migrated as before.
 ";
 
-const FIRST: &str = "mm/ferry: add the Ferry copy engine
+const FIRST: &str = "mm/ferry: add Ferry's copy engine and crews
 
 Add the sources of a copy engine for page migration: a batch of folios is
-cut into grains, which the caller and idle CPUs claim and copy. Its pure
-logic, its abstractions over the kernel's C and the engine are Rust; the C
-is wrappers for inline functions, the sysctls and a tracepoint.
+cut into grains, which the caller and idle CPUs claim and copy. And of
+crews: a long list is cut into chunks, which the caller and tasks on idle
+CPUs claim and migrate. The pure logic, the abstractions over the kernel's
+C, the engine and the crews are Rust; the C is wrappers for inline
+functions, what needs the insides of mm/, the sysctls and two tracepoints.
 
 Nothing builds it yet: the hooks and the option follow.
 ";
@@ -80,14 +84,7 @@ pub fn write(repo: &Path, vanilla: &Path, version: &str, out: &Path) -> Result<V
     };
     // A repository of the touched files alone: their blobs have the same names as in a whole one.
     output(&mut git(&["init", "--quiet", "--initial-branch=ferry"]))?;
-    for path in series.iter().flat_map(|patch| &patch.touches) {
-        let from = vanilla.join(path);
-        let to = scratch.path().join(path);
-        if from.is_file() && !to.exists() {
-            fs::create_dir_all(to.parent().context("a relative path has a parent")?)?;
-            fs::copy(from, to)?;
-        }
-    }
+    patches::copy_touched(vanilla, &series, scratch.path())?;
     commit_all(&git, &format!("Linux {version}"))?;
     output(&mut git(&["tag", "base"]))?;
     for (path, content) in overlay::kernel_part(repo)? {

@@ -21,7 +21,7 @@ pub const SERIES: &str = "7.3";
 const PACKAGE: &str = "linux-source-7.3";
 const SUITE: &str = "trixie-backports";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Source, two patched trees (mostly hard links) and five builds.
+/// Source, two patched trees (mostly hard links) and six builds.
 const SPACE_GIB: u64 = 15;
 
 pub struct Source {
@@ -223,11 +223,13 @@ fn download(cache: &Cache) -> Result<PathBuf> {
             .current_dir(root.join("packages"));
         apt
     };
-    let remedy = "check that the network and the distribution's mirror can be reached, \
-                  or give a Linux 7.3 tree of your own with --kdir";
+    let remedy = format!(
+        "check that the network and the distribution's mirror can be reached, \
+         or give a Linux {SERIES} tree of your own with --kdir"
+    );
     Step::new("reading the package lists", cache.log("apt-update"))
         .timeout(Duration::from_secs(600))
-        .remedy(remedy)
+        .remedy(remedy.clone())
         .run(&mut apt("update"))?;
     Step::new("downloading the kernel source", cache.log("apt-download"))
         .timeout(Duration::from_secs(3600))
@@ -246,19 +248,21 @@ fn mirror() -> Result<String> {
     let targets = output(Command::new("apt-get").args([
         "indextargets",
         "--format",
-        "$(REPO_URI) $(COMPONENT)",
+        "$(ORIGIN) $(REPO_URI) $(COMPONENT)",
         "Identifier: Packages",
     ]))?;
-    pick_mirror(&targets).context(
-        "apt knows no distribution mirror on this machine: run `apt-get update`, \
-         or give a Linux 7.3 tree of your own with --kdir",
-    )
+    pick_mirror(&targets).with_context(|| {
+        format!(
+            "apt knows no distribution mirror on this machine: run `apt-get update`, \
+             or give a Linux {SERIES} tree of your own with --kdir"
+        )
+    })
 }
 
 fn pick_mirror(targets: &str) -> Option<String> {
     targets
         .lines()
-        .filter_map(|line| line.split_once(' '))
+        .filter_map(|line| line.strip_prefix("Debian ")?.split_once(' '))
         .find(|(uri, component)| *component == "main" && !uri.contains("security"))
         .map(|(uri, _)| uri.to_owned())
 }
@@ -343,8 +347,8 @@ mod tests {
 
     #[test]
     fn mirror_is_the_distribution_s_main() {
-        let targets =
-            "http://m/debian-security/ main\nhttp://m/debian/ contrib\nhttp://m/debian/ main\n";
+        let targets = "Other http://o/ main\nDebian http://m/debian-security/ main\n\
+             Debian http://m/debian/ contrib\nDebian http://m/debian/ main\n";
         assert_eq!(pick_mirror(targets).unwrap(), "http://m/debian/");
         assert_eq!(pick_mirror(""), None);
     }

@@ -114,16 +114,19 @@ impl<'a> Step<'a> {
 
     /// Runs the command to its end; a failure names the step, its log and the remedy.
     pub fn run(self, command: &mut Command) -> Result<()> {
-        match self.wait(command)? {
-            End::Exited(status) if status.success() => Ok(()),
-            End::Exited(status) => bail!(self.failure(&format!("failed ({status})"))),
-            End::TimedOut => bail!(self.failure(&self.limit())),
-            End::Stopped => bail!(self.failure("stopped: something it works with failed")),
+        let status = self.exit(command)?;
+        if !status.success() {
+            bail!(self.failure(&format!("failed ({status})")));
         }
+        Ok(())
     }
 
     /// Runs the command to its end, whatever its exit status; only to be stopped is an error.
     pub fn run_any(self, command: &mut Command) -> Result<ExitStatus> {
+        self.exit(command)
+    }
+
+    fn exit(&self, command: &mut Command) -> Result<ExitStatus> {
         match self.wait(command)? {
             End::Exited(status) => Ok(status),
             End::TimedOut => bail!(self.failure(&self.limit())),

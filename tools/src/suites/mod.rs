@@ -20,47 +20,36 @@ use std::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Suite {
+    /// unit tests of the workspace, the claim protocol under loom, rustfmt, clippy
     Host,
+    /// the kernel part under rustfmt, checkpatch.pl and the kernel's clippy
     Style,
+    /// each patch applies and builds; without CONFIG_FERRY mm/ is unchanged code
     Series,
+    /// KUnit at native speed, UML on two CPUs
     KunitUml,
+    /// KUnit on x86-64 with lockdep and DEBUG_VM
     KunitX86,
+    /// system calls in the booted kernels; the same outcomes with Ferry and without
     Guest,
+    /// the kernel's own migration and rmap tests with the engine on
     Selftests,
+    /// bad input to this program: one clear message, nothing half done
     Tool,
 }
 
 impl Suite {
-    fn name(self) -> &'static str {
-        match self {
-            Suite::Host => "host",
-            Suite::Style => "style",
-            Suite::Series => "series",
-            Suite::KunitUml => "kunit-uml",
-            Suite::KunitX86 => "kunit-x86",
-            Suite::Guest => "guest",
-            Suite::Selftests => "selftests",
-            Suite::Tool => "tool",
-        }
-    }
-
-    fn covers(self) -> &'static str {
-        match self {
-            Suite::Host => {
-                "unit tests of the workspace, the claim protocol under loom, rustfmt, clippy"
-            }
-            Suite::Style => "the kernel part under rustfmt, checkpatch.pl and the kernel's clippy",
-            Suite::Series => {
-                "each patch applies and builds; without CONFIG_FERRY mm/ is unchanged code"
-            }
-            Suite::KunitUml => "KUnit at native speed, UML on two CPUs",
-            Suite::KunitX86 => "KUnit on x86-64 with lockdep and DEBUG_VM",
-            Suite::Guest => {
-                "system calls in the booted kernels; the same outcomes with Ferry and without"
-            }
-            Suite::Selftests => "the kernel's own migration and rmap tests with the engine on",
-            Suite::Tool => "bad input to this program: one clear message, nothing half done",
-        }
+    /// Its name on the command line, and what it covers.
+    fn named(self) -> (String, String) {
+        let value = self.to_possible_value();
+        let help = value.as_ref().and_then(|value| value.get_help());
+        (
+            value
+                .as_ref()
+                .map_or("", |value| value.get_name())
+                .to_owned(),
+            help.map(ToString::to_string).unwrap_or_default(),
+        )
     }
 
     fn run(self, context: &Context, tally: &mut Tally) -> Result<()> {
@@ -79,7 +68,8 @@ impl Suite {
 
 pub fn list() {
     for suite in Suite::value_variants() {
-        println!("{:10} {}", suite.name(), suite.covers());
+        let (name, covers) = suite.named();
+        println!("{name:10} {covers}");
     }
 }
 
@@ -92,7 +82,8 @@ pub fn run(context: &Context, named: &[Suite]) -> Result<bool> {
     };
     let mut all = Tally::default();
     for &suite in suites {
-        println!("== {}: {}", suite.name(), suite.covers());
+        let (name, covers) = suite.named();
+        println!("== {name}: {covers}");
         let start = Instant::now();
         let mut tally = Tally::default();
         match suite.run(context, &mut tally) {
@@ -106,12 +97,8 @@ pub fn run(context: &Context, named: &[Suite]) -> Result<bool> {
             }
             Ok(()) => (),
         }
-        println!(
-            "== {}: {}, {} s",
-            suite.name(),
-            tally.line(),
-            start.elapsed().as_secs()
-        );
+        let seconds = start.elapsed().as_secs();
+        println!("== {name}: {}, {seconds} s", tally.line());
         all.add(&tally);
     }
     println!("{}", all.line());
@@ -209,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn names_on_the_command_line_are_the_printed_ones() {
+    fn every_suite_says_what_it_covers() {
         for suite in Suite::value_variants() {
-            let value = suite.to_possible_value().unwrap();
-            assert_eq!(value.get_name(), suite.name());
+            let (name, covers) = suite.named();
+            assert!(!name.is_empty() && !covers.is_empty(), "{name}: {covers}");
         }
     }
 }
