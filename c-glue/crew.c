@@ -11,6 +11,7 @@
 #include <linux/sched/mm.h>
 #include <linux/sched/rt.h>
 #include <linux/sched/stat.h>
+#include <linux/sched/task_stack.h>
 #include <linux/vmstat.h>
 
 #include <trace/events/migrate.h>
@@ -20,12 +21,9 @@
 /* try_to_unmap_flush() */
 #include "internal.h"
 
-/*
- * What mm/ looks at in current->flags on the path of a migration. Not
- * PF_MEMALLOC: ferry_may_crew() refuses tasks that have it.
- */
+/* What mm/ looks at in current->flags on the path of a migration. */
 #define FERRY_CONTEXT_FLAGS						\
-	(PF_MEMALLOC_NOFS | PF_MEMALLOC_NOIO | PF_MEMALLOC_PIN)
+	(PF_MEMALLOC | PF_MEMALLOC_NOFS | PF_MEMALLOC_NOIO | PF_MEMALLOC_PIN)
 
 /* The context of the calling task. To be put. */
 void ferry_context_get(struct ferry_context *context)
@@ -72,23 +70,8 @@ void ferry_context_leave(const struct ferry_context *saved)
 	set_active_memcg(saved->memcg);
 }
 
-static int ferry_migrate_part_of(const struct ferry_call *call, bool first,
-				 struct list_head *folios,
-				 struct migrate_pages_stats *stats)
-{
-	enum migrate_mode mode = first ? MIGRATE_ASYNC : call->mode;
-	struct ferry_part part = { .first = first };
-	int rc;
-
-	rc = migrate_pages(folios, call->get_new_folio, call->put_new_folio,
-			   call->private, mode | FERRY_MIGRATE_PART,
-			   call->reason, (unsigned int *)&part.stats.nr_succeeded);
-	*stats = part.stats;
-	return rc;
-}
-
 /*
- * Migrates a part of a list; what is not migrated, and all hugetlb, stays on it.
+ * Migrates a part of a list; what is not migrated, and hugetlb, stays on it.
  * May be called by several tasks at a time, for different parts. Waits for
  * nothing but memory: if the call may wait for more, this is but the first pass
  * of migrate_pages_sync(), and what is left is for ferry_migrate_rest().
@@ -98,12 +81,13 @@ static int ferry_migrate_part_of(const struct ferry_call *call, bool first,
 int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
 			struct migrate_pages_stats *stats)
 {
-	bool first = call->mode != MIGRATE_ASYNC;
-	int rc = ferry_migrate_part_of(call, first, folios, stats);
+	struct ferry_part part = { .first = call->mode != MIGRATE_ASYNC };
+	int rc = ferry_migrate_part(call, folios, MIGRATE_ASYNC, &part);
 
 	/* Nobody else would, for a task that only helps. */
 	try_to_unmap_flush();
-	if (!first)
+	*stats = part.stats;
+	if (!part.first)
 		return rc;
 	/* All that is left is tried again, and counted then. */
 	stats->nr_failed_pages = 0;
@@ -117,43 +101,45 @@ int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
 int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
 		       struct migrate_pages_stats *stats)
 {
-	return ferry_migrate_part_of(call, false, folios, stats);
+	struct ferry_part part = {};
+	int rc = ferry_migrate_part(call, folios, call->mode, &part);
+
+	*stats = part.stats;
+	return rc;
 }
 
-/* What migrate_pages() does besides, for a call that did not come from it. */
-void ferry_migrate_start(const struct ferry_call *call)
+/* What migrate_pages() does first, for a call that did not come from it. */
+void ferry_trace_migrate_start(const struct ferry_call *call)
 {
 	trace_mm_migrate_pages_start(call->mode, call->reason);
 }
 
-void ferry_migrate_account(const struct ferry_call *call,
-			   const struct migrate_pages_stats *stats)
+/* A crew's state is on its caller's stack, in what is left there. */
+static bool ferry_has_stack(void)
 {
-	count_vm_events(PGMIGRATE_SUCCESS, stats->nr_succeeded);
-	count_vm_events(PGMIGRATE_FAIL, stats->nr_failed_pages);
-	count_vm_events(THP_MIGRATION_SUCCESS, stats->nr_thp_succeeded);
-	count_vm_events(THP_MIGRATION_FAIL, stats->nr_thp_failed);
-	count_vm_events(THP_MIGRATION_SPLIT, stats->nr_thp_split);
-	trace_mm_migrate_pages(stats->nr_succeeded, stats->nr_failed_pages,
-			       stats->nr_thp_succeeded, stats->nr_thp_failed,
-			       stats->nr_thp_split, stats->nr_split,
-			       call->mode, call->reason);
+	unsigned long here = (unsigned long)__builtin_frame_address(0);
+
+	return here - (unsigned long)end_of_stack(current) >= THREAD_SIZE / 2;
 }
 
 /*
- * May the calling task have a crew, now? Not in reclaim, where others must not wait
- * for a task that has not the same rights; and not if it is real-time, to which
- * idle CPUs may not be idle for long.
+ * May the calling task have a crew, now? Not if it is real-time, to which idle
+ * CPUs may not be idle for long. In reclaim only to demote, which allocates
+ * without waiting: a helper then has PF_MEMALLOC as well, so neither it nor who
+ * waits for it enters reclaim.
  */
-bool ferry_may_crew(void)
+bool ferry_may_crew(enum migrate_reason reason)
 {
-	return static_branch_unlikely(&ferry_copy_key) &&
-	       !(current->flags & PF_MEMALLOC) && !rt_or_dl_task(current);
+	if (!static_branch_unlikely(&ferry_copy_key) || rt_or_dl_task(current))
+		return false;
+	if (current->flags & PF_MEMALLOC)
+		return reason == MR_DEMOTION && ferry_has_stack();
+	return true;
 }
 
 /*
- * need_resched() alone would not do: a task that was preempted comes back with
- * the flag cleared.
+ * Does another task wait for this CPU? need_resched() alone would not do: a
+ * task that was preempted comes back with the flag cleared.
  */
 bool ferry_others_want_cpu(void)
 {

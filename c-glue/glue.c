@@ -41,13 +41,13 @@ bool ferry_folio_has_movable_ops(const struct folio *folio)
 	return page_has_movable_ops(&folio->page);
 }
 
-/* The content of a regular file? Not a directory, nor what a file system keeps. */
+/* Of a regular file? Not of a directory, nor what a file system keeps. */
 bool ferry_mapping_is_regular(struct address_space *mapping)
 {
 	return mapping->host && S_ISREG(mapping->host->i_mode);
 }
 
-/* Its own way to migrate a folio; NULL: none, or nobody may read the content. */
+/* Its own way to migrate a folio; NULL: none, or its content is private. */
 const void *ferry_mapping_migrate_op(struct address_space *mapping)
 {
 	if (mapping_inaccessible(mapping))
@@ -229,7 +229,7 @@ static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 		return rc;
 
 	if (knob == &limit_mt_num)
-		ferry_copy_limit(value);
+		ferry_limit(value);
 	else if (knob == &mt_page_crew)
 		ferry_crew_enable(value);
 	else

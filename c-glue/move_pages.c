@@ -54,7 +54,8 @@ static struct folio *ferry_walk_on(struct folio_walk *fw,
  * @pagelist: gets the folios
  *
  * The mmap lock is taken once, and a page table walked from the top for the
- * first of the addresses that it maps. May sleep.
+ * first of the addresses that it maps, and again after FERRY_PAGES_PER_LOCK.
+ * May sleep.
  *
  * Return: how many were queued, from the first on.
  */
@@ -102,7 +103,8 @@ int ferry_isolate_run(struct ferry_run *run, struct list_head *pagelist)
 			nr_locked = 0;
 		}
 
-		run->err = ferry_add_folio(folio, run->node, pagelist, run->all);
+		run->err = ferry_add_folio(folio, run->node, pagelist,
+					   run->all);
 		if (folio_test_large(folio) || folio_mapcount(folio) != 1)
 			run->alone = false;
 		if (run->err <= 0)

@@ -65,7 +65,8 @@ pub unsafe extern "C" fn ferry_copy_post(
     // SAFETY: By the safety requirement; nobody changes the lists before we return.
     let lists = unsafe { PairedLists::from_raw(dst_folios, src_folios) };
     // SAFETY: By the safety requirement.
-    copy::post(lists, &mut unsafe { Batch::from_raw(batch) });
+    let mut batch = unsafe { Batch::from_raw(batch) };
+    copy::post(lists, crew::spare_threads, &mut batch);
 }
 
 /// The next folio that is marked is to be switched: called by `ferry_folio_copied()`. May sleep.
@@ -158,7 +159,7 @@ pub unsafe extern "C" fn ferry_crew_move_pages(
 /// How many could copy a batch now: called by `ferry_batch_threads()`. For any context but NMI.
 #[export]
 pub extern "C" fn ferry_copy_threads() -> c_uint {
-    copy::threads()
+    copy::threads(crew::spare_threads())
 }
 
 /// What a folio adds to a batch: called by `ferry_batch_cost()`. For any context.
@@ -170,7 +171,8 @@ pub extern "C" fn ferry_copy_cost(nr_pages: c_uint, threads: c_uint) -> c_uint {
 /// `vm.mt_page_copy` is written. May sleep; returns 0 or -ENOMEM. One caller at a time.
 #[export]
 pub extern "C" fn ferry_copy_enable(on: bool) -> c_int {
-    match copy::enable(on) {
+    let prepared = if on { crew::prepare() } else { Ok(()) };
+    match prepared.and_then(|()| copy::enable(on)) {
         Ok(()) => 0,
         Err(error) => error.to_errno(),
     }
@@ -178,7 +180,7 @@ pub extern "C" fn ferry_copy_enable(on: bool) -> c_int {
 
 /// `vm.limit_mt_num` is written. For any context.
 #[export]
-pub extern "C" fn ferry_copy_limit(threads: c_uint) {
+pub extern "C" fn ferry_limit(threads: c_uint) {
     helpers::set_limit(threads);
 }
 

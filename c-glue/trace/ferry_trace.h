@@ -49,7 +49,7 @@ TRACE_EVENT(ferry_batch,
 
 /*
  * One migrate_pages() that a crew worked on: ns from when it was taken to when
- * its last chunk was done.
+ * all of it was done.
  */
 TRACE_EVENT(ferry_crew,
 

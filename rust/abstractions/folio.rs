@@ -5,7 +5,10 @@
 //! C headers: [`include/linux/mm.h`](srctree/include/linux/mm.h),
 //! [`include/linux/page-flags.h`](srctree/include/linux/page-flags.h)
 
-use core::ptr::NonNull;
+use core::{
+    mem::offset_of,
+    ptr::NonNull, //
+};
 use kernel::{
     bindings,
     page::PAGE_SIZE,
@@ -14,6 +17,12 @@ use kernel::{
 };
 
 use super::sched::NodeId;
+
+/// Where a folio has its link.
+pub(super) const LRU: usize = offset_of!(
+    bindings::folio,
+    __bindgen_anon_1.__bindgen_anon_1.__bindgen_anon_1.lru
+);
 
 /// A folio: a power of two of pages, together.
 ///
@@ -55,9 +64,7 @@ impl Folio {
 
     /// Its link in the list that it is on.
     pub(super) fn lru(&self) -> *mut bindings::list_head {
-        self.as_raw()
-            .wrapping_byte_add(super::folio_pair::LRU)
-            .cast()
+        self.as_raw().wrapping_byte_add(LRU).cast()
     }
 
     /// The memory node it is on.

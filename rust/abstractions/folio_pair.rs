@@ -4,7 +4,6 @@
 //!
 //! C file: [`mm/migrate.c`](srctree/mm/migrate.c), `migrate_pages_batch()`
 
-use core::mem::offset_of;
 use kernel::{
     bindings,
     interop::list::CList, //
@@ -13,16 +12,11 @@ use kernel::{
 use super::{
     folio::{
         Folio,
-        LockedFolio, //
+        LockedFolio,
+        LRU, //
     },
     sched::NodeId, //
 };
-
-/// Where a folio has its link.
-pub(super) const LRU: usize = offset_of!(
-    bindings::folio,
-    __bindgen_anon_1.__bindgen_anon_1.__bindgen_anon_1.lru
-);
 
 /// One folio to be migrated, and the new one it goes to.
 ///

@@ -26,10 +26,10 @@ use super::{
 };
 use crate::logic::item::Outcome;
 
-/// The most threads that copy a batch, the migrating task among them.
+/// The most threads that work on a call, the migrating task among them.
 pub const MAX_THREADS: u32 = bindings::FERRY_MAX_THREADS;
 
-/// As many as copy a batch if nobody has said otherwise.
+/// As many as may if nobody has said otherwise.
 pub const DEFAULT_THREADS: u32 = bindings::FERRY_DEFAULT_THREADS;
 
 /// One batch of `migrate_pages_batch()`, from before the first unmap to after the last remap.

@@ -7,7 +7,7 @@
 //! migrated; nothing is locked inside it, but for the putback in the end, which takes what putback
 //! takes when nobody else has the migration any more.
 //!
-//! C file: [`mm/migrate.c`](srctree/mm/migrate.c), `ferry_migrate_chunk()`
+//! C file: [`mm/ferry/c-glue/crew.c`](srctree/mm/ferry/c-glue/crew.c)
 
 use core::{
     marker::PhantomData,
@@ -34,8 +34,10 @@ use kernel::types::Opaque;
 
 use super::{
     clock::now_ns,
-    folio::Folio,
-    folio_pair::LRU,
+    folio::{
+        Folio,
+        LRU, //
+    },
     task_context::TaskContext, //
 };
 
@@ -74,20 +76,20 @@ impl Drop for Target {
 /// Why folios are migrated, of the reasons for which any task may do it: those whose callbacks only
 /// read what the caller has on its stack.
 ///
-/// Not compaction, which takes destinations from lists of its own. Nor demotion, which runs in
-/// reclaim with rights that are the task's own, and at the end of its stack; nor long-term pins,
-/// whose allocations try for ever unless the task is a victim of OOM. The others migrate a folio or
-/// few.
+/// Not compaction, which takes destinations from lists of its own. Nor long-term pins, whose
+/// allocations try for ever unless the task is a victim of OOM; nor DAMON, which runs as if in
+/// reclaim. The others migrate a folio or few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedReason {
     /// `move_pages(2)`, `migrate_pages(2)`, and cpusets.
     Syscall,
     /// `mbind(2)`: a local policy means the node of the CPU that allocates.
     Mbind,
-    /// A DAMON scheme.
-    Damon,
     /// Memory that goes offline.
     MemoryHotplug,
+    /// Reclaim that has a lower tier: allocations there wait for nothing, and take nothing that is
+    /// kept for reclaim.
+    Demotion,
 }
 
 impl SharedReason {
@@ -95,8 +97,8 @@ impl SharedReason {
         Some(match reason {
             bindings::migrate_reason_MR_SYSCALL => Self::Syscall,
             bindings::migrate_reason_MR_MEMPOLICY_MBIND => Self::Mbind,
-            bindings::migrate_reason_MR_DAMON => Self::Damon,
             bindings::migrate_reason_MR_MEMORY_HOTPLUG => Self::MemoryHotplug,
+            bindings::migrate_reason_MR_DEMOTION => Self::Demotion,
             _ => return None,
         })
     }
@@ -113,7 +115,7 @@ impl<'a> MigrateCall<'a> {
     pub unsafe fn new(call: &bindings::ferry_call) -> Option<Self> {
         let reason = SharedReason::new(call.reason)?;
         // SAFETY: No requirements.
-        if !unsafe { bindings::ferry_may_crew() } {
+        if !unsafe { bindings::ferry_may_crew(call.reason) } {
             return None;
         }
         // INVARIANT: The functions of such calls only read their private data.
@@ -129,7 +131,7 @@ impl<'a> MigrateCall<'a> {
     #[cfg(CONFIG_NUMA_MIGRATION)]
     pub fn to_node(node: Destination) -> Result<Self> {
         // SAFETY: No requirements.
-        if !unsafe { bindings::ferry_may_crew() } {
+        if !unsafe { bindings::ferry_may_crew(bindings::migrate_reason_MR_SYSCALL) } {
             return Err(EBUSY);
         }
         // SAFETY: No requirements.
@@ -203,8 +205,7 @@ pub struct Outcome {
     pub stats: bindings::migrate_pages_stats,
     /// For the tracepoint.
     pub report: bindings::ferry_crew_report,
-    /// Of what; its private data may be gone.
-    call: bindings::ferry_call,
+    mode: bindings::migrate_mode,
 }
 
 impl Outcome {
@@ -221,8 +222,9 @@ impl Outcome {
     /// does so itself. For any context but NMI.
     #[cfg(CONFIG_NUMA_MIGRATION)]
     pub fn account(&self) {
-        // SAFETY: Both are valid, and only read during the call.
-        unsafe { bindings::ferry_migrate_account(&self.call, &self.stats) };
+        let reason = self.report.reason as bindings::migrate_reason;
+        // SAFETY: The counters are valid, and only read during the call.
+        unsafe { bindings::ferry_migrate_account(&self.stats, self.mode, reason) };
     }
 
     /// What `migrate_pages()` returns, if `left` has what was not migrated.
@@ -240,6 +242,15 @@ impl Outcome {
         // SAFETY: The report is valid, and only read during the call.
         unsafe { bindings::ferry_trace_crew(&self.report) };
     }
+}
+
+/// Who migrates a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worker {
+    /// The task that the migration is for.
+    Caller,
+    /// Another, see [`Migration::on_behalf`].
+    Helper,
 }
 
 /// A call that several tasks work on.
@@ -321,7 +332,7 @@ impl<'a> Migration<'a> {
     #[cfg(CONFIG_NUMA_MIGRATION)]
     pub fn announce(&self) {
         // SAFETY: The call is valid, and only read.
-        unsafe { bindings::ferry_migrate_start(&self.call.raw) };
+        unsafe { bindings::ferry_trace_migrate_start(&self.call.raw) };
     }
 
     /// Adds all of a list to what is to be done. May sleep.
@@ -333,51 +344,34 @@ impl<'a> Migration<'a> {
         unsafe { bindings::ferry_list_splice_tail_init(list.as_raw(), work.rest.as_raw()) };
     }
 
-    /// Whether there are folios that nobody has begun to migrate; a hint. May sleep.
-    pub fn has_rest(&self) -> bool {
-        let work = self.work.lock();
-        work.stopped.is_none() && work.rest.is_linked()
+    /// Runs `f` in a kernel thread as if in the task that this is for: there a helper works. May
+    /// sleep.
+    pub fn on_behalf<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.context.run(f)
     }
 
     /// Migrates a chunk: the first folios, up to that before which `ends` says so, given the pages
-    /// so far; it must not use this migration. `false`: there is nothing to do now. May sleep.
-    ///
-    /// In another task than that which it is for, this does as if it were that: then it must be a
-    /// kernel thread's.
-    pub fn work(&self, ends: impl Fn(usize, &Folio) -> bool) -> bool {
+    /// so far; it must not use this migration. Whether there are more that nobody has begun to
+    /// migrate; [`None`]: there was nothing to do. May sleep.
+    pub fn work(&self, worker: Worker, ends: impl Fn(usize, &Folio) -> bool) -> Option<bool> {
         stack_pin_init!(let chunk = pin_init!(Chunk {
             folios <- CListHead::new(),
             place <- CListHead::new(),
         }));
         let chunk = chunk.as_ref().get_ref();
-        let helps = !self.context.is_current();
-        // SAFETY: The chunk is new and pinned, and `put` in `migrate`, before it is gone.
-        if !unsafe { self.work.lock().as_mut().cut(chunk, helps, ends) } {
-            return false;
+        // SAFETY: The chunk is new and pinned, and `put` below, before it is gone.
+        if !unsafe { self.work.lock().as_mut().cut(chunk, worker, ends) } {
+            return None;
         }
-        // SAFETY: It was just cut.
-        let migrate = || unsafe { self.migrate(chunk) };
-        match helps {
-            true => self.context.run(migrate),
-            false => migrate(),
-        }
-        true
-    }
-
-    /// Carries a chunk through.
-    ///
-    /// # Safety
-    ///
-    /// It must have been cut from this migration's work, and not yet been put.
-    unsafe fn migrate(&self, chunk: &Chunk) {
         let mut stats = Default::default();
         // SAFETY: By the type invariant of `MigrateCall`; the chunk's folios are isolated and ours.
         let rc = unsafe {
             bindings::ferry_migrate_chunk(&self.call.raw, chunk.folios.as_raw(), &mut stats)
         };
         let mut work = self.work.lock();
-        // SAFETY: By the safety requirement.
+        // SAFETY: It was cut above.
         unsafe { work.as_mut().put(chunk, rc, &stats) };
+        Some(work.stopped.is_none() && work.rest.is_linked())
     }
 
     /// Does what needs to be waited for, in the calling task, and gives back what was not migrated:
@@ -402,7 +396,7 @@ impl<'a> Migration<'a> {
             (failed, *work.stats, *work.report)
         };
 
-        if self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC {
+        if self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC && left.is_linked() {
             // All is tried again that is left, and what stopped others may be met again.
             let mut more = Default::default();
             // SAFETY: By the type invariant of `MigrateCall`; these are isolated folios of ours.
@@ -422,7 +416,7 @@ impl<'a> Migration<'a> {
             failed,
             stats,
             report,
-            call: self.call.raw,
+            mode: self.call.raw.mode,
         }
     }
 }
@@ -450,7 +444,7 @@ impl Work {
     unsafe fn cut(
         self: Pin<&mut Self>,
         chunk: &Chunk,
-        helps: bool,
+        worker: Worker,
         ends: impl Fn(usize, &Folio) -> bool,
     ) -> bool {
         let work = self.project();
@@ -484,7 +478,7 @@ impl Work {
         let report = work.report;
         report.chunks = report.chunks.wrapping_add(1);
         report.pages = report.pages.wrapping_add(pages as u32);
-        if helps {
+        if worker == Worker::Helper {
             report.helped = report.helped.wrapping_add(1);
             report.helped_pages = report.helped_pages.wrapping_add(pages as u32);
         }

@@ -24,9 +24,7 @@ use kernel::{
 };
 
 use super::migration::IsolatedList;
-
-/// Bits from this on may be a tag, of an address in user space: RISC-V has 16, others fewer.
-const TAGS: usize = 1 << 48;
+use crate::logic::ascent::TAGGED;
 
 /// An array in the user space of the calling task.
 pub struct UserArray<T> {
@@ -92,7 +90,7 @@ where
     #[doc = include_str!("examples/move_pages.rs")]
     /// ```
     pub fn overlaps<U>(&self, other: &UserArray<U>) -> bool {
-        self.first() < other.end() && other.first() < self.end()
+        self.distance(other) < self.bytes() || other.distance(self) < other.bytes()
     }
 
     fn slice(&self, at: usize, bytes: usize) -> Result<UserSlice> {
@@ -104,7 +102,7 @@ where
     fn address(&self, at: usize, bytes: usize) -> Result<usize> {
         let offset = at.checked_mul(size_of::<T>()).ok_or(EFAULT)?;
         let end = offset.checked_add(bytes).ok_or(EFAULT)?;
-        if end > self.len.saturating_mul(size_of::<T>()) {
+        if end > self.bytes() {
             return Err(EFAULT);
         }
         self.addr.checked_add(offset).ok_or(EFAULT)
@@ -112,14 +110,14 @@ where
 }
 
 impl<T> UserArray<T> {
-    /// Without what may be a tag: then arrays may only seem to overlap.
-    fn first(&self) -> usize {
-        self.addr & (TAGS - 1)
+    /// From the start of this to that of the other, without what may be tags: so arrays that are
+    /// far apart may seem to overlap, and never the other way round.
+    fn distance<U>(&self, other: &UserArray<U>) -> usize {
+        other.addr.wrapping_sub(self.addr) & (TAGGED - 1)
     }
 
-    fn end(&self) -> usize {
-        self.first()
-            .saturating_add(self.len.saturating_mul(size_of::<T>()))
+    fn bytes(&self) -> usize {
+        self.len.saturating_mul(size_of::<T>())
     }
 }
 

@@ -9,8 +9,6 @@ use kernel::{
     types::Opaque, //
 };
 
-use super::sched::this_task;
-
 /// The allocation scopes, cpuset nodes and memory cgroup of a task, at one time.
 ///
 /// # Examples
@@ -24,8 +22,6 @@ use super::sched::this_task;
 /// Holds a reference on the memory cgroup, if there is one.
 pub struct TaskContext {
     raw: bindings::ferry_context,
-    /// The task, to be compared only.
-    task: usize,
 }
 
 // SAFETY: A reference on a memory cgroup belongs to no task.
@@ -43,13 +39,7 @@ impl TaskContext {
         Self {
             // SAFETY: It was just filled in, and is read once.
             raw: unsafe { context.get().read() },
-            task: this_task(),
         }
-    }
-
-    /// Whether it is of the calling task, if that of which it is still runs.
-    pub fn is_current(&self) -> bool {
-        self.task == this_task()
     }
 
     /// Runs `f` in a kernel thread as if in the task that this is of; in a task of user space,

@@ -57,18 +57,19 @@ impl<C: CopySegment> Engine<C> {
     }
 
     /// Posts what can be copied of a batch, for up to `limit` threads, the caller among them, and
-    /// calls helpers. May sleep.
+    /// calls helpers. May sleep. `limit` is asked only for batches that are worth sharing.
     ///
     /// With nobody to help there is nothing to gain: the batch is left to the serial copy.
     pub fn post<'a>(
         &'static self,
         lists: PairedLists<'a>,
-        limit: u32,
+        limit: impl FnOnce() -> u32,
         into: &mut MigrateBatch<'a, C>,
     ) {
         let Some(node) = Self::worthwhile(&lists) else {
             return;
         };
+        let limit = limit();
         let idle = IdleCpus::near(node, limit);
         if idle.count() == 0 {
             VmEvent::SerialAlone.count(lists.pages());
@@ -76,10 +77,8 @@ impl<C: CopySegment> Engine<C> {
         }
         if let Some((lane, batch)) = self.collect(lists) {
             let helpers = policy::helpers(batch.pages(), limit, idle.count() as u32);
-            let cpus = idle.first(helpers as usize);
-            lane.expect(helpers as usize);
             into.post(batch, helpers);
-            lane.call(&self.queue, cpus);
+            self.call(lane, idle.first(helpers as usize));
         }
     }
 
@@ -97,8 +96,7 @@ impl<C: CopySegment> Engine<C> {
 
     /// Calls helpers of `lane` to some CPUs. For any context but NMI.
     pub fn call(&self, lane: &Lane<C>, cpus: &[CpuId]) {
-        lane.expect(cpus.len());
-        lane.call(&self.queue, cpus.iter().copied());
+        lane.call(&self.queue, cpus);
     }
 
     /// Takes a lane, and adds what can be copied of a batch. For contexts that hold no lane.

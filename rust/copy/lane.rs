@@ -44,8 +44,9 @@ pub struct Lane<C: CopySegment> {
 /// What a lane's helpers see of it.
 struct Shared<C> {
     board: Board<C>,
-    /// Helpers that may still come to the batch that is or was here: one that comes late, from
-    /// another, takes one of their places.
+    /// Helpers that may still come to the batch that is or was here. One that comes late, from
+    /// another, takes a place of one that was called; if that happens just as they are set there is
+    /// one helper too many.
     places: Atomic<i32>,
 }
 
@@ -70,14 +71,10 @@ impl<C: CopySegment> Lane<C> {
         &self.shared.board
     }
 
-    /// Lets so many helpers come to the batch that is posted next. For any context.
-    pub fn expect(&self, helpers: usize) {
-        self.shared.places.store(helpers as i32, Relaxed);
-    }
-
-    /// Calls a helper to each CPU. For any context but NMI.
-    pub fn call(&self, queue: &OwnedQueue, cpus: impl Iterator<Item = CpuId>) {
-        self.helpers.call(queue, cpus);
+    /// Calls a helper to each CPU, for the batch that is posted. For any context but NMI.
+    pub fn call(&self, queue: &OwnedQueue, cpus: &[CpuId]) {
+        self.shared.places.store(cpus.len() as i32, Relaxed);
+        self.helpers.call(queue, cpus.iter().copied());
     }
 }
 

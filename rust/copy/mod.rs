@@ -21,17 +21,14 @@ use kernel::{
     sync::SetOnce, //
 };
 
-use crate::{
-    abstractions::{
-        board::Copied,
-        folio_pair::PairedLists,
-        migrate_batch::{
-            set_copy_key,
-            MigrateBatch, //
-        },
-        vm_event::VmEvent, //
+use crate::abstractions::{
+    board::Copied,
+    folio_pair::PairedLists,
+    migrate_batch::{
+        set_copy_key,
+        MigrateBatch, //
     },
-    crew, //
+    vm_event::VmEvent, //
 };
 use copier::CpuCopier;
 use engine::Engine;
@@ -49,17 +46,19 @@ pub fn enable(on: bool) -> Result {
         // Never lost: callers are serialised by the sysctl's lock.
         ENGINE.populate(Engine::new(NR_LANES, || CpuCopier)?);
     }
-    if on {
-        crew::prepare()?;
-    }
     set_copy_key(on);
     Ok(())
 }
 
-/// Posts what can be copied of a batch, and calls helpers. May sleep.
-pub fn post<'a>(lists: PairedLists<'a>, into: &mut MigrateBatch<'a, CpuCopier>) {
+/// Posts what can be copied of a batch by as many threads as `limit` says, and calls helpers. May
+/// sleep.
+pub fn post<'a>(
+    lists: PairedLists<'a>,
+    limit: impl FnOnce() -> u32,
+    into: &mut MigrateBatch<'a, CpuCopier>,
+) {
     if let Some(engine) = ENGINE.as_ref() {
-        engine.post(lists, crew::spare_threads(), into);
+        engine.post(lists, limit, into);
     }
 }
 
@@ -71,11 +70,10 @@ pub fn count(copied: Copied) {
     VmEvent::CopyFailed.count(copied.failed as usize);
 }
 
-/// How many threads could copy a batch now, the caller included. For any context but NMI.
+/// How many threads could copy a batch now under `limit`, the caller included. For any context but
+/// NMI.
 ///
 /// Batches grow with it: else the folios would be unmapped for longer, and nothing gained.
-pub fn threads() -> u32 {
-    ENGINE
-        .as_ref()
-        .map_or(1, |engine| engine.threads(crew::spare_threads()))
+pub fn threads(limit: u32) -> u32 {
+    ENGINE.as_ref().map_or(1, |engine| engine.threads(limit))
 }

@@ -20,7 +20,8 @@ use crate::{
             IsolatedList,
             MigrateCall,
             Migration,
-            Outcome, //
+            Outcome,
+            Worker, //
         },
         sched::{
             others_want_cpu,
@@ -84,14 +85,20 @@ impl<'a> Job<'a> {
         pages.div_ceil(self.chunk_pages.max(1)).min(self.helpers) as usize
     }
 
-    /// Migrates a chunk; `false`: there is none. May sleep.
-    pub fn work(&self) -> bool {
-        self.migration
-            .work(|pages, next| crew::chunk_ends(pages as u32, self.chunk_pages, next.index()))
+    /// Migrates a chunk, for the caller; whether there is more to begin. [`None`]: there was none.
+    /// May sleep.
+    pub fn work(&self) -> Option<bool> {
+        self.work_as(Worker::Caller)
     }
 
-    /// Migrates as one of the helpers, until there is nothing to do; whether it did anything. May
-    /// sleep.
+    fn work_as(&self, worker: Worker) -> Option<bool> {
+        self.migration.work(worker, |pages, next| {
+            crew::chunk_ends(pages as u32, self.chunk_pages, next.index())
+        })
+    }
+
+    /// Migrates as one of the helpers, until there is nothing to do, or others want this CPU, who
+    /// leave the rest to the caller. Whether the CPU is idle again once this returns. May sleep.
     fn help(&self, members: &Members) -> bool {
         if self.node.is_some_and(|node| node != NodeId::here()) {
             return false;
@@ -99,15 +106,16 @@ impl<'a> Job<'a> {
         let Some(_member) = members.enter_helper(self.helpers()) else {
             return false;
         };
-        let mut helped = false;
-        while self.work() {
-            helped = true;
-            // The caller takes what is left.
-            if others_want_cpu() {
-                break;
+        self.migration.on_behalf(|| {
+            let mut helped = false;
+            while !others_want_cpu() {
+                if self.work_as(Worker::Helper).is_none() {
+                    return helped;
+                }
+                helped = true;
             }
-        }
-        helped
+            false
+        })
     }
 }
 

@@ -37,6 +37,7 @@ use pin_init::stack_pin_init;
 
 use crate::{
     abstractions::{
+        folio::Folio,
         migration::{
             IsolatedList,
             MigrateCall,
@@ -118,16 +119,13 @@ pub fn migrate(
     if !is_enabled() {
         return None;
     }
-    let size = measure(from, Size::is_enough);
-    if !size.is_enough() {
-        VmEvent::CrewSmall.count(1);
-        return None;
-    }
-    let Some(candidates) = Candidates::now(call.reason()) else {
-        VmEvent::CrewAlone.count(1);
-        return None;
+    let (size, candidates) = match muster(from, call.reason()) {
+        Ok(found) => found,
+        Err(why) => {
+            why.count(1);
+            return None;
+        }
     };
-    let size = measure(from, |size| size.is_plenty(candidates.workers()));
     let migrated = candidates.session(call, size, ret, |session| session.add(from, size.pages));
     if migrated.is_none() {
         VmEvent::CrewBusy.count(1);
@@ -182,18 +180,17 @@ impl Session<'_, '_> {
             return;
         }
         let again = self.called.replace(true);
-        let cpus = self.cpus.first(useful);
+        let cpus = self.cpus.first(useful).iter().copied();
         let cpus = cpus.filter(|&cpu| !again || may_help(cpu));
         self.lane.call(&self.crew.queue, cpus);
     }
 
     /// Migrates along until nothing is left to begin. May sleep.
     fn drain(&self) {
-        let all = self.cpus.count().min(self.job.helpers());
-        while self.job.work() {
+        while let Some(more) = self.job.work() {
             // CPUs that helpers have left to others may be idle again.
-            if self.job.migration().has_rest() {
-                self.call(all);
+            if more {
+                self.call(self.job.helpers());
             }
         }
     }
@@ -287,14 +284,33 @@ fn count(outcome: &Outcome) {
     outcome.trace();
 }
 
-/// Counts the folios of a list, until that is enough.
-fn measure(list: &mut IsolatedList<'_>, enough: impl Fn(&Size) -> bool) -> Size {
+/// How long a list is, as far as that matters, and who could be its crew; or why it has none.
+fn muster(
+    list: &mut IsolatedList<'_>,
+    reason: SharedReason,
+) -> Result<(Size, Candidates), VmEvent> {
+    let mut folios = list.iter();
     let mut size = Size::default();
-    for folio in list.iter() {
-        size.add(folio.nr_pages() as u32);
-        if enough(&size) {
-            break;
-        }
+    count_until(Size::is_enough, &mut size, &mut folios);
+    if !size.is_enough() {
+        return Err(VmEvent::CrewSmall);
     }
-    size
+    let candidates = Candidates::now(reason).ok_or(VmEvent::CrewAlone)?;
+    let plenty = |size: &Size| size.is_plenty(candidates.workers());
+    count_until(plenty, &mut size, &mut folios);
+    Ok((size, candidates))
+}
+
+/// Counts folios of a list until that is enough.
+fn count_until<'a>(
+    enough: impl Fn(&Size) -> bool,
+    size: &mut Size,
+    folios: &mut impl Iterator<Item = &'a Folio>,
+) {
+    while !enough(size) {
+        let Some(folio) = folios.next() else {
+            break;
+        };
+        size.add(folio.nr_pages() as u32);
+    }
 }

@@ -309,7 +309,12 @@ impl<'a> Mover<'a> {
                     return Stop::End(End::NotQueued(EBUSY.to_errno()));
                 }
             }
-            let run = pages.get(..climbs.max(1)).unwrap_or_default();
+            let all = climbs == 0 && phase == Phase::Alone;
+            let run = if all {
+                pages
+            } else {
+                pages.get(..climbs.max(1)).unwrap_or_default()
+            };
             let mut list = folios.as_mut().list();
             let got = match phase {
                 Phase::Crewed => self.request.isolate_now(run, node, &mut list),

@@ -123,7 +123,7 @@ impl IdleCpus {
     }
 
     /// The nearest so many of them.
-    pub fn first(&self, nr: usize) -> impl Iterator<Item = CpuId> + '_ {
-        self.cpus.iter().copied().take(nr.min(self.len))
+    pub fn first(&self, nr: usize) -> &[CpuId] {
+        self.cpus.get(..nr.min(self.len)).unwrap_or_default()
     }
 }

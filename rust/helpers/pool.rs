@@ -29,8 +29,8 @@ use crate::abstractions::workqueue::OwnedQueue;
 
 /// What helpers can help with.
 pub trait Helped: Send + Sync + 'static {
-    /// Does a helper's part of what there is to do now; whether it did anything. In a worker; may
-    /// sleep.
+    /// Does a helper's part of what there is to do now; whether it did anything and leaves an idle
+    /// CPU. In a worker; may sleep.
     fn help_out(&self) -> bool;
 }
 
@@ -66,7 +66,7 @@ impl<T: Helped> Helpers<T> {
 /// A work item that helps its lane. All have one lockdep class: what helps either kind of lane
 /// waits for no work item.
 #[pin_data]
-struct Helper<T: Helped> {
+pub struct Helper<T: Helped> {
     lane: Arc<T>,
     #[pin]
     work: Work<Helper<T>>,
@@ -77,7 +77,8 @@ impl_has_work! {
 }
 
 impl<T: Helped> Helper<T> {
-    fn new(lane: Arc<T>) -> Result<Arc<Self>> {
+    /// Allocates one. May sleep.
+    pub fn new(lane: Arc<T>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 lane,

@@ -13,7 +13,7 @@ const PAGE_SHIFT: u32 = 12;
 
 /// Addresses from here on may be tagged, so that two name one page (RISC-V has 16 bits for tags,
 /// others fewer).
-const TAGGED: usize = 1 << 48;
+pub const TAGGED: usize = 1 << 48;
 
 /// The addresses of a run so far.
 #[derive(Clone, Copy, Debug, Default)]

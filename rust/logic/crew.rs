@@ -14,11 +14,13 @@ pub const PAGES_PER_WORKER: u32 = 128;
 /// Lists with fewer pages than this stay with their caller.
 pub const MIN_CREW_PAGES: u32 = 2 * PAGES_PER_WORKER;
 
-/// Pages of a chunk at most: half of mainline's batch, as workers that meet in locks make each
-/// other slower, and no folio should be unmapped for longer.
-pub const MAX_CHUNK_PAGES: u32 = 256;
+/// Pages at which a chunk ends at the latest, with the folio that has the last of them: a quarter
+/// of mainline's batch, so that folios are unmapped for less time, also by workers that make each
+/// other slower, and all workers are done at about the same time.
+pub const MAX_CHUNK_PAGES: u32 = 128;
 
-/// Pages of a chunk at least, but for the last: a TLB flush should be shared by so many.
+/// Pages at which a chunk ends at the earliest, but for page tables' ends: a TLB flush should be
+/// shared by so many.
 pub const MIN_CHUNK_PAGES: u32 = 64;
 
 /// Chunks that each worker should find, so that all are done at about the same time.
@@ -97,7 +99,7 @@ pub fn helpers(size: Size, limit: u32, idle_cpus: u32) -> u32 {
 /// ```
 /// use ferry_logic::crew::chunk_pages;
 ///
-/// assert_eq!(chunk_pages(16384, 2), 256);
+/// assert_eq!(chunk_pages(16384, 2), 128);
 /// assert_eq!(chunk_pages(1024, 2), 128);
 /// assert_eq!(chunk_pages(256, 2), 64);
 /// ```

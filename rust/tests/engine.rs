@@ -47,7 +47,13 @@ use crate::{
             MAX_FOLIOS, //
         }, //
     },
-    helpers::MAX_HELPERS,
+    helpers::{
+        pool::{
+            Helped,
+            Helper, //
+        },
+        MAX_HELPERS, //
+    },
     logic::item::Outcome, //
 };
 
@@ -137,35 +143,9 @@ fn cpus<const N: usize>() -> [CpuId; N] {
     })
 }
 
-/// A work item that helps a board.
-#[pin_data]
-struct HelperOf<C: CopySegment> {
-    board: Arc<Board<C>>,
-    #[pin]
-    work: Work<HelperOf<C>>,
-}
-
-impl_has_work! {
-    impl{C: CopySegment} HasWork<Self> for HelperOf<C> { self.work }
-}
-
-impl<C: CopySegment> HelperOf<C> {
-    fn new(board: Arc<Board<C>>) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                board,
-                work <- new_work!("ferry::HelperOf::work"),
-            }),
-            GFP_KERNEL,
-        )
-    }
-}
-
-impl<C: CopySegment> WorkItem for HelperOf<C> {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        this.board.help();
+impl<C: CopySegment> Helped for Board<C> {
+    fn help_out(&self) -> bool {
+        self.help() > 0
     }
 }
 
@@ -255,7 +235,7 @@ fn folio_is_whole_when_taken_back() -> Result {
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..100 {
         let board = Arc::new(Board::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
-        let helpers = [HelperOf::new(board.clone())?, HelperOf::new(board.clone())?];
+        let helpers = [Helper::new(board.clone())?, Helper::new(board.clone())?];
         pairs.spoil();
         pairs.with_lists(|lists| {
             let mut batch = board.try_own().ok_or(EBUSY)?.batch();
@@ -290,9 +270,7 @@ fn helpers_that_never_start() -> Result {
 }
 
 fn call_all(lane: &Lane<CpuCopier>, queue: &OwnedQueue) {
-    let cpus = cpus::<MAX_HELPERS>();
-    lane.expect(cpus.len());
-    lane.call(queue, cpus.into_iter());
+    lane.call(queue, &cpus::<MAX_HELPERS>());
 }
 
 fn helpers_that_come_late() -> Result {
@@ -328,7 +306,7 @@ fn more_helpers_than_cpus() -> Result {
     let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
     let mut helpers = KVec::with_capacity(MAX_HELPERS, GFP_KERNEL)?;
     for _ in 0..MAX_HELPERS {
-        helpers.push(HelperOf::new(board.clone())?, GFP_KERNEL)?;
+        helpers.push(Helper::new(board.clone())?, GFP_KERNEL)?;
     }
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..200 {

@@ -21,6 +21,7 @@
 #include <linux/jump_label.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
+#include <linux/swap.h>
 
 #ifdef CONFIG_FERRY
 
@@ -121,7 +122,7 @@ struct ferry_run {
 
 /**
  * struct ferry_crew_report - what a crew did, for its tracepoint
- * @ns:		from when the list was taken to when its last chunk was done
+ * @ns:		from when the list was taken to when all of it was done
  * @reason:	why the list was migrated
  * @helpers:	helpers that it could have, at most
  * @chunks:	chunks that the list was cut into
@@ -164,7 +165,7 @@ void ferry_copy_end(struct ferry_batch *batch, int reason);
 unsigned int ferry_copy_threads(void);
 unsigned int ferry_copy_cost(unsigned int nr_pages, unsigned int threads);
 int ferry_copy_enable(bool on);
-void ferry_copy_limit(unsigned int threads);
+void ferry_limit(unsigned int threads);
 void ferry_crew_enable(bool on);
 
 bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,
@@ -174,6 +175,11 @@ bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,
 bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
 
 /* mm/migrate.c */
+struct ferry_part;
+int ferry_migrate_part(const struct ferry_call *call, struct list_head *from,
+		       enum migrate_mode mode, struct ferry_part *part);
+void ferry_migrate_account(const struct migrate_pages_stats *stats,
+			   enum migrate_mode mode, enum migrate_reason reason);
 int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
 		    bool migrate_all);
 int ferry_move_to_node(struct list_head *pagelist, int node);
@@ -195,10 +201,8 @@ int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
 			struct migrate_pages_stats *stats);
 int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
 		       struct migrate_pages_stats *stats);
-void ferry_migrate_start(const struct ferry_call *call);
-void ferry_migrate_account(const struct ferry_call *call,
-			   const struct migrate_pages_stats *stats);
-bool ferry_may_crew(void);
+void ferry_trace_migrate_start(const struct ferry_call *call);
+bool ferry_may_crew(enum migrate_reason reason);
 bool ferry_others_want_cpu(void);
 void ferry_list_splice_tail_init(struct list_head *list,
 				 struct list_head *head);
@@ -241,7 +245,7 @@ void ferry_trace_batch(const struct ferry_batch *batch, int reason,
 		       s64 unmapped_ns);
 
 /**
- * ferry_batch_threads() - how many could copy the next batch, the caller included
+ * ferry_batch_threads() - how many could copy the next batch, with the caller
  * @from: what is to be migrated
  *
  * Asked only where the answer matters: for lists that begin with a large folio.
@@ -307,36 +311,16 @@ static inline bool ferry_more_splits(struct list_head *splits,
 	return !list_empty(splits);
 }
 
-/* In the mode of a migrate_pages(): for a part of a list, by a crew. */
-#define FERRY_MIGRATE_PART	BIT(8)
-
 /**
- * struct ferry_part - a migrate_pages() for a part of a list
+ * struct ferry_part - a part of a list, migrated by a member of a crew
  * @stats:	gets what became of the folios, instead of the system's counters
- * @first:	it is the first pass of migrate_pages_sync() over them, and leaves
- *		on the list what that would split
+ * @first:	it is the first pass of migrate_pages_sync() over them, and
+ *		leaves on the list what that would split
  */
 struct ferry_part {
 	struct migrate_pages_stats stats;
 	bool first;
 };
-
-/**
- * ferry_migrate_part() - is a migrate_pages() for a part of a list?
- * @mode: its mode, from which what says so is taken
- * @ret_succeeded: its last argument
- *
- * Return: NULL if it is for a whole list.
- */
-static inline struct ferry_part *ferry_migrate_part(enum migrate_mode *mode,
-						    unsigned int *ret_succeeded)
-{
-	if (likely(!(*mode & FERRY_MIGRATE_PART)))
-		return NULL;
-	*mode &= ~FERRY_MIGRATE_PART;
-	return container_of((int *)ret_succeeded, struct ferry_part,
-			    stats.nr_succeeded);
-}
 
 /**
  * ferry_part_done() - tell of a part
@@ -392,7 +376,8 @@ static inline bool ferry_split_later(const struct list_head *splits)
  */
 static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 			      free_folio_t put_new_folio, unsigned long private,
-			      enum migrate_mode mode, enum migrate_reason reason,
+			      enum migrate_mode mode,
+			      enum migrate_reason reason,
 			      struct list_head *ret_folios,
 			      struct migrate_pages_stats *stats, int *nr_failed)
 {
@@ -409,6 +394,54 @@ static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 		return ferry_crew_migrate(&call, from, ret_folios, stats,
 					  nr_failed);
 	}
+	return false;
+}
+
+/*
+ * Folios of an inactive list that are scanned together to demote, at most: 8 MB
+ * of pages, so that starting a crew, and waiting for the last of its chunks, are
+ * a small part of it.
+ */
+#define FERRY_DEMOTION_BATCH	2048UL
+
+/* Are long lists to be gathered for demotion? */
+static inline bool ferry_gathers_demotion(void)
+{
+	return static_branch_unlikely(&ferry_copy_key);
+}
+
+/* What of an inactive list is isolated to be shrunk together. */
+struct ferry_gather {
+	unsigned long left;
+	unsigned long taken;
+	unsigned long scanned;
+};
+
+/*
+ * Has no more isolated under the lock of the lruvec than mainline does, at a
+ * time.
+ */
+static inline void ferry_gather(struct ferry_gather *gather,
+				unsigned long *nr_to_scan)
+{
+	*gather = (struct ferry_gather){ .left = *nr_to_scan };
+	*nr_to_scan = min(*nr_to_scan, SWAP_CLUSTER_MAX);
+}
+
+/* Is there more to isolate? If not, the counts become those of all of it. */
+static inline bool ferry_gather_more(struct ferry_gather *gather,
+				     unsigned long *nr_to_scan,
+				     unsigned long *nr_taken,
+				     unsigned long *nr_scanned)
+{
+	gather->left -= *nr_to_scan;
+	gather->taken += *nr_taken;
+	gather->scanned += *nr_scanned;
+	*nr_to_scan = min(gather->left, SWAP_CLUSTER_MAX);
+	if (*nr_to_scan)
+		return true;
+	*nr_taken = gather->taken;
+	*nr_scanned = gather->scanned;
 	return false;
 }
 
@@ -531,12 +564,6 @@ static inline bool ferry_more_splits(struct list_head *splits,
 
 struct ferry_part;
 
-static inline struct ferry_part *ferry_migrate_part(enum migrate_mode *mode,
-						    unsigned int *ret_succeeded)
-{
-	return NULL;
-}
-
 static inline bool ferry_part_done(struct ferry_part *part,
 				   const struct migrate_pages_stats *stats)
 {
@@ -562,9 +589,30 @@ static inline bool ferry_split_later(const struct list_head *splits)
 
 static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 			      free_folio_t put_new_folio, unsigned long private,
-			      enum migrate_mode mode, enum migrate_reason reason,
+			      enum migrate_mode mode,
+			      enum migrate_reason reason,
 			      struct list_head *ret_folios,
 			      struct migrate_pages_stats *stats, int *nr_failed)
+{
+	return false;
+}
+
+#define FERRY_DEMOTION_BATCH	0UL
+
+static inline bool ferry_gathers_demotion(void)
+{
+	return false;
+}
+
+struct ferry_gather { };
+
+static inline void ferry_gather(struct ferry_gather *gather,
+				unsigned long *nr_to_scan) { }
+
+static inline bool ferry_gather_more(struct ferry_gather *gather,
+				     unsigned long *nr_to_scan,
+				     unsigned long *nr_taken,
+				     unsigned long *nr_scanned)
 {
 	return false;
 }

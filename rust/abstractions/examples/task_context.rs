@@ -4,7 +4,6 @@ use kernel::prelude::*;
 
 fn example() -> Result {
     let context = TaskContext::of_current();
-    assert!(context.is_current());
     // A worker would do this for the task; KUnit's is a kernel thread, too.
     assert_eq!(context.run(|| 7), 7);
     Ok(())
