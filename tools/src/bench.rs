@@ -3,7 +3,7 @@
 
 use crate::{
     chart,
-    cli::{CrewArgs, Folio, MovePagesArgs, OutputArgs},
+    cli::{Folio, MeasureArgs, MovePagesArgs, OutputArgs},
     context::Context,
     guest::{self, Guest, Shape},
     kernel::{self, Built, Variant},
@@ -13,14 +13,9 @@ use crate::{
     table, uml,
 };
 use anyhow::{bail, Context as _, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::OnceLock,
-    time::Duration,
-};
+use std::{fs, path::Path, sync::OnceLock, time::Duration};
 
 /// The two kernels; the first begins.
 pub const SIDES: [(&str, Variant); 2] = [("vanilla", Variant::Vanilla), ("ferry", Variant::Ferry)];
@@ -35,15 +30,18 @@ const CREW: &[&str] = &[
     "ferry-4",
     "ferry-32",
 ];
+/// Demotion as it was, in longer lists, and by crews.
+const DEMOTION: &[&str] = &["ferry-off", "ferry-2-copy", "ferry-2", "ferry-4"];
+const DEMOTION_COUNTS: [u32; 4] = [32, 128, 1024, 16384];
 const CREW_COUNTS: [u32; 6] = [1, 16, 32, 128, 1024, 16384];
 const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
 const SIZES: [Folio; 3] = [Folio::K4, Folio::K64, Folio::M2];
 /// QEMU's clock goes on by 1 ns an instruction, and skips what nobody computes in.
-pub const COUNT_INSTRUCTIONS: &str = "-icount shift=0,sleep=off";
+const COUNT_INSTRUCTIONS: &str = "-icount shift=0,sleep=off";
 /// Memory of a node, and what one case may take of it.
-pub const NODE_GIB: u32 = 2;
+const NODE_GIB: u32 = 2;
 const LARGEST_CASE: u64 = 1 << 30;
-pub const BOOT_LIMIT: Duration = Duration::from_secs(3600);
+const BOOT_LIMIT: Duration = Duration::from_secs(3600);
 
 /// What `move_pages` measures, beside the configurations.
 pub struct Plan {
@@ -51,9 +49,13 @@ pub struct Plan {
     pub boots: u32,
     pub runs: u32,
     pub busy: bool,
-    /// The guests' clocks count instructions, and there is no second CPU that could be idle.
+    /// The guests' clocks count instructions, and there is no second CPU: if it were idle, that would be
+    /// charged to the first.
     pub instructions: bool,
-    /// What is measured with Ferry, and the figures' name.
+    /// How pages get to the other node, in the guest program's words.
+    pub way: &'static str,
+    /// What is measured without Ferry and with it, and the figures' name.
+    pub vanilla: &'static [&'static str],
     pub ferry: &'static [&'static str],
     pub name: &'static str,
 }
@@ -73,6 +75,8 @@ impl Plan {
             runs,
             busy: false,
             instructions: false,
+            way: "move_pages",
+            vanilla: VANILLA,
             ferry: FERRY,
             name: "move_pages",
         }
@@ -87,37 +91,55 @@ impl Plan {
         }
     }
 
-    /// A single CPU where instructions count: an idle second one would be charged to the first.
-    pub fn cpus(&self) -> u32 {
-        if self.instructions {
-            1
-        } else {
-            2
-        }
-    }
-
-    /// Guests whose clocks count instructions need no turns: nothing on the host makes them differ.
-    fn turns(&self, dir: &Path, side: usize) -> Option<Value> {
-        let turns = json!({"dir": dir, "me": SIDES[side].0, "other": SIDES[1 - side].0});
-        (!self.instructions).then_some(turns)
-    }
-
-    pub fn for_guest(&self, turns: &Path, side: usize) -> Value {
-        let kernel = SIDES[side].0;
-        let configs = [VANILLA, self.ferry][side];
+    fn for_guest(&self, side: usize, turns: Option<&Path>) -> Value {
+        let (kernel, other) = (SIDES[side].0, SIDES[1 - side].0);
+        let configs = [self.vanilla, self.ferry][side];
         let cells: Vec<Value> = self
             .cells
             .iter()
             .map(|(size, count)| json!({"folio": size.name(), "count": count}))
             .collect();
         json!({
-            "kernel": kernel,
             "cells": cells,
             "configs": configs,
             "runs": self.runs,
             "busy": self.busy,
-            "turns": self.turns(turns, side),
+            "way": self.way,
+            "turns": turns.map(|dir| json!({"dir": dir, "me": kernel, "other": other})),
         })
+    }
+
+    /// A guest with the program and what it is asked to measure. With `turns`, a folder, it shares the
+    /// machine with the other side's.
+    pub fn guest(
+        &self,
+        context: &Context,
+        kernel: &Built,
+        program: &Path,
+        (side, boot): (usize, u32),
+        turns: Option<&Path>,
+    ) -> Result<Guest> {
+        let shape = Shape {
+            cpus: if self.instructions { 1 } else { 2 },
+            node_gib: NODE_GIB,
+        };
+        let name = format!(
+            "{}-{}-{boot}-of-{}",
+            self.bench(),
+            SIDES[side].0,
+            self.boots
+        );
+        let mut guest = Guest::new(context, &kernel.image, &name, shape)?.timeout(BOOT_LIMIT);
+        if let Some(turns) = turns {
+            guest = guest.folder(turns);
+        }
+        if self.instructions {
+            guest = guest.qemu_args(COUNT_INSTRUCTIONS);
+        }
+        guest.bring(program)?;
+        let asked = self.for_guest(side, turns);
+        fs::write(guest.share().join("plan.json"), asked.to_string())?;
+        Ok(guest)
     }
 }
 
@@ -132,16 +154,17 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
     } else {
         &args.counts
     };
+    let measure = &args.measure;
     let plan = Plan {
-        busy: args.busy,
+        busy: measure.busy,
         instructions: args.instructions,
-        ..Plan::new(sizes, counts, args.boots, args.runs)
+        ..Plan::new(sizes, counts, measure.boots, measure.runs)
     };
-    measure_and_tell(context, &plan, &args.output)
+    measure_and_tell(context, &plan, "move_pages()", &measure.output)
 }
 
 /// As `move_pages`, with and without crews.
-pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
+pub fn crew(context: &Context, args: &MeasureArgs) -> Result<()> {
     let sizes = [Folio::K4, Folio::M2];
     let plan = Plan {
         busy: args.busy,
@@ -149,30 +172,59 @@ pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
         name: "crew",
         ..Plan::new(&sizes, &CREW_COUNTS, args.boots, args.runs)
     };
-    measure_and_tell(context, &plan, &args.output)
+    measure_and_tell(context, &plan, "move_pages()", &args.output)
 }
 
-fn measure_and_tell(context: &Context, plan: &Plan, output: &OutputArgs) -> Result<()> {
+/// What proactive reclaim demotes, with crews and without.
+pub fn demotion(context: &Context, args: &MeasureArgs) -> Result<()> {
+    let plan = Plan {
+        busy: args.busy,
+        way: "reclaim",
+        vanilla: &["vanilla"],
+        ferry: DEMOTION,
+        name: "demotion",
+        ..Plan::new(
+            &[Folio::K4, Folio::M2],
+            &DEMOTION_COUNTS,
+            args.boots,
+            args.runs,
+        )
+    };
+    measure_and_tell(context, &plan, "demotion", &args.output)
+}
+
+fn measure_and_tell(
+    context: &Context,
+    plan: &Plan,
+    title: &str,
+    output: &OutputArgs,
+) -> Result<()> {
     let report = measure(context, plan)?;
     println!("{}", table::render(&report.results, "vanilla"));
     println!("{}", requirements::summary(&report.results));
     save(
         &report,
-        "move_pages()",
+        title,
         output.json.as_deref(),
         output.svg.as_deref(),
     )
 }
 
 pub fn save(report: &Report, title: &str, json: Option<&Path>, svg: Option<&Path>) -> Result<()> {
-    if let Some(path) = json {
-        let text = serde_json::to_string_pretty(report)? + "\n";
-        crate::cache::write_atomic(&std::path::absolute(path)?, text.as_bytes())?;
-        println!("figures: {}", path.display());
-    }
+    save_json(report, json)?;
     if let Some(path) = svg {
         chart::draw(&report.results, title, &std::path::absolute(path)?)?;
         println!("chart:   {}", path.display());
+    }
+    Ok(())
+}
+
+/// Writes figures to a file, if one is named.
+pub fn save_json(report: &impl Serialize, path: Option<&Path>) -> Result<()> {
+    if let Some(path) = path {
+        let text = serde_json::to_string_pretty(report)? + "\n";
+        crate::cache::write_atomic(&std::path::absolute(path)?, text.as_bytes())?;
+        println!("figures: {}", path.display());
     }
     Ok(())
 }
@@ -196,7 +248,10 @@ struct Sample {
 /// Boots the two kernels side by side; there they measure in turns.
 pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
     if plan.cells.is_empty() {
-        bail!("nothing to measure: no case fits into {NODE_GIB} GiB of a node");
+        bail!(
+            "nothing to measure: a case has {} MiB at most",
+            LARGEST_CASE >> 20
+        );
     }
     // First what needs no time to fail.
     context.source()?;
@@ -250,32 +305,15 @@ fn one_boot(
     plan: &Plan,
     boot: u32,
 ) -> Result<Vec<Answer>> {
-    let shape = Shape {
-        cpus: plan.cpus(),
-        node_gib: NODE_GIB,
-    };
     let turns = tempfile::Builder::new()
         .prefix("turns-")
         .tempdir_in(context.cache.dir("guests")?)?;
     fs::write(turns.path().join(format!("turn-{}", SIDES[0].0)), "")?;
+    // Guests whose clocks count instructions need none: nothing on the host makes them differ.
+    let dir = (!plan.instructions).then(|| turns.path());
     let mut guests = Vec::new();
     for (side, kernel) in kernels.iter().enumerate() {
-        let name = format!(
-            "{}-{}-{boot}-of-{}",
-            plan.bench(),
-            SIDES[side].0,
-            plan.boots
-        );
-        let mut guest = Guest::new(context, &kernel.image, &name, shape)?
-            .timeout(BOOT_LIMIT)
-            .folder(turns.path());
-        if plan.instructions {
-            guest = guest.qemu_args(COUNT_INSTRUCTIONS);
-        }
-        guest.bring(program)?;
-        let asked = plan.for_guest(turns.path(), side);
-        fs::write(guest.share().join("plan.json"), asked.to_string())?;
-        guests.push(guest);
+        guests.push(plan.guest(context, kernel, program, (side, boot), dir)?);
     }
     side_by_side(&guests, |guest, failed| answer(guest, failed))
 }
@@ -425,11 +463,6 @@ fn parse_copy(console: &str) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Where `run` and the tests put what belongs together.
-pub fn outputs(dir: &Path) -> (PathBuf, PathBuf) {
-    (dir.join("move_pages.json"), dir.join("move_pages.svg"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -460,18 +493,18 @@ mod tests {
         let mut plan = Plan::new(&[Folio::K64], &[16], 1, 3);
         plan.busy = true;
         assert_eq!(
-            plan.for_guest(Path::new("/turns"), 0),
-            json!({"kernel": "vanilla", "cells": [{"folio": "64K", "count": 16}],
+            plan.for_guest(0, Some(Path::new("/turns"))),
+            json!({"cells": [{"folio": "64K", "count": 16}],
                    "configs": ["vanilla", "vanilla-user2"], "runs": 3, "busy": true,
+                   "way": "move_pages",
                    "turns": {"dir": "/turns", "me": "vanilla", "other": "ferry"}})
         );
-        let turns = plan.for_guest(Path::new("/turns"), 1)["turns"].take();
+        let turns = plan.for_guest(1, Some(Path::new("/turns")))["turns"].take();
         assert_eq!(
             (&turns["me"], &turns["other"]),
             (&json!("ferry"), &json!("vanilla"))
         );
-        plan.instructions = true;
-        assert!(plan.for_guest(Path::new("/turns"), 0)["turns"].is_null());
+        assert!(plan.for_guest(0, None)["turns"].is_null());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 #[derive(Parser)]
 #[command(name = "ferry", version, disable_help_subcommand = true)]
 pub struct Cli {
-    /// A Linux 7.3 source tree of your own to build from; it is copied, never changed
+    /// A Linux source tree of your own to build from, of the series' version; it is copied, never changed
     #[arg(long, env = "KDIR", global = true, value_name = "DIR")]
     kdir: Option<PathBuf>,
     #[command(subcommand)]
@@ -27,14 +27,14 @@ enum Command {
     Run(RunArgs),
     /// Run the tests; the last line is `N passed, N failed`
     Test(TestArgs),
-    /// Measure, and write the figures as JSON and SVG
+    /// Measure; --json writes the figures, --svg draws them
     Bench {
         #[command(subcommand)]
         what: Bench,
     },
     /// Open a shell inside the booted Ferry kernel, on two NUMA nodes
     Shell,
-    /// Put Ferry into a Linux 7.3 tree: patches applied, the code in mm/ferry
+    /// Put Ferry into a Linux tree of your own: patches applied, the code in mm/ferry
     Apply {
         /// The kernel tree to change
         #[arg(value_name = "KDIR")]
@@ -73,7 +73,9 @@ enum Bench {
     #[command(name = "move_pages")]
     MovePages(MovePagesArgs),
     /// move_pages() again, by crews and by the copy engine alone
-    Crew(CrewArgs),
+    Crew(MeasureArgs),
+    /// What proactive reclaim (memory.reclaim) demotes to a lower memory tier, both kernels in turns
+    Demotion(MeasureArgs),
     /// How long move_pages() looks pages up, and how long folios are unmapped, by trace events
     Phases(PhasesArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
@@ -91,7 +93,7 @@ pub struct OutputArgs {
 }
 
 #[derive(Args)]
-pub struct CrewArgs {
+pub struct MeasureArgs {
     #[command(flatten)]
     pub output: OutputArgs,
     /// Keep every CPU of the guest busy with other work meanwhile
@@ -121,24 +123,15 @@ pub struct PhasesArgs {
 #[derive(Args)]
 pub struct MovePagesArgs {
     #[command(flatten)]
-    pub output: OutputArgs,
-    /// Keep every CPU of the guest busy with other work meanwhile
-    #[arg(long)]
-    pub busy: bool,
+    pub measure: MeasureArgs,
     /// Let the guests' clocks count instructions: exact, but all CPUs run as one, so nothing is parallel
     #[arg(long, conflicts_with = "busy")]
     pub instructions: bool,
-    /// Times to boot the two kernels
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    pub boots: u32,
-    /// Timed runs of each case in one boot; of 4 MiB and less 4 times as many, of 512 MiB and more at most 3
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
-    pub runs: u32,
     /// Only these folio sizes
     #[arg(long, value_delimiter = ',', value_name = "SIZE")]
     pub only: Vec<Folio>,
     /// Only these counts of folios
-    #[arg(long, value_delimiter = ',', value_name = "N")]
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub counts: Vec<u32>,
 }
 
@@ -179,6 +172,7 @@ impl Cli {
                 match what {
                     Bench::MovePages(args) => bench::move_pages(&context, &args),
                     Bench::Crew(args) => bench::crew(&context, &args),
+                    Bench::Demotion(args) => bench::demotion(&context, &args),
                     Bench::Phases(args) => phases::phases(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),
                 }

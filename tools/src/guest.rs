@@ -19,6 +19,12 @@ use tempfile::TempDir;
 const VIRTME_NG: &str = "1.42";
 /// Emulation does `rep movs` element by element: without these, copies look six times slower.
 const KERNEL_ARGS: &str = "clearcpuid=rep_good,erms,fsrm log_buf_len=16M";
+/// Node 1's memory is said to be slower, and so a lower memory tier. Both are as fast here.
+const TIERS: &str = "-machine hmat=on \
+    -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=10 \
+    -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=10G \
+    -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=40 \
+    -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=2G";
 /// Written by the script when the guest's command has ended.
 const STATUS: &str = "status";
 
@@ -29,7 +35,7 @@ pub struct Guest {
     console: PathBuf,
     shape: Shape,
     args: Vec<String>,
-    qemu_args: Option<String>,
+    qemu_args: String,
     timeout: Duration,
     /// A folder that both sides can write; gone when this is dropped.
     share: TempDir,
@@ -37,7 +43,8 @@ pub struct Guest {
     folders: Vec<PathBuf>,
 }
 
-/// Processors and memory: CPUs on node 0, the same memory on both nodes.
+/// Processors and memory: CPUs on node 0, the same memory on both nodes, of which that without CPUs is a
+/// lower tier.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub cpus: u32,
@@ -52,7 +59,7 @@ impl Shape {
             format!("--cpus={cpus}"),
             format!("--memory={}G", 2 * node_gib),
             format!("--numa={node_gib}G,cpus=0-{last}"),
-            format!("--numa={node_gib}G"),
+            format!("--numa={node_gib}G,initiator=0"),
         ]
     }
 }
@@ -69,7 +76,7 @@ impl Guest {
             console: context.cache.log(&format!("guest-{name}")),
             shape,
             args: vec![KERNEL_ARGS.to_owned()],
-            qemu_args: None,
+            qemu_args: TIERS.to_owned(),
             timeout: Duration::from_secs(1800),
             share,
             folders: Vec::new(),
@@ -95,7 +102,7 @@ impl Guest {
 
     /// More for the emulator's command line.
     pub fn qemu_args(mut self, args: &str) -> Self {
-        self.qemu_args = Some(args.to_owned());
+        self.qemu_args = format!("{} {args}", self.qemu_args);
         self
     }
 
@@ -149,10 +156,13 @@ impl Guest {
         let status = fs::read_to_string(self.share().join(STATUS)).unwrap_or_default();
         status.trim().parse().map_err(|_| {
             anyhow::anyhow!(
-                "in the guest: {}: it went down before its command ended ({exit})\n  | {}\n  log: {}",
+                "in the guest: {}: it went down before its command ended ({exit})\n  | {}\n  log: {}\n  \
+                 what to do: see what the log says last; if nothing, whether this machine has {} GiB of \
+                 memory to spare for each guest",
                 self.name,
                 tail(&self.console, 15).join("\n  | "),
-                self.console.display()
+                self.console.display(),
+                2 * self.shape.node_gib
             )
         })
     }
@@ -189,11 +199,7 @@ impl Guest {
             .args(self.shape.args())
             .args(folders)
             .arg(format!("--append={}", self.args.join(" ")))
-            .args(
-                self.qemu_args
-                    .iter()
-                    .map(|args| format!("--qemu-opts={args}")),
-            )
+            .arg(format!("--qemu-opts={}", self.qemu_args))
             .arg("--run")
             .arg(&self.image);
         Ok(vng)
@@ -248,8 +254,11 @@ fn virtme_ng(context: &Context) -> Result<PathBuf> {
     Ok(vng)
 }
 
-/// The guest's program, built for this machine: the guest runs on its files.
+/// The guest's program, built for this machine: the guest runs on its files. Before that, whether a
+/// guest can be had here at all.
 pub fn program(context: &Context) -> Result<PathBuf> {
+    quoted(context.cache.root())?;
+    virtme_ng(context)?;
     let target = context.cache.dir("cargo-guest")?;
     Step::new(
         "building the guest's program",
@@ -285,7 +294,12 @@ mod tests {
         };
         assert_eq!(
             shape.args(),
-            ["--cpus=4", "--memory=2G", "--numa=1G,cpus=0-3", "--numa=1G"]
+            [
+                "--cpus=4",
+                "--memory=2G",
+                "--numa=1G,cpus=0-3",
+                "--numa=1G,initiator=0"
+            ]
         );
     }
 

@@ -4,18 +4,16 @@
 
 use crate::{
     bench::{self, Plan, SIDES},
-    cache,
     cli::{Folio, PhasesArgs},
     context::Context,
-    guest::{self, Guest, Shape},
-    kernel,
+    guest, kernel,
     results::{distinct, Figure, Machine, Pool},
     steal::Steal,
     table,
 };
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
-use std::{fs, path::Path};
+use std::path::Path;
 
 const ISOLATION: &str = "isolation, instructions a page";
 const UNMAPPED: &str = "unmapped, µs";
@@ -56,6 +54,8 @@ struct Report {
 pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
     let program = guest::program(context)?;
     let base = Plan {
+        // One caller, who has the machine to himself.
+        vanilla: &["vanilla"],
         ferry: &["ferry-off", "ferry-2", "ferry-4"],
         name: "phases",
         ..Plan::new(
@@ -111,12 +111,7 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
         machine: Machine::this("qemu-tcg", None, &steal),
         results,
     };
-    if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        cache::write_atomic(&std::path::absolute(path)?, text.as_bytes())?;
-        println!("figures: {}", path.display());
-    }
-    Ok(())
+    bench::save_json(&report, args.json.as_deref())
 }
 
 /// One kernel's answers, from a guest that has the machine to itself.
@@ -127,32 +122,10 @@ fn one_boot(
     side: usize,
     boot: u32,
 ) -> Result<Vec<Answer>> {
-    let (name, variant) = SIDES[side];
-    let kernel = kernel::build(context, variant)?;
-    let how = if plan.instructions {
-        "-instructions"
-    } else {
-        ""
-    };
-    let name = format!("phases{how}-{name}-{boot}-of-{}", plan.boots);
-    let shape = Shape {
-        cpus: plan.cpus(),
-        node_gib: bench::NODE_GIB,
-    };
-    let mut guest = Guest::new(context, &kernel.image, &name, shape)?.timeout(bench::BOOT_LIMIT);
-    if plan.instructions {
-        guest = guest.qemu_args(bench::COUNT_INSTRUCTIONS);
-    }
-    guest.bring(program)?;
-    let mut asked = plan.for_guest(Path::new("/"), side);
-    // One caller, who has the machine to himself.
-    asked["turns"].take();
-    if let Some(configs) = asked["configs"].as_array_mut() {
-        configs.retain(|config| config != "vanilla-user2");
-    }
-    fs::write(guest.share().join("plan.json"), asked.to_string())?;
+    let kernel = kernel::build(context, SIDES[side].1)?;
+    let guest = plan.guest(context, &kernel, program, (side, boot), None)?;
     let text = bench::ask(&guest, "phases", || false)?;
-    serde_json::from_slice(&text).with_context(|| format!("{name}: the guest's answer"))
+    serde_json::from_slice(&text).with_context(|| format!("{}: the guest's answer", guest.name()))
 }
 
 /// A row a case, a column a configuration.

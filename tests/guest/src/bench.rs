@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The benchmark: how fast `move_pages(2)` carries folios from one node to the other and back.
+//! The benchmark: how fast `move_pages(2)`, or demotion, carries folios from one node to the other.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,8 @@ use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::plan::{Cell, Config, Counted, FolioSize, Plan, Report, Sample};
+use crate::demotion::{self, Reclaim};
+use crate::plan::{Cell, Config, FolioSize, Plan, Report, Sample, Way};
 use crate::stats::{enough, gbps, median};
 use crate::sys::{self, MF_MOVE, Mapping};
 use crate::turns::Player;
@@ -30,11 +31,9 @@ pub fn run(plan: &str, out: &str) -> Result<()> {
         kernel::set_engine(config.engine).with_context(|| config.name.clone())?;
     }
     let mut report = Report {
-        kernel: plan.kernel.clone(),
         machine: kernel::machine()?,
         samples: Vec::new(),
         unavailable: Vec::new(),
-        vmstat: Vec::new(),
     };
     stage.take()?;
     eprintln!("touching the guest's memory");
@@ -43,8 +42,12 @@ pub fn run(plan: &str, out: &str) -> Result<()> {
         stage.spinners = Spinners::start()?;
     }
     stage.pass()?;
+    let reclaim = match plan.way {
+        Way::MovePages => None,
+        Way::Reclaim => Some(Reclaim::new()?),
+    };
     for &cell in &plan.cells {
-        measure(&plan, cell, &stage, &mut report)?;
+        measure(&plan, cell, &stage, reclaim.as_ref(), &mut report)?;
     }
     // To write the answer and to power off take a turn as well.
     stage.take()?;
@@ -91,7 +94,13 @@ impl Stage {
 
 /// All runs of one cell, a turn each. A cell that cannot be measured keeps its turns, so that two
 /// guests are always at the same cell.
-fn measure(plan: &Plan, cell: Cell, stage: &Stage, report: &mut Report) -> Result<()> {
+fn measure(
+    plan: &Plan,
+    cell: Cell,
+    stage: &Stage,
+    reclaim: Option<&Reclaim>,
+    report: &mut Report,
+) -> Result<()> {
     let mut case = None;
     let runs = plan.runs_of(cell);
     for run in 0..runs {
@@ -99,7 +108,7 @@ fn measure(plan: &Plan, cell: Cell, stage: &Stage, report: &mut Report) -> Resul
         if run == 0 {
             kernel::compact();
             match region::scattered(cell.folio, cell.count) {
-                Ok(map) => case = Some(Case::new(plan, cell, map)?),
+                Ok(map) => case = Some(Case::new(plan, Bench::new(cell, map, reclaim))?),
                 Err(e) => report.give_up(cell, &e),
             }
         }
@@ -121,17 +130,15 @@ fn measure(plan: &Plan, cell: Cell, stage: &Stage, report: &mut Report) -> Resul
 }
 
 /// A cell that is being measured.
-struct Case {
-    bench: Bench,
+struct Case<'a> {
+    bench: Bench<'a>,
     samples: Vec<Sample>,
-    counted: Vec<Counted>,
 }
 
-impl Case {
-    fn new(plan: &Plan, cell: Cell, map: Mapping) -> Result<Self> {
-        let mut bench = Bench::new(cell, map);
+impl<'a> Case<'a> {
+    fn new(plan: &Plan, mut bench: Bench<'a>) -> Result<Self> {
+        let cell = bench.cell;
         let mut samples = Vec::new();
-        let mut counted = Vec::new();
         for config in &plan.configs {
             bench
                 .one_run(config, 0, |calls, _| calls == 2)
@@ -139,20 +146,10 @@ impl Case {
             samples.push(Sample {
                 cell,
                 config: config.name.clone(),
-                busy: plan.busy,
                 gbps: Vec::new(),
             });
-            counted.push(Counted {
-                cell,
-                config: config.name.clone(),
-                rows: Default::default(),
-            });
         }
-        Ok(Self {
-            bench,
-            samples,
-            counted,
-        })
+        Ok(Self { bench, samples })
     }
 
     /// One run of every configuration, so that drift hits all alike; each run begins with another.
@@ -162,14 +159,10 @@ impl Case {
         for i in (0..all).map(|i| (i + run) % all) {
             let config = &plan.configs[i];
             kernel::set_engine(config.engine)?;
-            let before = kernel::counters()?;
             let seconds = self
                 .bench
                 .one_run(config, 1 + run as u64, enough)
                 .with_context(|| format!("{cell}, {}, run {run}", config.name))?;
-            for (name, n) in kernel::gained(&before, &kernel::counters()?) {
-                *self.counted[i].rows.entry(name).or_default() += n;
-            }
             self.samples[i].gbps.push(gbps(cell.bytes(), seconds));
         }
         Ok(())
@@ -181,27 +174,27 @@ impl Case {
             eprintln!("{}, {}: {mid:.3} GB/s", sample.cell, sample.config);
         }
         report.samples.extend(self.samples);
-        report
-            .vmstat
-            .extend(self.counted.into_iter().filter(|c| !c.rows.is_empty()));
     }
 }
 
 /// One cell's memory and where it is now.
-struct Bench {
+struct Bench<'a> {
     cell: Cell,
     map: Mapping,
+    /// [`None`]: it is moved by `move_pages(2)`.
+    reclaim: Option<&'a Reclaim>,
     addrs: Vec<usize>,
     status: Vec<i32>,
     node: i32,
 }
 
-impl Bench {
-    fn new(cell: Cell, map: Mapping) -> Self {
+impl<'a> Bench<'a> {
+    fn new(cell: Cell, map: Mapping, reclaim: Option<&'a Reclaim>) -> Self {
         let addrs = map.addrs(cell.folio.bytes());
         Self {
             cell,
             map,
+            reclaim,
             status: vec![0; addrs.len()],
             addrs,
             node: 0,
@@ -223,12 +216,12 @@ impl Bench {
         // Makes room first: the new memory may be all that the nodes can hold.
         self.map.truncate(0);
         let map = region::scattered(self.cell.folio, self.cell.count)?;
-        *self = Self::new(self.cell, map);
+        *self = Self::new(self.cell, map, self.reclaim);
         pattern::fill(self.map.words(), seed);
         Ok(())
     }
 
-    /// Moves to and fro until `enough`; the median time of a call, in seconds.
+    /// Moves until `enough`; the median time of a call, in seconds.
     fn one_run(
         &mut self,
         config: &Config,
@@ -244,14 +237,37 @@ impl Bench {
             } else if times.is_empty() {
                 pattern::fill(self.map.words(), seed);
             }
-            let dest = 1 - self.node;
-            self.status.fill(i32::MIN);
-            times.push(self.timed_move(config.callers, dest)?);
-            region::check_status(&self.status, dest)?;
+            times.push(match self.reclaim {
+                None => self.move_over(config.callers)?,
+                Some(reclaim) => self.demote(reclaim)?,
+            });
             pattern::check(self.map.words(), seed)?;
-            self.node = dest;
         }
         median(&times).context("no calls")
+    }
+
+    /// To the node where it is not.
+    fn move_over(&mut self, callers: usize) -> Result<f64> {
+        let dest = 1 - self.node;
+        self.status.fill(i32::MIN);
+        let seconds = self.timed_move(callers, dest)?;
+        region::check_status(&self.status, dest)?;
+        self.node = dest;
+        Ok(seconds)
+    }
+
+    /// To node 1 by reclaim, of what has not been used for a while, and back by a system call, which is
+    /// not timed. The kernel chooses what to demote: the time is for as much as the cell has.
+    fn demote(&mut self, reclaim: &Reclaim) -> Result<f64> {
+        demotion::forget_use()?;
+        let bytes = self.cell.bytes();
+        let start = Instant::now();
+        reclaim.ask(bytes / 8 * 7)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let (all, demoted) = (self.addrs.len(), demotion::count_on(&self.addrs, 1)?);
+        ensure!(2 * demoted > all, "only {demoted} of {all} folios demoted");
+        region::move_all(&self.addrs, 0, MF_MOVE)?;
+        Ok(seconds * all as f64 / demoted as f64)
     }
 
     /// Every configuration moves from fresh threads, so that one and several callers start alike.

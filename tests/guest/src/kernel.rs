@@ -261,7 +261,7 @@ impl Drop for Setting {
     }
 }
 
-/// Has the engine's two settings, switch and threads, return in the end; `None` without an engine.
+/// Has Ferry's settings return in the end; `None` without Ferry.
 pub fn keep_engine() -> Result<Option<[Setting; 3]>> {
     if !has_engine() {
         return Ok(None);

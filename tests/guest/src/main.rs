@@ -4,6 +4,8 @@
 
 mod bench;
 mod cases;
+mod cgroup;
+mod demotion;
 mod harness;
 mod kernel;
 mod pattern;

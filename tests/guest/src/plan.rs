@@ -122,17 +122,28 @@ impl fmt::Display for Cell {
     }
 }
 
+/// How pages get to the other node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// By `move_pages(2)`, to and fro.
+    #[default]
+    MovePages,
+    /// Demoted from node 0 by proactive reclaim.
+    Reclaim,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Which kernel this is, `vanilla` or `ferry`; copied to the answer.
-    pub kernel: String,
     pub cells: Vec<Cell>,
     pub configs: Vec<Config>,
     pub runs: usize,
     /// Keep every CPU busy with other work meanwhile.
     #[serde(default)]
     pub busy: bool,
+    #[serde(default)]
+    pub way: Way,
     /// Without this the guest has the machine to itself.
     pub turns: Option<Turns>,
 }
@@ -200,7 +211,6 @@ pub struct Sample {
     #[serde(flatten)]
     pub cell: Cell,
     pub config: String,
-    pub busy: bool,
     /// One figure a run.
     pub gbps: Vec<f64>,
 }
@@ -212,22 +222,11 @@ pub struct Unavailable {
     pub why: String,
 }
 
-/// What the engine counted during the timed calls of one configuration in one cell.
-#[derive(Debug, Serialize)]
-pub struct Counted {
-    #[serde(flatten)]
-    pub cell: Cell,
-    pub config: String,
-    pub rows: std::collections::BTreeMap<String, u64>,
-}
-
 #[derive(Debug, Serialize)]
 pub struct Report {
-    pub kernel: String,
     pub machine: Machine,
     pub samples: Vec<Sample>,
     pub unavailable: Vec<Unavailable>,
-    pub vmstat: Vec<Counted>,
 }
 
 impl Report {
@@ -245,7 +244,7 @@ mod tests {
     #[test]
     fn a_plan() {
         let plan = Plan::parse(
-            r#"{"kernel":"ferry","cells":[{"folio":"4K","count":16},{"folio":"2M","count":1}],
+            r#"{"cells":[{"folio":"4K","count":16},{"folio":"2M","count":1}],
                 "configs":["ferry-off","ferry-32","ferry-2-user2"],"runs":3,"busy":true}"#,
         )
         .unwrap();
@@ -264,9 +263,7 @@ mod tests {
     #[test]
     fn small_cells_have_many_runs_and_large_ones_few() {
         let runs = |cell: &str, runs: usize| {
-            let text = format!(
-                r#"{{"kernel":"vanilla","cells":[{cell}],"configs":["vanilla"],"runs":{runs}}}"#
-            );
+            let text = format!(r#"{{"cells":[{cell}],"configs":["vanilla"],"runs":{runs}}}"#);
             let plan = Plan::parse(&text).unwrap();
             plan.runs_of(plan.cells[0])
         };
@@ -281,7 +278,7 @@ mod tests {
     fn turns() {
         let plan = |turns: &str| {
             Plan::parse(&format!(
-                r#"{{"kernel":"ferry","cells":[],"configs":["ferry-off"],"runs":1,"turns":{turns}}}"#
+                r#"{{"cells":[],"configs":["ferry-off"],"runs":1,"turns":{turns}}}"#
             ))
         };
         let turns = plan(r#"{"dir":"/x/turns","me":"ferry","other":"vanilla"}"#);
@@ -321,7 +318,7 @@ mod tests {
     fn bad_plans() {
         let plan = |cells: &str, configs: &str, runs: &str| {
             Plan::parse(&format!(
-                r#"{{"kernel":"vanilla","cells":[{cells}],"configs":[{configs}],"runs":{runs}}}"#
+                r#"{{"cells":[{cells}],"configs":[{configs}],"runs":{runs}}}"#
             ))
         };
         assert!(plan(r#"{"folio":"4K","count":1}"#, r#""vanilla""#, "1").is_ok());
@@ -347,12 +344,11 @@ mod tests {
                 count: 2,
             },
             config: "vanilla".into(),
-            busy: false,
             gbps: vec![0.5],
         };
         assert_eq!(
             serde_json::to_string(&sample).unwrap(),
-            r#"{"folio":"64K","count":2,"config":"vanilla","busy":false,"gbps":[0.5]}"#
+            r#"{"folio":"64K","count":2,"config":"vanilla","gbps":[0.5]}"#
         );
     }
 }

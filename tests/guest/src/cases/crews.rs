@@ -2,7 +2,6 @@
 //! Lists long enough for several tasks to migrate: they meet in page tables, files and folios, and what
 //! they work for is killed, frozen and regrouped meanwhile.
 
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use nix::unistd::Pid;
 
 use super::disk::Tmpfs;
 use super::races::shuttle;
+use crate::cgroup::Groups;
 use crate::harness::{Case, Log};
 use crate::kernel;
 use crate::plan::FolioSize;
@@ -50,7 +50,7 @@ fn rounds(usual: i32) -> i32 {
 
 /// Runs `body`, again until a crew has worked for it where there are crews: a CPU may not be idle just
 /// then.
-fn crewed(mut body: impl FnMut() -> Result<()>) -> Result<()> {
+pub fn crewed(mut body: impl FnMut() -> Result<()>) -> Result<()> {
     let crews = || anyhow::Ok(kernel::counters()?.get("ferry_crews").copied());
     for _ in 0..20 {
         let before = crews()?;
@@ -228,55 +228,11 @@ fn killed() -> Result<()> {
     })
 }
 
-/// Cgroups of our own, removed in the end.
-struct Groups {
-    root: Tmpfs,
-    made: Vec<PathBuf>,
-}
-
-impl Groups {
-    fn new(names: &[&str]) -> Result<Self> {
-        let root = Tmpfs::of_type("cgroup2")?;
-        let mut groups = Self {
-            root,
-            made: Vec::new(),
-        };
-        let root = groups.root.dir();
-        kernel::write(root.join("cgroup.subtree_control"), "+cpuset +memory")?;
-        for name in names {
-            let dir = root.join(format!("ferry-guest-{name}-{}", std::process::id()));
-            std::fs::create_dir(&dir).context("making a cgroup")?;
-            groups.made.push(dir);
-        }
-        Ok(groups)
-    }
-
-    fn add(&self, group: usize, child: &Shuttle) -> Result<()> {
-        kernel::write(
-            self.made[group].join("cgroup.procs"),
-            &child.pid.to_string(),
-        )
-    }
-
-    fn set(&self, group: usize, file: &str, value: &str) -> Result<()> {
-        kernel::write(self.made[group].join(file), value)
-    }
-}
-
-impl Drop for Groups {
-    fn drop(&mut self) {
-        for dir in &self.made {
-            // Not while a child is left in it, which then is what the test reports.
-            let _ = std::fs::remove_dir(dir);
-        }
-    }
-}
-
 fn frozen() -> Result<()> {
     let groups = Groups::new(&["frozen"])?;
     crewed(|| {
         let child = Shuttle::start()?;
-        groups.add(0, &child)?;
+        groups.add(0, child.pid)?;
         for i in 0..rounds(12) {
             child.work()?;
             sleep(Duration::from_millis(i as u64));
@@ -298,7 +254,7 @@ fn regrouped() -> Result<()> {
     crewed(|| {
         let child = Shuttle::start()?;
         for i in 0..8 {
-            groups.add(i % 2, &child)?;
+            groups.add(i % 2, child.pid)?;
             child.work()?;
             groups.set(i % 2, "cpuset.mems", if i % 4 < 2 { "0" } else { "1" })?;
             child.work()?;

@@ -118,10 +118,15 @@ fn migrate_pages(mem: &Mem, node: i32, log: &mut Log) -> Result<()> {
 }
 
 fn mbind(mem: &Mem, node: i32, log: &mut Log) -> Result<()> {
+    let before = where_is(mem)?;
     let flags = mem.flags | MF_STRICT;
     let ret = sys::mbind(mem.map.addr(), mem.map.len(), node as u32, flags);
     log.note(format!("mbind to {node}"), ret, &[]);
     if !mem.movable {
+        ensure!(
+            where_is(mem)? == before,
+            "memory that cannot move has moved"
+        );
         return Ok(());
     }
     if ret.ret != 0 && mem.flags != MF_MOVE_ALL {

@@ -13,6 +13,7 @@ mod policy;
 mod races;
 mod sysctl;
 mod system;
+mod tiers;
 
 pub use disk::Tmpfs;
 
@@ -28,6 +29,7 @@ pub fn all() -> Vec<Case> {
     all.extend(errors::cases());
     all.extend(generated::cases());
     all.extend(policy::cases());
+    all.extend(tiers::cases());
     all.extend(system::cases());
     if kernel::has_engine() {
         all.extend(sysctl::cases());

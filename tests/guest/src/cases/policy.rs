@@ -10,9 +10,8 @@ use libc::{EACCES, EPERM};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, Uid, pipe, read, setuid, write};
 
-use super::disk::Tmpfs;
+use crate::cgroup::Groups;
 use crate::harness::{Case, Log};
-use crate::kernel;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, Ret, fork_child};
 use crate::{pattern, region};
@@ -165,13 +164,8 @@ fn unprivileged(log: &mut Log) -> Result<()> {
 
 /// A process confined to node 0 may not move pages to node 1.
 fn cpuset(log: &mut Log) -> Result<()> {
-    let root = Tmpfs::of_type("cgroup2")?;
-    kernel::write(root.dir().join("cgroup.subtree_control"), "+cpuset")?;
-    let group = root
-        .dir()
-        .join(format!("ferry-guest-{}", std::process::id()));
-    std::fs::create_dir(&group).context("making a cgroup")?;
-    kernel::write(group.join("cpuset.mems"), "0")?;
+    let groups = Groups::new(&["cpuset"])?;
+    groups.set(0, "cpuset.mems", "0")?;
     let map = small_pages()?;
     let addrs = map.addrs(PAGE);
     let partner = Partner::new(
@@ -179,7 +173,7 @@ fn cpuset(log: &mut Log) -> Result<()> {
         || pattern::check(map.words(), 2).is_ok(),
     )?;
     let pid = partner.pid.as_raw();
-    kernel::write(group.join("cgroup.procs"), &pid.to_string())?;
+    groups.add(0, partner.pid)?;
     let (ret, status) = statuses(pid, &addrs, 1, MF_MOVE);
     log.note("to a node outside the cpuset", ret, &status);
     let refused = Ret {
@@ -190,16 +184,11 @@ fn cpuset(log: &mut Log) -> Result<()> {
     let mut place = vec![77; addrs.len()];
     sys::query_nodes(pid, &addrs, &mut place).zero("query")?;
     region::check_status(&place, 0)?;
-    kernel::write(group.join("cpuset.mems"), "1")?;
+    groups.set(0, "cpuset.mems", "1")?;
     // The kernel itself migrates the pages of a group to the nodes it now has, in its own time.
-    for _ in 0..100 {
-        if region::check_status(&place, 1).is_ok() {
-            break;
-        }
+    while region::check_status(&place, 1).is_err() {
         sleep(Duration::from_millis(50));
         sys::query_nodes(pid, &addrs, &mut place).zero("query")?;
     }
-    region::check_status(&place, 1).context("after the cpuset moved to node 1")?;
-    partner.finish()?;
-    std::fs::remove_dir(&group).context("removing the cgroup")
+    partner.finish()
 }

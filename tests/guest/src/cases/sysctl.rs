@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The engine's two settings: defaults, refusals, and changes while pages move.
+//! Ferry's three settings: defaults, refusals, and changes while pages move.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -89,7 +89,8 @@ fn refused() -> Result<()> {
 }
 
 fn unprivileged() -> Result<()> {
-    let before = (value(SWITCH)?, value(THREADS)?);
+    let all = || -> Result<[String; 3]> { Ok([value(SWITCH)?, value(THREADS)?, value(CREW)?]) };
+    let before = all()?;
     setuid(Uid::from_raw(65534)).context("setuid")?;
     for path in [SWITCH, THREADS, CREW] {
         ensure!(
@@ -97,7 +98,7 @@ fn unprivileged() -> Result<()> {
             "{path} can be written by anybody"
         );
     }
-    let after = (value(SWITCH)?, value(THREADS)?);
+    let after = all()?;
     ensure!(
         before == after,
         "settings went from {before:?} to {after:?}"
@@ -118,6 +119,7 @@ fn changed_while_moving() -> Result<()> {
             for i in (0u32..).take_while(|_| !stop.load(Relaxed)) {
                 kernel::write(SWITCH, if i % 3 == 0 { "0" } else { "1" })?;
                 kernel::write(THREADS, &(1 + i * 7 % 32).to_string())?;
+                kernel::write(CREW, if i % 5 == 0 { "0" } else { "1" })?;
             }
             anyhow::Ok(())
         });

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Demotion to a lower memory tier: by proactive reclaim, and by kswapd.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::crews::crewed;
+use crate::demotion::{Demotion, Reclaim, count_on, forget_use};
+use crate::harness::Case;
+use crate::kernel::{self, Setting};
+use crate::plan::FolioSize;
+use crate::sys::{MF_MOVE, PAGE};
+use crate::{pattern, region};
+
+const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
+const SLOW: u32 = 240;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("tiers/proactive", |_| proactive(FolioSize::Small, 8192)).limit(SLOW),
+        Case::new("tiers/proactive-huge", |_| proactive(FolioSize::Huge, 32)).limit(SLOW),
+        Case::new("tiers/kswapd", |_| kswapd()).limit(SLOW),
+    ]
+}
+
+/// What a row of `/proc/vmstat` gains while `body` runs.
+fn gain(row: &str, body: impl FnOnce() -> Result<()>) -> Result<u64> {
+    let before = kernel::vmstat(row)?;
+    body()?;
+    Ok(kernel::gained(&before, &kernel::vmstat(row)?)
+        .values()
+        .sum())
+}
+
+/// At least half of what was asked for is demoted, all with its content.
+fn proactive(folio: FolioSize, count: usize) -> Result<()> {
+    let reclaim = Reclaim::new()?;
+    let map = region::anon(folio, count)?;
+    let addrs = map.addrs(folio.bytes());
+    pattern::fill(map.words(), 1);
+    crewed(|| {
+        region::move_all(&addrs, 0, MF_MOVE)?;
+        forget_use()?;
+        let demoted = gain("pgdemote_proactive", || reclaim.ask(map.len() / 2))?;
+        let there = count_on(&addrs, 1)?;
+        let asked = count / 2;
+        ensure!(
+            there >= asked / 2 && demoted >= (there * folio.bytes() / PAGE) as u64,
+            "asked for {asked} folios, of which {there} are there; {demoted} pages were demoted"
+        );
+        pattern::check(map.words(), 1)
+    })
+}
+
+/// Little is free on node 0 all at once, as the watermarks rise: kswapd demotes until they are met.
+fn kswapd() -> Result<()> {
+    const LEN: usize = 512 << 20;
+    let _demotion = Demotion::on()?;
+    let map = region::anon(FolioSize::Small, LEN / PAGE)?;
+    let addrs = map.addrs(PAGE);
+    pattern::fill(map.words(), 1);
+    crewed(|| {
+        region::move_all(&addrs, 0, MF_MOVE)?;
+        forget_use()?;
+        // Low watermarks are a quarter above the lowest, which the nodes share, and high ones a half:
+        // on node 0 less is free than low, on node 1 more than high.
+        let low = kernel::node_free_bytes(0)? + LEN / 16;
+        let demoted = gain("pgdemote_kswapd", || {
+            let kb = 2 * low / 1024 * 4 / 5;
+            let _watermarks = Setting::change(MIN_FREE, &kb.to_string())?;
+            while count_on(&addrs, 1)? <= addrs.len() / 8 {
+                // An allocation wakes it.
+                drop(region::unchecked_anon(FolioSize::Small, 64)?);
+                sleep(Duration::from_millis(50));
+            }
+            Ok(())
+        })?;
+        // It goes on meanwhile, and counts a list when all of it is done.
+        ensure!(
+            demoted > addrs.len() as u64 / 16,
+            "kswapd demoted but {demoted} pages"
+        );
+        pattern::check(map.words(), 1)
+    })
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Cgroups of our own, removed in the end.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use nix::unistd::Pid;
+
+use crate::cases::Tmpfs;
+use crate::kernel;
+
+pub struct Groups {
+    root: Tmpfs,
+    made: Vec<PathBuf>,
+}
+
+impl Groups {
+    pub fn new(names: &[&str]) -> Result<Self> {
+        let mut groups = Self {
+            root: Tmpfs::of_type("cgroup2")?,
+            made: Vec::new(),
+        };
+        let root = groups.root.dir();
+        kernel::write(root.join("cgroup.subtree_control"), "+cpuset +memory")?;
+        for name in names {
+            let dir = root.join(format!("ferry-guest-{name}-{}", std::process::id()));
+            std::fs::create_dir(&dir).context("making a cgroup")?;
+            groups.made.push(dir);
+        }
+        Ok(groups)
+    }
+
+    pub fn add(&self, group: usize, pid: Pid) -> Result<()> {
+        self.set(group, "cgroup.procs", &pid.to_string())
+    }
+
+    pub fn set(&self, group: usize, file: &str, value: &str) -> Result<()> {
+        kernel::write(self.made[group].join(file), value)
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        let own = std::process::id().to_string();
+        // If this process is in one of them.
+        let _ = kernel::write(self.root.dir().join("cgroup.procs"), &own);
+        for dir in &self.made {
+            // Not while a child is left in it, which then is what the test reports.
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
