@@ -70,6 +70,17 @@ void ferry_context_leave(const struct ferry_context *saved)
 	set_active_memcg(saved->memcg);
 }
 
+static int ferry_migrate_part(const struct ferry_call *call,
+			      struct list_head *folios, enum migrate_mode mode,
+			      struct ferry_part *part)
+{
+	unsigned int *ret_succeeded = (unsigned int *)&part->stats.nr_succeeded;
+
+	return migrate_pages(folios, call->get_new_folio, call->put_new_folio,
+			     call->private, mode | FERRY_MIGRATE_PART,
+			     call->reason, ret_succeeded);
+}
+
 /*
  * Migrates a part of a list; what is not migrated, and hugetlb, stays on it.
  * May be called by several tasks at a time, for different parts. Waits for
@@ -112,6 +123,21 @@ int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
 void ferry_trace_migrate_start(const struct ferry_call *call)
 {
 	trace_mm_migrate_pages_start(call->mode, call->reason);
+}
+
+/* What it does last. */
+void ferry_migrate_account(const struct migrate_pages_stats *stats,
+			   enum migrate_mode mode, enum migrate_reason reason)
+{
+	count_vm_events(PGMIGRATE_SUCCESS, stats->nr_succeeded);
+	count_vm_events(PGMIGRATE_FAIL, stats->nr_failed_pages);
+	count_vm_events(THP_MIGRATION_SUCCESS, stats->nr_thp_succeeded);
+	count_vm_events(THP_MIGRATION_FAIL, stats->nr_thp_failed);
+	count_vm_events(THP_MIGRATION_SPLIT, stats->nr_thp_split);
+	trace_mm_migrate_pages(stats->nr_succeeded, stats->nr_failed_pages,
+			       stats->nr_thp_succeeded, stats->nr_thp_failed,
+			       stats->nr_thp_split, stats->nr_split, mode,
+			       reason);
 }
 
 /* A crew's state is on its caller's stack, in what is left there. */

@@ -175,11 +175,6 @@ bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,
 bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
 
 /* mm/migrate.c */
-struct ferry_part;
-int ferry_migrate_part(const struct ferry_call *call, struct list_head *from,
-		       enum migrate_mode mode, struct ferry_part *part);
-void ferry_migrate_account(const struct migrate_pages_stats *stats,
-			   enum migrate_mode mode, enum migrate_reason reason);
 int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
 		    bool migrate_all);
 int ferry_move_to_node(struct list_head *pagelist, int node);
@@ -202,6 +197,8 @@ int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
 int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
 		       struct migrate_pages_stats *stats);
 void ferry_trace_migrate_start(const struct ferry_call *call);
+void ferry_migrate_account(const struct migrate_pages_stats *stats,
+			   enum migrate_mode mode, enum migrate_reason reason);
 bool ferry_may_crew(enum migrate_reason reason);
 bool ferry_others_want_cpu(void);
 void ferry_list_splice_tail_init(struct list_head *list,
@@ -311,6 +308,13 @@ static inline bool ferry_more_splits(struct list_head *splits,
 	return !list_empty(splits);
 }
 
+/*
+ * In the mode of a migrate_pages(): for a part of a list, by a crew. An argument
+ * would need a function around the present one, and with that the compiler emits
+ * mm/migrate.c in another order even without CONFIG_FERRY.
+ */
+#define FERRY_MIGRATE_PART	BIT(8)
+
 /**
  * struct ferry_part - a part of a list, migrated by a member of a crew
  * @stats:	gets what became of the folios, instead of the system's counters
@@ -321,6 +325,23 @@ struct ferry_part {
 	struct migrate_pages_stats stats;
 	bool first;
 };
+
+/**
+ * ferry_part_of() - is a migrate_pages() for a part of a list?
+ * @mode: its mode, from which what says so is taken
+ * @ret_succeeded: its last argument
+ *
+ * Return: NULL if it is for a whole list.
+ */
+static inline struct ferry_part *ferry_part_of(enum migrate_mode *mode,
+					       unsigned int *ret_succeeded)
+{
+	if (likely(!(*mode & FERRY_MIGRATE_PART)))
+		return NULL;
+	*mode &= ~FERRY_MIGRATE_PART;
+	return container_of((int *)ret_succeeded, struct ferry_part,
+			    stats.nr_succeeded);
+}
 
 /**
  * ferry_part_done() - tell of a part
@@ -563,6 +584,12 @@ static inline bool ferry_more_splits(struct list_head *splits,
 }
 
 struct ferry_part;
+
+static inline struct ferry_part *ferry_part_of(enum migrate_mode *mode,
+					       unsigned int *ret_succeeded)
+{
+	return NULL;
+}
 
 static inline bool ferry_part_done(struct ferry_part *part,
 				   const struct migrate_pages_stats *stats)
