@@ -150,9 +150,9 @@ static bool ferry_has_stack(void)
 
 /*
  * May the calling task have a crew, now? Not if it is real-time, to which idle
- * CPUs may not be idle for long. In reclaim only to demote, which allocates
- * without waiting: a helper then has PF_MEMALLOC as well, so neither it nor who
- * waits for it enters reclaim.
+ * CPUs may not be idle for long. In reclaim only to demote: a helper then has
+ * PF_MEMALLOC as well, on which rests that neither it nor who waits for it
+ * enters reclaim (the mask of large folios would allow it).
  */
 bool ferry_may_crew(enum migrate_reason reason)
 {

@@ -87,8 +87,8 @@ pub enum SharedReason {
     Mbind,
     /// Memory that goes offline.
     MemoryHotplug,
-    /// Reclaim that has a lower tier: allocations there wait for nothing, and take nothing that is
-    /// kept for reclaim.
+    /// Reclaim that has a lower tier: allocations there wait for nothing, as all members have
+    /// `PF_MEMALLOC`, and take nothing that is kept for reclaim.
     Demotion,
 }
 

@@ -37,15 +37,15 @@ const PAGES_PER_TABLE: u64 = 512;
 pub struct Size {
     /// Folios, as far as they were counted.
     pub folios: u32,
-    /// Base pages of those.
+    /// Base pages of those, as far as each is shared.
     pub pages: u32,
 }
 
 impl Size {
-    /// Adds a folio.
+    /// Adds a folio. It is not cut, so it is work for one, however large.
     pub fn add(&mut self, nr_pages: u32) {
         self.folios = self.folios.saturating_add(1);
-        self.pages = self.pages.saturating_add(nr_pages);
+        self.pages = self.pages.saturating_add(nr_pages.min(PAGES_PER_WORKER));
     }
 
     /// Whether it is enough for a crew.

@@ -11,7 +11,7 @@ use crate::demotion::{Demotion, Reclaim, count_on, forget_use};
 use crate::harness::Case;
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
-use crate::sys::{MF_MOVE, PAGE};
+use crate::sys::{MF_MOVE, Mapping, PAGE, mbind};
 use crate::{pattern, region};
 
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
@@ -21,6 +21,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new("tiers/proactive", |_| proactive(FolioSize::Small, 8192)).limit(SLOW),
         Case::new("tiers/proactive-huge", |_| proactive(FolioSize::Huge, 32)).limit(SLOW),
+        Case::new("tiers/full", |_| full()).limit(SLOW),
         Case::new("tiers/kswapd", |_| kswapd()).limit(SLOW),
     ]
 }
@@ -52,6 +53,31 @@ fn proactive(folio: FolioSize, count: usize) -> Result<()> {
         );
         pattern::check(map.words(), 1)
     })
+}
+
+/// More than the lower tier has room for: some is demoted, nothing is lost.
+fn full() -> Result<()> {
+    const LEN: usize = 128 << 20;
+    let reclaim = Reclaim::new()?;
+    let map = region::anon(FolioSize::Small, LEN / PAGE)?;
+    let addrs = map.addrs(PAGE);
+    pattern::fill(map.words(), 1);
+    let huge = FolioSize::Huge.bytes();
+    let room = kernel::node_free_bytes(1)?.saturating_sub(LEN / 2) & !(huge - 1);
+    let filler = Mapping::anon(room, huge)?;
+    mbind(filler.addr(), room, 1, 0).zero("mbind")?;
+    filler.advise(0, room, libc::MADV_HUGEPAGE)?;
+    pattern::fill(filler.words(), 2);
+    forget_use()?;
+    reclaim.ask(LEN)?;
+    let there = count_on(&addrs, 1)?;
+    ensure!(
+        (1..addrs.len()).contains(&there),
+        "{there} of {} pages were demoted",
+        addrs.len()
+    );
+    pattern::check(map.words(), 1)?;
+    pattern::check(filler.words(), 2)
 }
 
 /// Little is free on node 0 all at once, as the watermarks rise: kswapd demotes until they are met.
