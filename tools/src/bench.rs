@@ -213,7 +213,7 @@ fn measure_and_tell(
 pub fn save(report: &Report, title: &str, json: Option<&Path>, svg: Option<&Path>) -> Result<()> {
     save_json(report, json)?;
     if let Some(path) = svg {
-        chart::draw(&report.results, title, &std::path::absolute(path)?)?;
+        chart::draw(&report.results, title, path)?;
         println!("chart:   {}", path.display());
     }
     Ok(())
@@ -223,7 +223,7 @@ pub fn save(report: &Report, title: &str, json: Option<&Path>, svg: Option<&Path
 pub fn save_json(report: &impl Serialize, path: Option<&Path>) -> Result<()> {
     if let Some(path) = path {
         let text = serde_json::to_string_pretty(report)? + "\n";
-        crate::cache::write_atomic(&std::path::absolute(path)?, text.as_bytes())?;
+        crate::cache::write_result(path, text.as_bytes())?;
         println!("figures: {}", path.display());
     }
     Ok(())

@@ -123,6 +123,17 @@ pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Writes what a user asked for: whole or not at all, but into what is there if that is no regular file,
+/// such as a pipe or /dev/null.
+pub fn write_result(path: &Path, content: &[u8]) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+        }
+        _ => write_atomic(&std::path::absolute(path)?, content),
+    }
+}
+
 /// A note beside built files that says from what they were built; written last, removed first.
 pub struct Stamp(PathBuf);
 
@@ -180,6 +191,31 @@ mod tests {
         assert_ne!(key(&["ab", "c"]), key(&["a", "bc"]));
         assert_eq!(key(&["ab", "c"]), key(&["ab", "c"]));
         assert_eq!(key(&[]).len(), 32);
+    }
+
+    #[test]
+    fn results_go_into_what_is_no_file() {
+        use std::{io::Read, os::unix::fs::FileTypeExt};
+        let temp = tempfile::tempdir().unwrap();
+        let pipe = temp.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || {
+                let mut text = String::new();
+                fs::File::open(pipe)
+                    .unwrap()
+                    .read_to_string(&mut text)
+                    .unwrap();
+                text
+            }
+        });
+        write_result(&pipe, b"figures").unwrap();
+        assert_eq!(reader.join().unwrap(), "figures");
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+        let file = temp.path().join("new/file");
+        write_result(&file, b"figures").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"figures");
     }
 
     #[test]

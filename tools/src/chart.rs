@@ -33,7 +33,7 @@ pub fn draw(figures: &[Figure], title: &str, path: &Path) -> Result<()> {
         }
         area.present().map_err(failed)?;
     }
-    crate::cache::write_atomic(path, svg.as_bytes())
+    crate::cache::write_result(path, svg.as_bytes())
 }
 
 fn draw_panel(
