@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Ferry: the hooks in mm/vmscan.c, by which kswapd and proactive reclaim gather
+ * long lists to demote.
+ *
+ * They run in reclaim, which may sleep. ferry_gather_more() decides between two
+ * holds of the lock of the lruvec, and all others are called without it. What
+ * they keep is in the caller's scan_control: nobody else sees it.
+ */
+#ifndef _LINUX_FERRY_RECLAIM_H
+#define _LINUX_FERRY_RECLAIM_H
+
+#include <linux/ferry.h>
+#include <linux/list.h>
+#include <linux/swap.h>
+
+#ifdef CONFIG_FERRY
+
+/*
+ * Folios of an inactive list that are scanned together to demote, at most: 8 MB
+ * of pages, so that starting a crew, and waiting for the last of its chunks, are
+ * a small part of it.
+ */
+#define FERRY_DEMOTION_BATCH	2048UL
+
+/**
+ * struct ferry_gather - what reclaim isolates of an inactive list, to be shrunk
+ *			 together
+ * @wanted:	so many pages, at most, but for the last folio
+ * @left:	what was to be scanned, and is not yet
+ * @taken:	pages isolated
+ * @scanned:	pages looked at
+ * @failed:	much of a long list could not be demoted: from then on, they are
+ *		short
+ */
+struct ferry_gather {
+	unsigned long wanted;
+	unsigned long left;
+	unsigned long taken;
+	unsigned long scanned;
+	bool failed;
+};
+
+/* Are long lists to be gathered for demotion? */
+static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
+{
+	return static_branch_unlikely(&ferry_copy_key) && !gather->failed;
+}
+
+/*
+ * Begins a list. No more is isolated under the lock of the lruvec than mainline
+ * does, at a time.
+ */
+static inline void ferry_gather(struct ferry_gather *gather,
+				unsigned long *nr_to_scan)
+{
+	gather->wanted = *nr_to_scan;
+	gather->left = *nr_to_scan;
+	gather->taken = 0;
+	gather->scanned = 0;
+	*nr_to_scan = min(*nr_to_scan, SWAP_CLUSTER_MAX);
+}
+
+/* Is there more to isolate? If not, the counts become those of all of it. */
+static inline bool ferry_gather_more(struct ferry_gather *gather,
+				     unsigned long *nr_to_scan,
+				     unsigned long *nr_taken,
+				     unsigned long *nr_scanned)
+{
+	gather->left -= *nr_to_scan;
+	gather->taken += *nr_taken;
+	gather->scanned += *nr_scanned;
+	*nr_to_scan = min(gather->left, SWAP_CLUSTER_MAX);
+	if (*nr_to_scan && *nr_scanned && gather->taken < gather->wanted)
+		return true;
+	*nr_taken = gather->taken;
+	*nr_scanned = gather->scanned;
+	return false;
+}
+
+/* What was to be scanned and was not, as large folios were enough. */
+static inline unsigned long ferry_gather_rest(struct ferry_gather *gather)
+{
+	unsigned long rest = gather->left;
+
+	gather->left = 0;
+	return gather->scanned ? rest : 0;
+}
+
+/*
+ * Folios of a list could not be demoted, and are left. Of a long one, are they
+ * to stay, as they are more than a short one can have? To reclaim so many from
+ * the upper tier would be to break the order of the LRU.
+ */
+static inline bool ferry_demotion_failed(struct ferry_gather *gather,
+					 struct list_head *left)
+{
+	if (gather->wanted <= SWAP_CLUSTER_MAX ||
+	    list_count_nodes(left) <= SWAP_CLUSTER_MAX)
+		return false;
+	gather->failed = true;
+	return true;
+}
+
+/* Has a long list as many dirty folios, not queued, as a short one can have? */
+static inline bool ferry_gathered_dirty(const struct ferry_gather *gather,
+					unsigned long nr_unqueued_dirty)
+{
+	return gather->wanted > SWAP_CLUSTER_MAX &&
+	       nr_unqueued_dirty >= SWAP_CLUSTER_MAX;
+}
+
+#else /* !CONFIG_FERRY */
+
+#define FERRY_DEMOTION_BATCH	0UL
+
+struct ferry_gather { };
+
+static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
+{
+	return false;
+}
+
+static inline void ferry_gather(struct ferry_gather *gather,
+				unsigned long *nr_to_scan) { }
+
+static inline bool ferry_gather_more(struct ferry_gather *gather,
+				     unsigned long *nr_to_scan,
+				     unsigned long *nr_taken,
+				     unsigned long *nr_scanned)
+{
+	return false;
+}
+
+static inline unsigned long ferry_gather_rest(struct ferry_gather *gather)
+{
+	return 0;
+}
+
+static inline bool ferry_demotion_failed(struct ferry_gather *gather,
+					 struct list_head *left)
+{
+	return false;
+}
+
+static inline bool ferry_gathered_dirty(const struct ferry_gather *gather,
+					unsigned long nr_unqueued_dirty)
+{
+	return false;
+}
+
+#endif /* CONFIG_FERRY */
+#endif /* _LINUX_FERRY_RECLAIM_H */
