@@ -4,8 +4,10 @@
  * carried to another, parts of a migration, and lists of folios.
  */
 #include <linux/cpuset.h>
-#include <linux/ferry.h>
+#include <linux/ferry_glue.h>
+#include <linux/init.h>
 #include <linux/list.h>
+#include <linux/lockdep.h>
 #include <linux/memcontrol.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
@@ -24,6 +26,40 @@
 /* What mm/ looks at in current->flags on the path of a migration. */
 #define FERRY_CONTEXT_FLAGS						\
 	(PF_MEMALLOC | PF_MEMALLOC_NOFS | PF_MEMALLOC_NOIO | PF_MEMALLOC_PIN)
+
+/*
+ * For lockdep: who works in another task's context holds this, and that task
+ * takes it before it waits. One for each set of scopes: what may be locked by a
+ * task that may enter reclaim may not by one that is in it.
+ */
+#define FERRY_CONTEXT_MAPS	8
+
+static struct lockdep_map ferry_context_maps[FERRY_CONTEXT_MAPS];
+
+static struct lockdep_map *ferry_context_map(const struct ferry_context *context)
+{
+	unsigned int nr = 0;
+
+	if (context->flags & PF_MEMALLOC)
+		nr |= BIT(0);
+	if (context->flags & PF_MEMALLOC_NOFS)
+		nr |= BIT(1);
+	if (context->flags & PF_MEMALLOC_NOIO)
+		nr |= BIT(2);
+	return &ferry_context_maps[nr];
+}
+
+static int __init ferry_context_init(void)
+{
+	static struct lock_class_key keys[FERRY_CONTEXT_MAPS];
+	int i;
+
+	for (i = 0; i < FERRY_CONTEXT_MAPS; i++)
+		lockdep_init_map(&ferry_context_maps[i], "ferry_context",
+				 &keys[i], 0);
+	return 0;
+}
+core_initcall(ferry_context_init);
 
 /* The context of the calling task. To be put. */
 void ferry_context_get(struct ferry_context *context)
@@ -55,12 +91,14 @@ void ferry_context_enter(const struct ferry_context *context,
 	*saved = (struct ferry_context){};
 	if (WARN_ON_ONCE(!(current->flags & PF_KTHREAD)))
 		return;
+	lock_map_acquire(ferry_context_map(context));
 	saved->memcg = set_active_memcg(context->memcg);
 	saved->flags = memalloc_flags_save(context->flags);
 	set_mems_allowed(context->mems_allowed);
 }
 
-void ferry_context_leave(const struct ferry_context *saved)
+void ferry_context_leave(const struct ferry_context *context,
+			 const struct ferry_context *saved)
 {
 	if (!(current->flags & PF_KTHREAD))
 		return;
@@ -68,6 +106,14 @@ void ferry_context_leave(const struct ferry_context *saved)
 	set_mems_allowed(cpuset_mems_allowed(current));
 	memalloc_flags_restore(saved->flags);
 	set_active_memcg(saved->memcg);
+	lock_map_release(ferry_context_map(context));
+}
+
+/* Tells lockdep that the task will wait for all who have entered its context. */
+void ferry_context_wait(const struct ferry_context *context)
+{
+	lock_map_acquire(ferry_context_map(context));
+	lock_map_release(ferry_context_map(context));
 }
 
 static int ferry_migrate_part(const struct ferry_call *call,
@@ -150,16 +196,18 @@ static bool ferry_has_stack(void)
 
 /*
  * May the calling task have a crew, now? Not if it is real-time, to which idle
- * CPUs may not be idle for long. In reclaim only to demote: a helper then has
- * PF_MEMALLOC as well, on which rests that neither it nor who waits for it
- * enters reclaim (the mask of large folios would allow it).
+ * CPUs may not be idle for long. In reclaim, or as if in it, only to demote and
+ * for DAMON: a helper then has PF_MEMALLOC as well, on which rests that neither
+ * it nor who waits for it enters reclaim (the mask of large folios would allow
+ * it).
  */
 bool ferry_may_crew(enum migrate_reason reason)
 {
 	if (!static_branch_unlikely(&ferry_copy_key) || rt_or_dl_task(current))
 		return false;
 	if (current->flags & PF_MEMALLOC)
-		return reason == MR_DEMOTION && ferry_has_stack();
+		return (reason == MR_DEMOTION || reason == MR_DAMON) &&
+		       ferry_has_stack();
 	return true;
 }
 

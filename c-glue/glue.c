@@ -4,7 +4,7 @@
  * callable, the sysctl table, the tracepoints. Nothing is decided here.
  */
 #include <linux/cpumask.h>
-#include <linux/ferry.h>
+#include <linux/ferry_glue.h>
 #include <linux/highmem.h>
 #include <linux/init.h>
 #include <linux/mutex.h>

@@ -7,7 +7,7 @@
  * lock at a time; inside that, those of isolation. As in do_pages_move(), but
  * for many addresses.
  */
-#include <linux/ferry.h>
+#include <linux/ferry_glue.h>
 #include <linux/mempolicy.h>
 #include <linux/mmap_lock.h>
 #include <linux/nodemask.h>

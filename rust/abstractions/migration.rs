@@ -77,8 +77,7 @@ impl Drop for Target {
 /// read what the caller has on its stack.
 ///
 /// Not compaction, which takes destinations from lists of its own. Nor long-term pins, whose
-/// allocations try for ever unless the task is a victim of OOM; nor DAMON, which runs as if in
-/// reclaim. The others migrate a folio or few.
+/// allocations try for ever unless the task is a victim of OOM. The others migrate a folio or few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedReason {
     /// `move_pages(2)`, `migrate_pages(2)`, and cpusets.
@@ -90,6 +89,8 @@ pub enum SharedReason {
     /// Reclaim that has a lower tier: allocations there wait for nothing, as all members have
     /// `PF_MEMALLOC`, and take nothing that is kept for reclaim.
     Demotion,
+    /// DAMON's schemes, which migrate as demotion does.
+    Damon,
 }
 
 impl SharedReason {
@@ -99,6 +100,7 @@ impl SharedReason {
             bindings::migrate_reason_MR_MEMPOLICY_MBIND => Self::Mbind,
             bindings::migrate_reason_MR_MEMORY_HOTPLUG => Self::MemoryHotplug,
             bindings::migrate_reason_MR_DEMOTION => Self::Demotion,
+            bindings::migrate_reason_MR_DAMON => Self::Damon,
             _ => return None,
         })
     }
@@ -348,6 +350,11 @@ impl<'a> Migration<'a> {
     /// sleep.
     pub fn on_behalf<R>(&self, f: impl FnOnce() -> R) -> R {
         self.context.run(f)
+    }
+
+    /// Tells lockdep that the task that this is for is about to wait for its helpers. May sleep.
+    pub fn will_wait(&self) {
+        self.context.will_wait();
     }
 
     /// Migrates a chunk: the first folios, up to that before which `ends` says so, given the pages

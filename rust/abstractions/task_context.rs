@@ -49,9 +49,16 @@ impl TaskContext {
         // SAFETY: `self` is valid, and by the type invariant holds the cgroup.
         unsafe { bindings::ferry_context_enter(&self.raw, saved.get()) };
         let result = f();
-        // SAFETY: `saved` was filled in above, in the same task.
-        unsafe { bindings::ferry_context_leave(saved.get()) };
+        // SAFETY: As above; `saved` was filled in there, in the same task.
+        unsafe { bindings::ferry_context_leave(&self.raw, saved.get()) };
         result
+    }
+
+    /// Tells lockdep that the calling task, whose context it is, is about to wait for all that
+    /// [`Self::run`] runs. For contexts that may sleep.
+    pub fn will_wait(&self) {
+        // SAFETY: `self` is valid.
+        unsafe { bindings::ferry_context_wait(&self.raw) };
     }
 }
 

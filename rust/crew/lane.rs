@@ -156,7 +156,9 @@ impl Lane {
     pub fn share<R>(&self, job: &Job<'_>, f: impl FnOnce() -> R) -> Option<R> {
         self.shared.lending.lend(job, || {
             let _member = self.members().enter_caller(job.helpers());
-            f()
+            let result = f();
+            job.migration.will_wait();
+            result
         })
     }
 

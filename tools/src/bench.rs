@@ -3,7 +3,7 @@
 
 use crate::{
     chart,
-    cli::{Folio, MeasureArgs, MovePagesArgs, OutputArgs},
+    cli::{By, CrewArgs, Folio, MeasureArgs, MovePagesArgs, OutputArgs},
     context::Context,
     guest::{self, Guest, Shape},
     kernel::{self, Built, Variant},
@@ -163,16 +163,33 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
     measure_and_tell(context, &plan, "move_pages()", &measure.output)
 }
 
-/// As `move_pages`, with and without crews.
-pub fn crew(context: &Context, args: &MeasureArgs) -> Result<()> {
-    let sizes = [Folio::K4, Folio::M2];
+/// As `move_pages`, with and without crews; also what else has them.
+pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
+    let (by, measure) = (args.by, &args.measure);
+    let several = by == By::MovePages;
     let plan = Plan {
-        busy: args.busy,
+        busy: measure.busy,
+        way: by.name(),
+        vanilla: if several { VANILLA } else { &["vanilla"] },
         ferry: CREW,
-        name: "crew",
-        ..Plan::new(&sizes, &CREW_COUNTS, args.boots, args.runs)
+        name: match by {
+            By::MovePages => "crew",
+            By::MigratePages => "crew_migrate_pages",
+            By::Mbind => "crew_mbind",
+            By::Damon => "crew_damon",
+        },
+        ..Plan::new(
+            &[Folio::K4, Folio::M2],
+            if by == By::Damon {
+                &DEMOTION_COUNTS
+            } else {
+                &CREW_COUNTS
+            },
+            measure.boots,
+            measure.runs,
+        )
     };
-    measure_and_tell(context, &plan, "move_pages()", &args.output)
+    measure_and_tell(context, &plan, by.name(), &measure.output)
 }
 
 /// What proactive reclaim demotes, with crews and without.

@@ -72,8 +72,8 @@ enum Bench {
     /// move_pages() on the vanilla and the Ferry kernel, booted side by side and measuring in turns
     #[command(name = "move_pages")]
     MovePages(MovePagesArgs),
-    /// move_pages() again, by crews and by the copy engine alone
-    Crew(MeasureArgs),
+    /// Crews beside the copy engine alone, in move_pages() or in others that migrate long lists
+    Crew(CrewArgs),
     /// What proactive reclaim (memory.reclaim) demotes to a lower memory tier, both kernels in turns
     Demotion(MeasureArgs),
     /// How long move_pages() looks pages up, and how long folios are unmapped, by trace events
@@ -105,6 +105,39 @@ pub struct MeasureArgs {
     /// Timed runs of each case in one boot; of 4 MiB and less 4 times as many, of 512 MiB and more at most 3
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
+}
+
+#[derive(Args)]
+pub struct CrewArgs {
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// What migrates the pages
+    #[arg(long, value_name = "WHAT", default_value = "move_pages")]
+    pub by: By,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum By {
+    /// Several callers are measured as well
+    MovePages,
+    /// With all else that the process has
+    MigratePages,
+    Mbind,
+    /// A DAMON scheme of this process's memory
+    Damon,
+}
+
+impl By {
+    /// In the guest program's words.
+    pub fn name(self) -> &'static str {
+        match self {
+            By::MovePages => "move_pages",
+            By::MigratePages => "migrate_pages",
+            By::Mbind => "mbind",
+            By::Damon => "damon",
+        }
+    }
 }
 
 #[derive(Args)]

@@ -22,6 +22,16 @@ const ONE_CPU: &str = "move_pages_instructions";
 const BUSY: &str = "move_pages_busy";
 const CREW_BUSY: &str = "crew_busy";
 const DEMOTION: &str = "demotion";
+/// On idle machines, whatever migrates.
+const ANY: &[&str] = &[
+    IDLE,
+    CREW,
+    ONE_CPU,
+    DEMOTION,
+    "crew_migrate_pages",
+    "crew_mbind",
+    "crew_damon",
+];
 
 const REQUIREMENTS: [Requirement; 10] = [
     Requirement {
@@ -69,14 +79,14 @@ const REQUIREMENTS: [Requirement; 10] = [
     Requirement {
         measure: "any size, count and thread setting",
         at_least: 0.95,
-        benches: &[IDLE, CREW, ONE_CPU, DEMOTION],
+        benches: ANY,
         base: "vanilla",
         applies: engine_on,
     },
     Requirement {
         measure: "switched off",
         at_least: 0.98,
-        benches: &[IDLE, CREW, ONE_CPU, DEMOTION],
+        benches: ANY,
         base: "vanilla",
         applies: |f| f.config == "ferry-off",
     },

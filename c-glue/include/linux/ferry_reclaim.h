@@ -17,15 +17,15 @@
 #ifdef CONFIG_FERRY
 
 /*
- * Folios of an inactive list that are scanned together to demote, at most: 8 MB
+ * Folios of a list that are scanned together to demote, at most: 8 MB
  * of pages, so that starting a crew, and waiting for the last of its chunks, are
  * a small part of it.
  */
 #define FERRY_DEMOTION_BATCH	2048UL
 
 /**
- * struct ferry_gather - what reclaim isolates of an inactive list, to be shrunk
- *			 together
+ * struct ferry_gather - what reclaim isolates of a list, to be shrunk together
+ * @step:	what mainline scans of it together
  * @wanted:	so many pages, at most, but for the last folio
  * @left:	what was to be scanned, and is not yet
  * @taken:	pages isolated
@@ -34,6 +34,7 @@
  *		short
  */
 struct ferry_gather {
+	unsigned long step;
 	unsigned long wanted;
 	unsigned long left;
 	unsigned long taken;
@@ -52,13 +53,14 @@ static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
  * does, at a time.
  */
 static inline void ferry_gather(struct ferry_gather *gather,
-				unsigned long *nr_to_scan)
+				unsigned long *nr_to_scan, unsigned long step)
 {
+	gather->step = step;
 	gather->wanted = *nr_to_scan;
 	gather->left = *nr_to_scan;
 	gather->taken = 0;
 	gather->scanned = 0;
-	*nr_to_scan = min(*nr_to_scan, SWAP_CLUSTER_MAX);
+	*nr_to_scan = min(*nr_to_scan, step);
 }
 
 /* Is there more to isolate? If not, the counts become those of all of it. */
@@ -70,7 +72,7 @@ static inline bool ferry_gather_more(struct ferry_gather *gather,
 	gather->left -= *nr_to_scan;
 	gather->taken += *nr_taken;
 	gather->scanned += *nr_scanned;
-	*nr_to_scan = min(gather->left, SWAP_CLUSTER_MAX);
+	*nr_to_scan = min(gather->left, gather->step);
 	if (*nr_to_scan && *nr_scanned && gather->taken < gather->wanted)
 		return true;
 	*nr_taken = gather->taken;
@@ -95,8 +97,8 @@ static inline unsigned long ferry_gather_rest(struct ferry_gather *gather)
 static inline bool ferry_demotion_failed(struct ferry_gather *gather,
 					 struct list_head *left)
 {
-	if (gather->wanted <= SWAP_CLUSTER_MAX ||
-	    list_count_nodes(left) <= SWAP_CLUSTER_MAX)
+	if (gather->wanted <= gather->step ||
+	    list_count_nodes(left) <= gather->step)
 		return false;
 	gather->failed = true;
 	return true;
@@ -106,8 +108,8 @@ static inline bool ferry_demotion_failed(struct ferry_gather *gather,
 static inline bool ferry_gathered_dirty(const struct ferry_gather *gather,
 					unsigned long nr_unqueued_dirty)
 {
-	return gather->wanted > SWAP_CLUSTER_MAX &&
-	       nr_unqueued_dirty >= SWAP_CLUSTER_MAX;
+	return gather->wanted > gather->step &&
+	       nr_unqueued_dirty >= gather->step;
 }
 
 #else /* !CONFIG_FERRY */
@@ -122,7 +124,8 @@ static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 }
 
 static inline void ferry_gather(struct ferry_gather *gather,
-				unsigned long *nr_to_scan) { }
+				unsigned long *nr_to_scan,
+				unsigned long step) { }
 
 static inline bool ferry_gather_more(struct ferry_gather *gather,
 				     unsigned long *nr_to_scan,

@@ -6,5 +6,7 @@ fn example() -> Result {
     let context = TaskContext::of_current();
     // A worker would do this for the task; KUnit's is a kernel thread, too.
     assert_eq!(context.run(|| 7), 7);
+    // Before waiting for whoever does.
+    context.will_wait();
     Ok(())
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The benchmark: how fast `move_pages(2)`, or demotion, carries folios from one node to the other.
+//! The benchmark: how fast folios are carried from one node to the other.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
-use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,10 +11,9 @@ use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::demotion::{self, Reclaim};
-use crate::plan::{Cell, Config, FolioSize, Plan, Report, Sample, Way};
+use crate::cargo::{Cargo, Carrier};
+use crate::plan::{Cell, Config, FolioSize, Plan, Report, Sample};
 use crate::stats::{enough, gbps, median};
-use crate::sys::{self, MF_MOVE, Mapping};
 use crate::turns::Player;
 use crate::{kernel, pattern, region};
 
@@ -42,12 +40,9 @@ pub fn run(plan: &str, out: &str) -> Result<()> {
         stage.spinners = Spinners::start()?;
     }
     stage.pass()?;
-    let reclaim = match plan.way {
-        Way::MovePages => None,
-        Way::Reclaim => Some(Reclaim::new()?),
-    };
+    let carrier = Carrier::new(plan.way)?;
     for &cell in &plan.cells {
-        measure(&plan, cell, &stage, reclaim.as_ref(), &mut report)?;
+        measure(&plan, cell, &stage, &carrier, &mut report)?;
     }
     // To write the answer and to power off take a turn as well.
     stage.take()?;
@@ -98,7 +93,7 @@ fn measure(
     plan: &Plan,
     cell: Cell,
     stage: &Stage,
-    reclaim: Option<&Reclaim>,
+    carrier: &Carrier,
     report: &mut Report,
 ) -> Result<()> {
     let mut case = None;
@@ -107,15 +102,22 @@ fn measure(
         stage.take()?;
         if run == 0 {
             kernel::compact();
-            match region::scattered(cell.folio, cell.count) {
-                Ok(map) => case = Some(Case::new(plan, Bench::new(cell, map, reclaim))?),
+            match Cargo::new(cell) {
+                Ok(cargo) => {
+                    let bench = Bench {
+                        cell,
+                        cargo,
+                        carrier,
+                    };
+                    case = Some(Case::new(plan, bench)?);
+                }
                 Err(e) => report.give_up(cell, &e),
             }
         }
         if let Some(running) = &mut case {
             running.one_run(plan, run)?;
             // Out of memory on the other node would split a large folio, and later runs move small ones.
-            if let Err(e) = kernel::check_folios(&running.bench.map, cell.folio.bytes()) {
+            if let Err(e) = kernel::check_folios(running.bench.cargo.map(), cell.folio.bytes()) {
                 report.give_up(cell, &e.context(format!("after run {run}")));
                 case = None;
             }
@@ -177,48 +179,23 @@ impl<'a> Case<'a> {
     }
 }
 
-/// One cell's memory and where it is now.
+/// One cell, and how its memory is carried.
 struct Bench<'a> {
     cell: Cell,
-    map: Mapping,
-    /// [`None`]: it is moved by `move_pages(2)`.
-    reclaim: Option<&'a Reclaim>,
-    addrs: Vec<usize>,
-    status: Vec<i32>,
-    node: i32,
+    cargo: Cargo,
+    carrier: &'a Carrier,
 }
 
-impl<'a> Bench<'a> {
-    fn new(cell: Cell, map: Mapping, reclaim: Option<&'a Reclaim>) -> Self {
-        let addrs = map.addrs(cell.folio.bytes());
-        Self {
-            cell,
-            map,
-            reclaim,
-            status: vec![0; addrs.len()],
-            addrs,
-            node: 0,
-        }
-    }
-
+impl Bench<'_> {
     /// Whether the next call, in a run that has made so many, needs fresh memory: huge pages in each run,
     /// in other places; and mainline leaves a folio mapped by many entries marked as partly mapped when it
     /// migrates, and would split it in the next migration.
     fn is_worn(&self, calls: usize) -> bool {
         match self.cell.folio {
             FolioSize::Small => false,
-            FolioSize::Medium => self.node != 0,
+            FolioSize::Medium => !self.cargo.is_home(),
             FolioSize::Huge => calls == 0,
         }
-    }
-
-    fn renew(&mut self, seed: u64) -> Result<()> {
-        // Makes room first: the new memory may be all that the nodes can hold.
-        self.map.truncate(0);
-        let map = region::scattered(self.cell.folio, self.cell.count)?;
-        *self = Self::new(self.cell, map, self.reclaim);
-        pattern::fill(self.map.words(), seed);
-        Ok(())
     }
 
     /// Moves until `enough`; the median time of a call, in seconds.
@@ -233,77 +210,14 @@ impl<'a> Bench<'a> {
         let start = Instant::now();
         while !enough(times.len(), start.elapsed()) {
             if self.is_worn(times.len()) {
-                self.renew(seed)?;
+                self.cargo.renew(seed)?;
             } else if times.is_empty() {
-                pattern::fill(self.map.words(), seed);
+                pattern::fill(self.cargo.map().words(), seed);
             }
-            times.push(match self.reclaim {
-                None => self.move_over(config.callers)?,
-                Some(reclaim) => self.demote(reclaim)?,
-            });
-            pattern::check(self.map.words(), seed)?;
+            times.push(self.cargo.carry(self.carrier, config.callers)?);
+            pattern::check(self.cargo.map().words(), seed)?;
         }
         median(&times).context("no calls")
-    }
-
-    /// To the node where it is not.
-    fn move_over(&mut self, callers: usize) -> Result<f64> {
-        let dest = 1 - self.node;
-        self.status.fill(i32::MIN);
-        let seconds = self.timed_move(callers, dest)?;
-        region::check_status(&self.status, dest)?;
-        self.node = dest;
-        Ok(seconds)
-    }
-
-    /// To node 1 by reclaim, of what has not been used for a while, and back by a system call, which is
-    /// not timed. The kernel chooses what to demote: the time is for as much as the cell has.
-    fn demote(&mut self, reclaim: &Reclaim) -> Result<f64> {
-        demotion::forget_use()?;
-        let bytes = self.cell.bytes();
-        let start = Instant::now();
-        reclaim.ask(bytes / 8 * 7)?;
-        let seconds = start.elapsed().as_secs_f64();
-        let (all, demoted) = (self.addrs.len(), demotion::count_on(&self.addrs, 1)?);
-        ensure!(2 * demoted > all, "only {demoted} of {all} folios demoted");
-        region::move_all(&self.addrs, 0, MF_MOVE)?;
-        Ok(seconds * all as f64 / demoted as f64)
-    }
-
-    /// Every configuration moves from fresh threads, so that one and several callers start alike.
-    fn timed_move(&mut self, callers: usize, dest: i32) -> Result<f64> {
-        let nodes = vec![dest; self.addrs.len()];
-        let share = self.addrs.len().div_ceil(callers);
-        let shares: Vec<_> = self
-            .addrs
-            .chunks(share)
-            .zip(nodes.chunks(share))
-            .zip(self.status.chunks_mut(share))
-            .collect();
-        let barrier = &Barrier::new(shares.len());
-        let times = std::thread::scope(|scope| -> Result<Vec<(Instant, Instant)>> {
-            let threads: Vec<_> = shares
-                .into_iter()
-                .map(|((addrs, nodes), status)| {
-                    scope.spawn(move || {
-                        barrier.wait();
-                        let start = Instant::now();
-                        let ret = sys::move_pages(0, addrs, nodes, status, MF_MOVE);
-                        (ret, start, Instant::now())
-                    })
-                })
-                .collect();
-            let mut times = Vec::new();
-            for thread in threads {
-                let (ret, start, end) = thread.join().ok().context("a mover panicked")?;
-                ret.zero("move_pages")?;
-                times.push((start, end));
-            }
-            Ok(times)
-        })?;
-        let start = times.iter().map(|t| t.0).min().context("no movers")?;
-        let end = times.iter().map(|t| t.1).max().context("no movers")?;
-        Ok((end - start).as_secs_f64())
     }
 }
 

@@ -3,8 +3,10 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod cargo;
 mod cases;
 mod cgroup;
+mod damon;
 mod demotion;
 mod harness;
 mod kernel;
@@ -31,7 +33,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure the throughput of move_pages(2).
+    /// Measure how fast pages get to the other node.
     Bench {
         /// What to measure, as JSON; - for standard input.
         #[arg(long)]

@@ -129,8 +129,14 @@ pub enum Way {
     /// By `move_pages(2)`, to and fro.
     #[default]
     MovePages,
+    /// By `migrate_pages(2)`, with all else that the process has.
+    MigratePages,
+    /// By `mbind(2)`.
+    Mbind,
     /// Demoted from node 0 by proactive reclaim.
     Reclaim,
+    /// By a scheme of DAMON's, from node 0.
+    Damon,
 }
 
 #[derive(Debug, Deserialize)]
@@ -187,6 +193,10 @@ impl Plan {
                 "the plan has a cell of {cell}"
             );
         }
+        ensure!(
+            plan.way == Way::MovePages || plan.configs.iter().all(|config| config.callers == 1),
+            "the plan has several callers, which only move_pages can have"
+        );
         if let Some(turns) = &plan.turns {
             ensure!(
                 turns.me != turns.other,
@@ -272,6 +282,18 @@ mod tests {
         assert_eq!(runs(r#"{"folio":"2M","count":255}"#, 7), 7);
         assert_eq!(runs(r#"{"folio":"2M","count":256}"#, 7), 3);
         assert_eq!(runs(r#"{"folio":"64K","count":16384}"#, 2), 2);
+    }
+
+    #[test]
+    fn only_move_pages_has_several_callers() {
+        let plan = |way: &str, config: &str| {
+            let text = format!(r#"{{"cells":[],"configs":["{config}"],"runs":1,"way":"{way}"}}"#);
+            Plan::parse(&text)
+        };
+        assert!(plan("move_pages", "vanilla-user2").is_ok());
+        assert!(plan("migrate_pages", "vanilla").is_ok());
+        assert!(plan("migrate_pages", "vanilla-user2").is_err());
+        assert!(plan("by_hand", "vanilla").is_err());
     }
 
     #[test]

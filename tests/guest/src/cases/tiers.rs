@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Demotion to a lower memory tier: by proactive reclaim, and by kswapd.
+//! What the kernel moves by itself: demotion to a lower memory tier, by proactive reclaim and by kswapd,
+//! with either kind of LRU; and DAMON's schemes.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::crews::crewed;
+use crate::damon::Damon;
 use crate::demotion::{Demotion, Reclaim, count_on, forget_use};
 use crate::harness::Case;
 use crate::kernel::{self, Setting};
@@ -23,7 +25,30 @@ pub fn cases() -> Vec<Case> {
         Case::new("tiers/proactive-huge", |_| proactive(FolioSize::Huge, 32)).limit(SLOW),
         Case::new("tiers/full", |_| full()).limit(SLOW),
         Case::new("tiers/kswapd", |_| kswapd()).limit(SLOW),
+        Case::new("tiers/proactive-generations", |_| {
+            in_generations(|| proactive(FolioSize::Small, 8192))
+        })
+        .limit(SLOW),
+        Case::new("tiers/full-generations", |_| in_generations(full)).limit(SLOW),
+        Case::new("tiers/kswapd-generations", |_| in_generations(kswapd)).limit(SLOW),
+        Case::new("tiers/damon", |_| damon(FolioSize::Small, 8192)).limit(SLOW),
+        Case::new("tiers/damon-huge", |_| damon(FolioSize::Huge, 48)).limit(SLOW),
     ]
+}
+
+/// With the multi-generational LRU.
+fn in_generations(body: impl FnOnce() -> Result<()>) -> Result<()> {
+    let _generations = Setting::change("/sys/kernel/mm/lru_gen/enabled", "1")?;
+    body()
+}
+
+/// To node 0, by no crew: those are told by what is tested.
+fn bring_home(addrs: &[usize]) -> Result<()> {
+    let _alone = match kernel::has_engine() {
+        true => Some(Setting::change(kernel::CREW, "0")?),
+        false => None,
+    };
+    region::move_all(addrs, 0, MF_MOVE)
 }
 
 /// What a row of `/proc/vmstat` gains while `body` runs.
@@ -42,7 +67,7 @@ fn proactive(folio: FolioSize, count: usize) -> Result<()> {
     let addrs = map.addrs(folio.bytes());
     pattern::fill(map.words(), 1);
     crewed(|| {
-        region::move_all(&addrs, 0, MF_MOVE)?;
+        bring_home(&addrs)?;
         forget_use()?;
         let demoted = gain("pgdemote_proactive", || reclaim.ask(map.len() / 2))?;
         let there = count_on(&addrs, 1)?;
@@ -88,7 +113,7 @@ fn kswapd() -> Result<()> {
     let addrs = map.addrs(PAGE);
     pattern::fill(map.words(), 1);
     crewed(|| {
-        region::move_all(&addrs, 0, MF_MOVE)?;
+        bring_home(&addrs)?;
         forget_use()?;
         // Low watermarks are a quarter above the lowest, which the nodes share, and high ones a half:
         // on node 0 less is free than low, on node 1 more than high.
@@ -107,6 +132,24 @@ fn kswapd() -> Result<()> {
         ensure!(
             demoted > addrs.len() as u64 / 16,
             "kswapd demoted but {demoted} pages"
+        );
+        pattern::check(map.words(), 1)
+    })
+}
+
+/// A scheme that migrates memory of this process: nearly all of it is there, all with its content.
+fn damon(folio: FolioSize, count: usize) -> Result<()> {
+    let damon = Damon::new()?;
+    let map = region::anon(folio, count)?;
+    let addrs = map.addrs(folio.bytes());
+    pattern::fill(map.words(), 1);
+    crewed(|| {
+        bring_home(&addrs)?;
+        damon.migrate((map.addr(), map.len()), 1, map.len() / 16 * 15)?;
+        let there = count_on(&addrs, 1)?;
+        ensure!(
+            there >= count / 4 * 3,
+            "{there} of {count} folios are there"
         );
         pattern::check(map.words(), 1)
     })

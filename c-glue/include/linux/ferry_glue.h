@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Ferry: what Rust calls of C, beside the hooks of <linux/ferry.h>.
+ */
+#ifndef _LINUX_FERRY_GLUE_H
+#define _LINUX_FERRY_GLUE_H
+
+#include "ferry.h"
+
+/**
+ * struct ferry_context - what migration looks at of the task that it runs in
+ * @memcg:		charged for what is allocated on the way
+ * @mems_allowed:	of its cpuset
+ * @flags:		its allocation scopes, PF_MEMALLOC_*
+ */
+struct ferry_context {
+	struct mem_cgroup *memcg;
+	nodemask_t mems_allowed;
+	unsigned int flags;
+};
+
+/**
+ * struct ferry_run - addresses whose folios are to be isolated
+ * @mm:		whose addresses
+ * @pages:	the addresses
+ * @nr:		how many
+ * @node:	where the folios are to go
+ * @all:	those that others map, too
+ * @wait:	for the mmap lock
+ * @alone:	cleared if one of the folios is large, or mapped elsewhere, too
+ * @err:	what add_folio_for_migration() says of the first that is not
+ *		queued; 1 if it was not looked at, as others wait
+ */
+struct ferry_run {
+	struct mm_struct *mm;
+	const unsigned long *pages;
+	int nr;
+	int node;
+	bool all;
+	bool wait;
+	bool alone;
+	int err;
+};
+
+/**
+ * struct ferry_crew_report - what a crew did, for its tracepoint
+ * @ns:		from when the list was taken to when all of it was done
+ * @reason:	why the list was migrated
+ * @helpers:	helpers that it could have, at most
+ * @chunks:	chunks that the list was cut into
+ * @helped:	chunks that helpers took
+ * @pages:	base pages of all
+ * @helped_pages: base pages of those that helpers took
+ */
+struct ferry_crew_report {
+	s64 ns;
+	s32 reason;
+	u32 helpers;
+	u32 chunks;
+	u32 helped;
+	u32 pages;
+	u32 helped_pages;
+};
+
+/* c-glue/move_pages.c */
+int ferry_isolate_run(struct ferry_run *run, struct list_head *pagelist);
+unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
+int ferry_check_node(int node, const nodemask_t *allowed);
+void *ferry_move_target(int node);
+void ferry_move_call(struct ferry_call *call, void *target);
+
+/* c-glue/crew.c */
+void ferry_context_get(struct ferry_context *context);
+void ferry_context_put(struct ferry_context *context);
+void ferry_context_enter(const struct ferry_context *context,
+			 struct ferry_context *saved);
+void ferry_context_leave(const struct ferry_context *context,
+			 const struct ferry_context *saved);
+void ferry_context_wait(const struct ferry_context *context);
+int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
+			struct migrate_pages_stats *stats);
+int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
+		       struct migrate_pages_stats *stats);
+void ferry_trace_migrate_start(const struct ferry_call *call);
+void ferry_migrate_account(const struct migrate_pages_stats *stats,
+			   enum migrate_mode mode, enum migrate_reason reason);
+bool ferry_may_crew(enum migrate_reason reason);
+bool ferry_others_want_cpu(void);
+void ferry_list_splice_tail_init(struct list_head *list,
+				 struct list_head *head);
+void ferry_list_cut_position(struct list_head *list, struct list_head *head,
+			     struct list_head *entry);
+void ferry_list_del_init(struct list_head *entry);
+void ferry_trace_crew(const struct ferry_crew_report *report);
+
+/* c-glue/glue.c: inline functions and macros */
+void ferry_copy_key_set(bool on);
+bool ferry_folio_has_movable_ops(const struct folio *folio);
+bool ferry_mapping_is_regular(struct address_space *mapping);
+const void *ferry_mapping_migrate_op(struct address_space *mapping);
+bool ferry_folio_test_private(const struct folio *folio);
+bool ferry_folio_test_anon(const struct folio *folio);
+int ferry_folio_ref_count(const struct folio *folio);
+int ferry_folio_expected_ref_count(const struct folio *folio);
+unsigned long ferry_folio_nr_pages(const struct folio *folio);
+int ferry_folio_nid(const struct folio *folio);
+unsigned long ferry_folio_index(const struct folio *folio);
+void ferry_folio_mark_posted(struct folio *dst);
+bool ferry_folio_take_posted(struct folio *dst);
+int ferry_folio_copy_pages(struct folio *dst, struct folio *src,
+			   unsigned long first, unsigned long nr);
+struct folio *ferry_folio_alloc(gfp_t gfp, unsigned int order);
+void ferry_folio_get(struct folio *folio);
+void ferry_folio_put(struct folio *folio);
+bool ferry_folio_trylock(struct folio *folio);
+void *ferry_folio_address(const struct folio *folio);
+void ferry_count_vm_events(enum vm_event_item item, unsigned long nr);
+void ferry_preempt_disable(void);
+void ferry_preempt_enable(void);
+void ferry_cond_resched(void);
+bool ferry_cpu_online(int cpu);
+bool ferry_cpu_may_help(int cpu);
+int ferry_cpu_to_node(int cpu);
+struct workqueue_struct *ferry_alloc_workqueue(const char *name,
+					       unsigned int flags);
+void ferry_trace_batch(const struct ferry_batch *batch, int reason,
+		       s64 unmapped_ns);
+
+#endif /* _LINUX_FERRY_GLUE_H */

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Memory that is carried from one node to the other, and how long each way of doing so takes.
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::damon::Damon;
+use crate::demotion::{self, Reclaim};
+use crate::plan::{Cell, Way};
+use crate::sys::{self, MF_MOVE, Mapping};
+use crate::{pattern, region};
+
+/// What carries it.
+pub enum Carrier {
+    MovePages,
+    MigratePages,
+    Mbind,
+    Reclaim(Reclaim),
+    Damon(Damon),
+}
+
+impl Carrier {
+    pub fn new(way: Way) -> Result<Self> {
+        Ok(match way {
+            Way::MovePages => Self::MovePages,
+            Way::MigratePages => Self::MigratePages,
+            Way::Mbind => Self::Mbind,
+            Way::Reclaim => Self::Reclaim(Reclaim::new()?),
+            Way::Damon => Self::Damon(Damon::new()?),
+        })
+    }
+}
+
+/// One cell's memory and where it is now.
+pub struct Cargo {
+    cell: Cell,
+    map: Mapping,
+    addrs: Vec<usize>,
+    status: Vec<i32>,
+    node: i32,
+}
+
+impl Cargo {
+    /// On node 0.
+    pub fn new(cell: Cell) -> Result<Self> {
+        let map = region::scattered(cell.folio, cell.count)?;
+        let addrs = map.addrs(cell.folio.bytes());
+        Ok(Self {
+            cell,
+            map,
+            status: vec![0; addrs.len()],
+            addrs,
+            node: 0,
+        })
+    }
+
+    pub fn map(&self) -> &Mapping {
+        &self.map
+    }
+
+    pub fn is_home(&self) -> bool {
+        self.node == 0
+    }
+
+    /// The same in other memory.
+    pub fn renew(&mut self, seed: u64) -> Result<()> {
+        // Makes room first: the new memory may be all that the nodes can hold.
+        self.map.truncate(0);
+        *self = Self::new(self.cell)?;
+        pattern::fill(self.map.words(), seed);
+        Ok(())
+    }
+
+    /// Carries all of it, in so many seconds.
+    pub fn carry(&mut self, by: &Carrier, callers: usize) -> Result<f64> {
+        let map = (self.map.addr(), self.map.len());
+        match by {
+            Carrier::MovePages => self.over(|cargo, dest| cargo.move_pages(callers, dest)),
+            Carrier::MigratePages => self.over(|_, dest| {
+                timed(|| {
+                    let ret = sys::migrate_pages(0, 1 << (1 - dest), 1 << dest);
+                    // Of what else the process has not all can be moved.
+                    ensure!(ret.ret >= 0, "migrate_pages: {ret:?}");
+                    Ok(())
+                })
+            }),
+            Carrier::Mbind => self.over(|_, dest| {
+                timed(|| sys::mbind(map.0, map.1, dest as u32, MF_MOVE).zero("mbind"))
+            }),
+            Carrier::Reclaim(reclaim) => {
+                demotion::forget_use()?;
+                self.away(|bytes| timed(|| reclaim.ask(bytes / 8 * 7)))
+            }
+            Carrier::Damon(damon) => {
+                // They are there; but with this none is in a cache of the LRU's any more.
+                region::move_all(&self.addrs, 0, MF_MOVE)?;
+                self.away(|bytes| damon.migrate(map, 1, bytes / 16 * 15))
+            }
+        }
+    }
+
+    /// To the node where it is not, all of it.
+    fn over(&mut self, by: impl FnOnce(&mut Self, i32) -> Result<f64>) -> Result<f64> {
+        let dest = 1 - self.node;
+        let seconds = by(self, dest)?;
+        region::check_on(&self.addrs, dest)?;
+        self.node = dest;
+        Ok(seconds)
+    }
+
+    /// To node 1, as much as the kernel chooses, and back by a system call, which is not timed. The time
+    /// is for as much as there is.
+    fn away(&mut self, by: impl FnOnce(usize) -> Result<f64>) -> Result<f64> {
+        let seconds = by(self.cell.bytes())?;
+        let (all, moved) = (self.addrs.len(), demotion::count_on(&self.addrs, 1)?);
+        ensure!(2 * moved > all, "only {moved} of {all} folios moved");
+        region::move_all(&self.addrs, 0, MF_MOVE)?;
+        Ok(seconds * all as f64 / moved as f64)
+    }
+
+    /// Every configuration moves from fresh threads, so that one and several callers start alike.
+    fn move_pages(&mut self, callers: usize, dest: i32) -> Result<f64> {
+        self.status.fill(i32::MIN);
+        let nodes = vec![dest; self.addrs.len()];
+        let share = self.addrs.len().div_ceil(callers);
+        let shares: Vec<_> = self
+            .addrs
+            .chunks(share)
+            .zip(nodes.chunks(share))
+            .zip(self.status.chunks_mut(share))
+            .collect();
+        let barrier = &Barrier::new(shares.len());
+        let times = std::thread::scope(|scope| -> Result<Vec<(Instant, Instant)>> {
+            let threads: Vec<_> = shares
+                .into_iter()
+                .map(|((addrs, nodes), status)| {
+                    scope.spawn(move || {
+                        barrier.wait();
+                        let start = Instant::now();
+                        let ret = sys::move_pages(0, addrs, nodes, status, MF_MOVE);
+                        (ret, start, Instant::now())
+                    })
+                })
+                .collect();
+            let mut times = Vec::new();
+            for thread in threads {
+                let (ret, start, end) = thread.join().ok().context("a mover panicked")?;
+                ret.zero("move_pages")?;
+                times.push((start, end));
+            }
+            Ok(times)
+        })?;
+        region::check_status(&self.status, dest)?;
+        let start = times.iter().map(|t| t.0).min().context("no movers")?;
+        let end = times.iter().map(|t| t.1).max().context("no movers")?;
+        Ok((end - start).as_secs_f64())
+    }
+}
+
+fn timed(call: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    call()?;
+    Ok(start.elapsed().as_secs_f64())
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0
+//! DAMON: a scheme that migrates memory of this process, whether it is used or not.
+
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::kernel;
+use crate::sys::PAGE;
+
+const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
+/// What it looks at, and when it acts, in microseconds: at once.
+const INTERVAL_US: &str = "1000";
+/// Each part of the memory is migrated by itself; fewer cannot be asked for.
+const REGIONS: &str = "3";
+/// By when it must have done so.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The kernel's one kdamond; nobody else may use it meanwhile.
+pub struct Damon {
+    dir: PathBuf,
+}
+
+impl Damon {
+    pub fn new() -> Result<Self> {
+        kernel::write(Path::new(ADMIN).join("nr_kdamonds"), "1")?;
+        let damon = Self {
+            dir: Path::new(ADMIN).join("0"),
+        };
+        damon.set("contexts/nr_contexts", "1")?;
+        damon.context("operations", "fvaddr")?;
+        let every = "monitoring_attrs/intervals";
+        for interval in ["sample_us", "aggr_us"] {
+            damon.context(&format!("{every}/{interval}"), INTERVAL_US)?;
+        }
+        damon.context("monitoring_attrs/nr_regions/min", REGIONS)?;
+        damon.context("targets/nr_targets", "1")?;
+        damon.context("targets/0/pid_target", &std::process::id().to_string())?;
+        damon.context("targets/0/regions/nr_regions", "1")?;
+        damon.context("schemes/nr_schemes", "1")?;
+        damon.context("schemes/0/action", "migrate_cold")?;
+        for what in ["sz", "nr_accesses", "age"] {
+            let max = format!("schemes/0/access_pattern/{what}/max");
+            damon.context(&max, &u32::MAX.to_string())?;
+        }
+        Ok(damon)
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<()> {
+        kernel::write(self.dir.join(file), value)
+    }
+
+    fn context(&self, file: &str, value: &str) -> Result<()> {
+        self.set(&format!("contexts/0/{file}"), value)
+    }
+
+    /// Has the memory of a mapping (address and length) migrated to `node`; the seconds until `bytes` are.
+    /// What is not on the lists of the LRU is left where it is.
+    pub fn migrate(&self, map: (usize, usize), node: i32, bytes: usize) -> Result<f64> {
+        self.context("targets/0/regions/0/start", &map.0.to_string())?;
+        self.context("targets/0/regions/0/end", &(map.0 + map.1).to_string())?;
+        self.context("schemes/0/target_nid", &node.to_string())?;
+        let before = migrated()?;
+        let start = Instant::now();
+        self.set("state", "on")?;
+        let done = self.wait(|| Ok(migrated()? - before >= (bytes / PAGE) as u64));
+        let seconds = start.elapsed().as_secs_f64();
+        self.set("state", "off")?;
+        done.map(|()| seconds)
+    }
+
+    fn wait(&self, done: impl Fn() -> Result<bool>) -> Result<()> {
+        let start = Instant::now();
+        while !done()? {
+            ensure!(
+                start.elapsed() < LIMIT,
+                "DAMON has not migrated it in {LIMIT:?}"
+            );
+            // The CPU is to be idle.
+            sleep(Duration::from_micros(500));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Damon {
+    fn drop(&mut self) {
+        // Nobody is left to tell.
+        let _ = self.set("state", "off");
+        let _ = kernel::write(Path::new(ADMIN).join("nr_kdamonds"), "0");
+    }
+}
+
+fn migrated() -> Result<u64> {
+    Ok(kernel::vmstat("pgmigrate_success")?.values().sum())
+}
