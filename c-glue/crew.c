@@ -36,7 +36,8 @@
 
 static struct lockdep_map ferry_context_maps[FERRY_CONTEXT_MAPS];
 
-static struct lockdep_map *ferry_context_map(const struct ferry_context *context)
+static __maybe_unused struct lockdep_map *
+ferry_context_map(const struct ferry_context *context)
 {
 	unsigned int nr = 0;
 

@@ -76,7 +76,7 @@ enum Bench {
     Crew(CrewArgs),
     /// What proactive reclaim (memory.reclaim) demotes to a lower memory tier, both kernels in turns
     Demotion(MeasureArgs),
-    /// How long move_pages() looks pages up, and how long folios are unmapped, by trace events
+    /// How long calls look pages up, and how long folios are unmapped, by trace events
     Phases(PhasesArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
     Copy(OutputArgs),
@@ -151,6 +151,9 @@ pub struct PhasesArgs {
     /// Calls of each case in one boot
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
+    /// What migrates the pages: a system call
+    #[arg(long, value_name = "WHAT", default_value = "move_pages")]
+    pub by: By,
 }
 
 #[derive(Args)]

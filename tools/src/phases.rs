@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What a `move_pages()` does when, by trace events: instructions to look up and isolate a page, and
+//! What a system call that migrates does when, by trace events: instructions to look up and isolate a page, and
 //! for how long folios are unmapped.
 
 use crate::{
     bench::{self, Plan, SIDES},
-    cli::{Folio, PhasesArgs},
+    cli::{By, Folio, PhasesArgs},
     context::Context,
     guest, kernel,
     results::{distinct, Figure, Machine, Pool},
     steal::Steal,
     table,
 };
-use anyhow::{Context as _, Result};
+use anyhow::{ensure, Context as _, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -52,8 +52,13 @@ struct Report {
 }
 
 pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
+    ensure!(
+        args.by != By::Damon,
+        "phases are those of a system call: --by move_pages, migrate_pages or mbind"
+    );
     let program = guest::program(context)?;
     let base = Plan {
+        way: args.by.name(),
         // One caller, who has the machine to himself.
         vanilla: &["vanilla"],
         ferry: &["ferry-off", "ferry-2", "ferry-4"],

@@ -14,14 +14,14 @@
 #include <linux/list.h>
 #include <linux/swap.h>
 
-#ifdef CONFIG_FERRY
-
 /*
  * Folios of a list that are scanned together to demote, at most: 8 MB
  * of pages, so that starting a crew, and waiting for the last of its chunks, are
  * a small part of it.
  */
 #define FERRY_DEMOTION_BATCH	2048UL
+
+#ifdef CONFIG_FERRY
 
 /**
  * struct ferry_gather - what reclaim isolates of a list, to be shrunk together
@@ -90,18 +90,28 @@ static inline unsigned long ferry_gather_rest(struct ferry_gather *gather)
 }
 
 /*
- * Folios of a list could not be demoted, and are left. Of a long one, are they
- * to stay, as they are more than a short one can have? To reclaim so many from
- * the upper tier would be to break the order of the LRU.
+ * Folios of a list could not be demoted, and are left to be reclaimed from the
+ * upper tier: no more of a long list than a short one can have, its oldest. To
+ * reclaim all would be to break the order of the LRU, so the rest goes to @kept.
  */
-static inline bool ferry_demotion_failed(struct ferry_gather *gather,
-					 struct list_head *left)
+static inline void ferry_demotion_failed(struct ferry_gather *gather,
+					 struct list_head *left,
+					 struct list_head *kept)
 {
-	if (gather->wanted <= gather->step ||
-	    list_count_nodes(left) <= gather->step)
-		return false;
-	gather->failed = true;
-	return true;
+	unsigned long nr = gather->step;
+	struct list_head *pos;
+	LIST_HEAD(rest);
+
+	if (gather->wanted <= gather->step)
+		return;
+	list_for_each_prev(pos, left) {
+		if (nr--)
+			continue;
+		gather->failed = true;
+		list_cut_position(&rest, left, pos);
+		list_splice(&rest, kept);
+		break;
+	}
 }
 
 /* Has a long list as many dirty folios, not queued, as a short one can have? */
@@ -113,8 +123,6 @@ static inline bool ferry_gathered_dirty(const struct ferry_gather *gather,
 }
 
 #else /* !CONFIG_FERRY */
-
-#define FERRY_DEMOTION_BATCH	0UL
 
 struct ferry_gather { };
 
@@ -140,11 +148,9 @@ static inline unsigned long ferry_gather_rest(struct ferry_gather *gather)
 	return 0;
 }
 
-static inline bool ferry_demotion_failed(struct ferry_gather *gather,
-					 struct list_head *left)
-{
-	return false;
-}
+static inline void ferry_demotion_failed(struct ferry_gather *gather,
+					 struct list_head *left,
+					 struct list_head *kept) { }
 
 static inline bool ferry_gathered_dirty(const struct ferry_gather *gather,
 					unsigned long nr_unqueued_dirty)

@@ -60,6 +60,10 @@ impl Cargo {
         &self.map
     }
 
+    pub fn addrs(&self) -> &[usize] {
+        &self.addrs
+    }
+
     pub fn is_home(&self) -> bool {
         self.node == 0
     }

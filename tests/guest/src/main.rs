@@ -42,7 +42,7 @@ enum Command {
         #[arg(long)]
         out: String,
     },
-    /// Measure what move_pages(2) does when, by trace events.
+    /// Measure what a system call does when, by trace events.
     Phases {
         /// As for bench; turns are not taken.
         #[arg(long)]

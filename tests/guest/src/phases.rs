@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What a `move_pages(2)` does when, by the kernel's own events: how long it looks up and isolates
-//! before the first page is migrated, and how long folios are unmapped.
+//! What a system call that migrates does when, by the kernel's own events: how long it looks up and
+//! isolates before the first page is migrated, and how long folios are unmapped.
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use crate::plan::{Cell, Plan};
+use crate::cargo::{Cargo, Carrier};
+use crate::plan::{Cell, Plan, Way};
 use crate::stats::median;
-use crate::sys::{self, MF_MOVE};
+use crate::sys::MF_MOVE;
 use crate::trace::{Event, Tracing};
 use crate::{kernel, pattern, region};
 
@@ -40,6 +41,11 @@ pub fn run(plan: &Plan) -> Result<String> {
     let _settings = kernel::keep_engine()?;
     region::touch_free_memory()?;
     let tracing = Tracing::new()?;
+    ensure!(
+        !matches!(plan.way, Way::Reclaim | Way::Damon),
+        "phases are those of a system call"
+    );
+    let carrier = Carrier::new(plan.way)?;
     let mut all = Vec::new();
     for &cell in &plan.cells {
         let mut phases: Vec<Phases> = plan
@@ -57,7 +63,7 @@ pub fn run(plan: &Plan) -> Result<String> {
         for run in 0..plan.runs {
             for nr in (0..configs).map(|nr| (nr + run) % configs) {
                 kernel::set_engine(plan.configs[nr].engine)?;
-                let run = one_run(&tracing, cell)
+                let run = one_run(&tracing, cell, &carrier)
                     .with_context(|| format!("{cell}, {}", plan.configs[nr].name))?;
                 phases[nr].isolation_ns.push(run.isolation_ns);
                 phases[nr].unmapped_us.push(run.unmapped_us);
@@ -78,17 +84,15 @@ struct Run {
 }
 
 /// One call on fresh memory.
-fn one_run(tracing: &Tracing, cell: Cell) -> Result<Run> {
-    let map = region::scattered(cell.folio, cell.count)?;
-    pattern::fill(map.words(), 1);
-    let addrs = map.addrs(cell.folio.bytes());
-    let mut status = vec![i32::MIN; addrs.len()];
-    let nodes = vec![1; addrs.len()];
-    let events = tracing.of(&EVENTS, || {
-        sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE).zero("move_pages")
+fn one_run(tracing: &Tracing, cell: Cell, carrier: &Carrier) -> Result<Run> {
+    let mut cargo = Cargo::new(cell)?;
+    pattern::fill(cargo.map().words(), 1);
+    let events = tracing.of(&EVENTS, || match carrier {
+        // To begin a thread is no part of it.
+        Carrier::MovePages => region::move_all(cargo.addrs(), 1, MF_MOVE),
+        _ => cargo.carry(carrier, 1).map(drop),
     })?;
-    region::check_status(&status, 1)?;
-    pattern::check(map.words(), 1)?;
+    pattern::check(cargo.map().words(), 1)?;
     let begin = events.first().context("no events")?.seconds;
     let start = events
         .iter()
