@@ -3,7 +3,7 @@
 
 use crate::{
     chart,
-    cli::{By, CrewArgs, Folio, MeasureArgs, MovePagesArgs, OutputArgs},
+    cli::{By, CrewArgs, DemotionArgs, Folio, MovePagesArgs, OutputArgs},
     context::Context,
     guest::{self, Guest, Shape},
     kernel::{self, Built, Variant},
@@ -32,7 +32,8 @@ const CREW: &[&str] = &[
 ];
 /// Demotion as it was, in longer lists, and by crews.
 const DEMOTION: &[&str] = &["ferry-off", "ferry-2-copy", "ferry-2", "ferry-4"];
-const DEMOTION_COUNTS: [u32; 4] = [32, 128, 1024, 16384];
+/// Where a call does much beside migration, whatever the count.
+const LONG_COUNTS: [u32; 4] = [32, 128, 1024, 16384];
 const CREW_COUNTS: [u32; 6] = [1, 16, 32, 128, 1024, 16384];
 const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
 const SIZES: [Folio; 3] = [Folio::K4, Folio::K64, Folio::M2];
@@ -180,10 +181,10 @@ pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
         },
         ..Plan::new(
             &[Folio::K4, Folio::M2],
-            if by == By::Damon {
-                &DEMOTION_COUNTS
+            if several {
+                &CREW_COUNTS[..]
             } else {
-                &CREW_COUNTS
+                &LONG_COUNTS
             },
             measure.boots,
             measure.runs,
@@ -193,21 +194,26 @@ pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
 }
 
 /// What proactive reclaim demotes, with crews and without.
-pub fn demotion(context: &Context, args: &MeasureArgs) -> Result<()> {
+pub fn demotion(context: &Context, args: &DemotionArgs) -> Result<()> {
+    let measure = &args.measure;
+    let (way, name) = match args.generations {
+        true => ("reclaim_generations", "demotion_generations"),
+        false => ("reclaim", "demotion"),
+    };
     let plan = Plan {
-        busy: args.busy,
-        way: "reclaim",
+        busy: measure.busy,
+        way,
         vanilla: &["vanilla"],
         ferry: DEMOTION,
-        name: "demotion",
+        name,
         ..Plan::new(
             &[Folio::K4, Folio::M2],
-            &DEMOTION_COUNTS,
-            args.boots,
-            args.runs,
+            &LONG_COUNTS,
+            measure.boots,
+            measure.runs,
         )
     };
-    measure_and_tell(context, &plan, "demotion", &args.output)
+    measure_and_tell(context, &plan, "demotion", &measure.output)
 }
 
 fn measure_and_tell(

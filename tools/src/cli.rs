@@ -75,7 +75,7 @@ enum Bench {
     /// Crews beside the copy engine alone, in move_pages() or in others that migrate long lists
     Crew(CrewArgs),
     /// What proactive reclaim (memory.reclaim) demotes to a lower memory tier, both kernels in turns
-    Demotion(MeasureArgs),
+    Demotion(DemotionArgs),
     /// How long calls look pages up, and how long folios are unmapped, by trace events
     Phases(PhasesArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
@@ -138,6 +138,15 @@ impl By {
             By::Damon => "damon",
         }
     }
+}
+
+#[derive(Args)]
+pub struct DemotionArgs {
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// With the multi-generational LRU
+    #[arg(long)]
+    pub generations: bool,
 }
 
 #[derive(Args)]

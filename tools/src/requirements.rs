@@ -22,12 +22,14 @@ const ONE_CPU: &str = "move_pages_instructions";
 const BUSY: &str = "move_pages_busy";
 const CREW_BUSY: &str = "crew_busy";
 const DEMOTION: &str = "demotion";
+const DEMOTION_GENERATIONS: &str = "demotion_generations";
 /// On idle machines, whatever migrates.
 const ANY: &[&str] = &[
     IDLE,
     CREW,
     ONE_CPU,
     DEMOTION,
+    DEMOTION_GENERATIONS,
     "crew_migrate_pages",
     "crew_mbind",
     "crew_damon",
@@ -100,7 +102,7 @@ const REQUIREMENTS: [Requirement; 10] = [
     Requirement {
         measure: "demotion: 4K, 16384 folios, 2 threads",
         at_least: 1.3,
-        benches: &[DEMOTION],
+        benches: &[DEMOTION, DEMOTION_GENERATIONS],
         base: "vanilla",
         applies: |f| f.folio == "4K" && f.count == 16384 && f.config == "ferry-2",
     },

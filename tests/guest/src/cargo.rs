@@ -28,6 +28,7 @@ impl Carrier {
             Way::MigratePages => Self::MigratePages,
             Way::Mbind => Self::Mbind,
             Way::Reclaim => Self::Reclaim(Reclaim::new()?),
+            Way::ReclaimGenerations => Self::Reclaim(Reclaim::of_generations()?),
             Way::Damon => Self::Damon(Damon::new()?),
         })
     }

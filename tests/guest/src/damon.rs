@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::kernel;
 use crate::sys::PAGE;
+use crate::trace::Tracing;
 
 const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 /// What it looks at, and when it acts, in microseconds: at once.
@@ -21,6 +22,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The kernel's one kdamond; nobody else may use it meanwhile.
 pub struct Damon {
     dir: PathBuf,
+    tracing: Tracing,
 }
 
 impl Damon {
@@ -28,6 +30,7 @@ impl Damon {
         kernel::write(Path::new(ADMIN).join("nr_kdamonds"), "1")?;
         let damon = Self {
             dir: Path::new(ADMIN).join("0"),
+            tracing: Tracing::new()?,
         };
         damon.set("contexts/nr_contexts", "1")?;
         damon.context("operations", "fvaddr")?;
@@ -56,19 +59,24 @@ impl Damon {
         self.set(&format!("contexts/0/{file}"), value)
     }
 
-    /// Has the memory of a mapping (address and length) migrated to `node`; the seconds until `bytes` are.
-    /// What is not on the lists of the LRU is left where it is.
+    /// Has the memory of a mapping (address and length) migrated to `node`, until `bytes` are; the seconds
+    /// until the last list is. What is not on the lists of the LRU is left where it is.
     pub fn migrate(&self, map: (usize, usize), node: i32, bytes: usize) -> Result<f64> {
         self.context("targets/0/regions/0/start", &map.0.to_string())?;
         self.context("targets/0/regions/0/end", &(map.0 + map.1).to_string())?;
         self.context("schemes/0/target_nid", &node.to_string())?;
         let before = migrated()?;
-        let start = Instant::now();
-        self.set("state", "on")?;
-        let done = self.wait(|| Ok(migrated()? - before >= (bytes / PAGE) as u64));
-        let seconds = start.elapsed().as_secs_f64();
-        self.set("state", "off")?;
-        done.map(|()| seconds)
+        let lists = self.tracing.of(&["migrate/mm_migrate_pages"], || {
+            self.set("state", "on")?;
+            let done = self.wait(|| Ok(migrated()? - before >= (bytes / PAGE) as u64));
+            self.set("state", "off")?;
+            done
+        })?;
+        let begin = lists.first().context("nothing was traced")?;
+        let is_ours = |reason| reason == Some("damon");
+        let mut ours = lists.iter().filter(|list| is_ours(list.field("reason")));
+        let end = ours.next_back().context("DAMON migrated nothing")?;
+        Ok(end.seconds - begin.seconds)
     }
 
     fn wait(&self, done: impl Fn() -> Result<bool>) -> Result<()> {
@@ -78,8 +86,8 @@ impl Damon {
                 start.elapsed() < LIMIT,
                 "DAMON has not migrated it in {LIMIT:?}"
             );
-            // The CPU is to be idle.
-            sleep(Duration::from_micros(500));
+            // Who helps is to have this CPU.
+            sleep(Duration::from_millis(20));
         }
         Ok(())
     }

@@ -52,6 +52,12 @@ fn tier_of(node: usize) -> Result<u32> {
 pub struct Reclaim {
     groups: Groups,
     _demotion: Demotion,
+    _generations: Option<Setting>,
+}
+
+/// Has the kernel use the multi-generational LRU, as long as the setting lives.
+pub fn generations() -> Result<Setting> {
+    Setting::change("/sys/kernel/mm/lru_gen/enabled", "1")
 }
 
 impl Reclaim {
@@ -61,6 +67,15 @@ impl Reclaim {
         Ok(Self {
             groups,
             _demotion: Demotion::on()?,
+            _generations: None,
+        })
+    }
+
+    /// With the multi-generational LRU.
+    pub fn of_generations() -> Result<Self> {
+        Ok(Self {
+            _generations: Some(generations()?),
+            ..Self::new()?
         })
     }
 

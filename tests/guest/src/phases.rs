@@ -42,7 +42,7 @@ pub fn run(plan: &Plan) -> Result<String> {
     region::touch_free_memory()?;
     let tracing = Tracing::new()?;
     ensure!(
-        !matches!(plan.way, Way::Reclaim | Way::Damon),
+        matches!(plan.way, Way::MovePages | Way::MigratePages | Way::Mbind),
         "phases are those of a system call"
     );
     let carrier = Carrier::new(plan.way)?;

@@ -135,6 +135,8 @@ pub enum Way {
     Mbind,
     /// Demoted from node 0 by proactive reclaim.
     Reclaim,
+    /// As `Reclaim`, with the multi-generational LRU.
+    ReclaimGenerations,
     /// By a scheme of DAMON's, from node 0.
     Damon,
 }

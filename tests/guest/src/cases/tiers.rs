@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use super::crews::crewed;
 use crate::damon::Damon;
-use crate::demotion::{Demotion, Reclaim, count_on, forget_use};
+use crate::demotion::{Demotion, Reclaim, count_on, forget_use, generations};
 use crate::harness::Case;
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
@@ -38,7 +38,7 @@ pub fn cases() -> Vec<Case> {
 
 /// With the multi-generational LRU.
 fn in_generations(body: impl FnOnce() -> Result<()>) -> Result<()> {
-    let _generations = Setting::change("/sys/kernel/mm/lru_gen/enabled", "1")?;
+    let _generations = generations()?;
     body()
 }
 
