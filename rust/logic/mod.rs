@@ -7,6 +7,7 @@
 //! - [`item`]: how far the copy of one folio has come;
 //! - [`policy`]: how many helpers a batch deserves, and how large a batch may grow;
 //! - [`crew`]: how many tasks a list deserves, and where it is cut into chunks;
+//! - [`topology`]: which CPUs help;
 //! - [`ascent`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
 //! - [`sync`]: the one place that knows whose atomics these are.
 //!
@@ -25,3 +26,4 @@ pub mod crew;
 pub mod item;
 pub mod policy;
 pub mod sync;
+pub mod topology;
