@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::crews::crewed;
+use super::crews::{counted, crewed};
 use crate::damon::Damon;
 use crate::demotion::{Demotion, Reclaim, count_on, forget_use, generations};
 use crate::harness::Case;
@@ -42,10 +42,10 @@ fn in_generations(body: impl FnOnce() -> Result<()>) -> Result<()> {
     body()
 }
 
-/// To node 0, by no crew: those are told by what is tested.
+/// To node 0, by the caller alone: who helps is to be told by what is tested.
 fn bring_home(addrs: &[usize]) -> Result<()> {
     let _alone = match kernel::has_engine() {
-        true => Some(Setting::change(kernel::CREW, "0")?),
+        true => Some(Setting::change(kernel::SWITCH, "0")?),
         false => None,
     };
     region::move_all(addrs, 0, MF_MOVE)
@@ -66,7 +66,12 @@ fn proactive(folio: FolioSize, count: usize) -> Result<()> {
     let map = region::anon(folio, count)?;
     let addrs = map.addrs(folio.bytes());
     pattern::fill(map.words(), 1);
-    crewed(|| {
+    // Of huge pages a list has four: they are copied together.
+    let row = match folio {
+        FolioSize::Huge => "ferry_batches",
+        _ => "ferry_crews",
+    };
+    counted(row, || {
         bring_home(&addrs)?;
         forget_use()?;
         let demoted = gain("pgdemote_proactive", || reclaim.ask(map.len() / 2))?;
