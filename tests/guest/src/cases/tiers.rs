@@ -93,7 +93,9 @@ fn full() -> Result<()> {
     let addrs = map.addrs(PAGE);
     pattern::fill(map.words(), 1);
     let huge = FolioSize::Huge.bytes();
-    let room = kernel::node_free_bytes(1)?.saturating_sub(LEN / 2) & !(huge - 1);
+    // What is cached there would make room.
+    kernel::compact();
+    let room = kernel::node_free_bytes(1)?.saturating_sub(LEN / 4) & !(huge - 1);
     let filler = Mapping::anon(room, huge)?;
     mbind(filler.addr(), room, 1, 0).zero("mbind")?;
     filler.advise(0, room, libc::MADV_HUGEPAGE)?;
