@@ -20,7 +20,7 @@
 
 #include <ferry_trace.h>
 
-/* try_to_unmap_flush() */
+/* try_to_unmap_flush(), struct migration_target_control */
 #include "internal.h"
 
 /* What mm/ looks at in current->flags on the path of a migration. */
@@ -210,6 +210,12 @@ bool ferry_may_crew(enum migrate_reason reason)
 		return (reason == MR_DEMOTION || reason == MR_DAMON) &&
 		       ferry_has_stack();
 	return true;
+}
+
+/* Of the private data of alloc_migration_target(), and of alloc_demote_folio(). */
+int ferry_target_node(unsigned long private)
+{
+	return ((const struct migration_target_control *)private)->nid;
 }
 
 /*

@@ -3,17 +3,13 @@
  * Ferry: what Rust cannot reach by itself. Inline functions and macros made
  * callable, the sysctl table, the tracepoints. Nothing is decided here.
  */
-#include <linux/cpumask.h>
 #include <linux/ferry_glue.h>
 #include <linux/highmem.h>
 #include <linux/init.h>
 #include <linux/mutex.h>
 #include <linux/pagemap.h>
-#include <linux/rcupdate.h>
 #include <linux/rmap.h>
-#include <linux/sched/isolation.h>
 #include <linux/sysctl.h>
-#include <linux/topology.h>
 #include <linux/vmstat.h>
 #include <linux/workqueue.h>
 
@@ -164,28 +160,6 @@ void ferry_cond_resched(void)
 	cond_resched();
 }
 
-bool ferry_cpu_online(int cpu)
-{
-	return cpu_online(cpu);
-}
-
-/*
- * A hint, without locks: the CPU may get busy, or go offline, right after.
- * queue_work_on() then runs the work there later, or elsewhere.
- */
-bool ferry_cpu_may_help(int cpu)
-{
-	guard(rcu)();
-
-	return cpu_online(cpu) && housekeeping_cpu(cpu, HK_TYPE_DOMAIN) &&
-	       housekeeping_cpu(cpu, HK_TYPE_WQ) && idle_cpu(cpu);
-}
-
-int ferry_cpu_to_node(int cpu)
-{
-	return cpu_possible(cpu) ? cpu_to_node(cpu) : NUMA_NO_NODE;
-}
-
 struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 					       unsigned int flags)
 {
@@ -201,6 +175,7 @@ void ferry_trace_batch(const struct ferry_batch *batch, int reason,
 static const int ferry_max_threads = FERRY_MAX_THREADS;
 static int mt_page_copy;
 static int limit_mt_num = FERRY_DEFAULT_THREADS;
+static int push_0_pull_1;
 static int mt_page_crew = 1;
 
 /* Writers of all knobs: a value and what follows from it change together. */
@@ -230,6 +205,8 @@ static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 
 	if (knob == &limit_mt_num)
 		ferry_limit(value);
+	else if (knob == &push_0_pull_1)
+		ferry_pull(value);
 	else if (knob == &mt_page_crew)
 		ferry_crew_enable(value);
 	else
@@ -257,6 +234,15 @@ static const struct ctl_table ferry_sysctls[] = {
 		.proc_handler	= ferry_sysctl,
 		.extra1		= SYSCTL_ONE,
 		.extra2		= (void *)&ferry_max_threads,
+	},
+	{
+		.procname	= "push_0_pull_1",
+		.data		= &push_0_pull_1,
+		.maxlen		= sizeof(push_0_pull_1),
+		.mode		= 0644,
+		.proc_handler	= ferry_sysctl,
+		.extra1		= SYSCTL_ZERO,
+		.extra2		= SYSCTL_ONE,
 	},
 	{
 		.procname	= "mt_page_crew",

@@ -16,15 +16,13 @@ use crate::{
         board::Copied,
         clock::now_ns,
         owned_pairs::OwnedPairs,
-        sched::{
-            idle_cpus,
-            NodeId, //
-        }, //
+        sched::NodeId, //
     },
     copy::{
         copier::CpuCopier,
         engine::Engine, //
     },
+    helpers::IdleCpus, //
 };
 
 /// Batches of one size and order, timed one by one.
@@ -129,11 +127,11 @@ fn copy(
     engine: &Engine<CpuCopier>,
     pairs: &mut OwnedPairs,
 ) -> Result<u32> {
-    let other = idle_cpus(NodeId::here()).next();
+    let idle = IdleCpus::near(NodeId::here(), 2);
     let helpers = match config {
         Config::Serial => return pairs.copy_serially().map(|()| 0),
         Config::Alone => &[],
-        Config::Helped => other.as_slice(),
+        Config::Helped => idle.first(1),
     };
     let copied = copy_with(engine, pairs, helpers).ok_or(EBUSY)?;
     if copied.folios as usize != case.count {

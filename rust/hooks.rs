@@ -184,6 +184,12 @@ pub extern "C" fn ferry_limit(threads: c_uint) {
     helpers::set_limit(threads);
 }
 
+/// `vm.push_0_pull_1` is written. For any context.
+#[export]
+pub extern "C" fn ferry_pull(on: bool) {
+    helpers::set_pull(on);
+}
+
 /// `vm.mt_page_crew` is written. For any context.
 #[export]
 pub extern "C" fn ferry_crew_enable(on: bool) {

@@ -90,6 +90,11 @@ impl<'a> PairedLists<'a> {
         self.sources().map(Folio::nr_pages).sum()
     }
 
+    /// The node of the first source; [`None`]: the lists are empty.
+    pub fn source(&self) -> Option<NodeId> {
+        self.sources().next().map(Folio::nid)
+    }
+
     /// The node of the first destination; [`None`]: the lists are empty.
     pub fn target(&self) -> Option<NodeId> {
         self.dst.iter().next().map(Folio::nid)

@@ -38,6 +38,7 @@ use super::{
         Folio,
         LRU, //
     },
+    sched::NodeId,
     task_context::TaskContext, //
 };
 
@@ -157,6 +158,17 @@ impl<'a> MigrateCall<'a> {
     /// Why.
     pub fn reason(&self) -> SharedReason {
         self.reason
+    }
+
+    /// Where its folios are to go, first of all; [`None`]: that depends.
+    pub fn target(&self) -> Option<NodeId> {
+        match self.reason {
+            SharedReason::Mbind => None,
+            // SAFETY: All others have a `struct migration_target_control`.
+            _ => Some(NodeId(unsafe {
+                bindings::ferry_target_node(self.raw.private)
+            })),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Preemption, and which CPUs have time to spare.
+//! Preemption; CPUs: which have time to spare, and where they are.
 //!
 //! C headers: [`include/linux/preempt.h`](srctree/include/linux/preempt.h),
 //! [`include/linux/sched.h`](srctree/include/linux/sched.h)
@@ -12,6 +12,8 @@ use kernel::{
         CpuId, //
     }, //
 };
+
+use crate::logic::topology::Place;
 
 /// Runs `f` without being preempted; it must not sleep, and be short.
 ///
@@ -53,20 +55,50 @@ pub fn may_help(cpu: CpuId) -> bool {
     unsafe { bindings::ferry_cpu_may_help(cpu.as_u32() as i32) }
 }
 
-/// The CPUs that may help now, other than the caller's: online, idle, not isolated.
-///
-/// First those of `node`, then all others; either round begins after the caller's CPU, so that
-/// callers on different CPUs ask different ones. A hint: it may be wrong the moment it is given.
-/// For any context but NMI.
-pub fn idle_cpus(node: NodeId) -> impl Iterator<Item = CpuId> {
-    let here = CpuId::current().as_u32();
-    let nr = nr_cpu_ids();
-    [true, false].into_iter().flat_map(move |local| {
-        (here + 1..nr)
-            .chain(0..here)
-            .filter_map(CpuId::from_u32)
-            .filter(move |&cpu| (node_of(cpu) == node) == local && may_help(cpu))
+/// Whether the calling task may be helped on `cpu`: a task of a user only where it may run itself.
+/// For any context.
+pub fn is_allowed(cpu: CpuId) -> bool {
+    // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
+    unsafe { bindings::ferry_cpu_allowed(cpu.as_u32() as i32) }
+}
+
+/// Whether there are CPUs where the calling task may not be helped. For any context.
+pub fn is_confined() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::ferry_task_confined() }
+}
+
+/// What each CPU shares with others, of all that there can be, in the order of their numbers. Of
+/// those that are offline less is known. May sleep, and be slow.
+pub fn places() -> impl Iterator<Item = Place> {
+    (0..nr_cpu_ids()).map(|cpu| {
+        let cpu = cpu as i32;
+        // SAFETY: It is a valid CPU number.
+        let node = unsafe { bindings::ferry_cpu_to_node(cpu) };
+        Place {
+            // SAFETY: As above.
+            core: unsafe { bindings::ferry_cpu_core(cpu) } as u32,
+            // SAFETY: As above.
+            llc: unsafe { bindings::ferry_cpu_llc(cpu) } as u32,
+            node: node as u32,
+        }
     })
+}
+
+/// How far apart two nodes are; less is nearer. For any context.
+pub fn distance(from: u32, to: u32) -> u32 {
+    let is_node = |node: u32| node < nr_nodes();
+    match is_node(from) && is_node(to) {
+        // SAFETY: Both are numbers of possible nodes.
+        true => unsafe { bindings::ferry_node_distance(from as i32, to as i32) as u32 },
+        false => u32::MAX,
+    }
+}
+
+/// How many nodes there can be.
+pub fn nr_nodes() -> u32 {
+    // SAFETY: No requirements.
+    unsafe { bindings::ferry_nr_nodes() }
 }
 
 /// A memory node's number.

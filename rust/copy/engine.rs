@@ -23,15 +23,13 @@ use crate::{
         },
         folio_pair::PairedLists,
         migrate_batch::MigrateBatch,
-        sched::{
-            idle_cpus,
-            NodeId, //
-        },
+        sched::NodeId,
         vm_event::VmEvent,
         workqueue::OwnedQueue, //
     },
     helpers::{
-        last_helper,
+        self,
+        map,
         IdleCpus, //
     },
     logic::policy, //
@@ -46,6 +44,7 @@ pub struct Engine<C: CopySegment> {
 impl<C: CopySegment> Engine<C> {
     /// Allocates all that the engine will ever need. May sleep.
     pub fn new(nr_lanes: usize, copier: impl Fn() -> C) -> Result<Self> {
+        map::prepare()?;
         let mut lanes = KVec::with_capacity(nr_lanes, GFP_KERNEL)?;
         for _ in 0..nr_lanes {
             lanes.push(Lane::new(copier())?, GFP_KERNEL)?;
@@ -88,10 +87,8 @@ impl<C: CopySegment> Engine<C> {
         if !self.lanes.iter().any(|lane| lane.board().is_free()) {
             return 1;
         }
-        let helpers = limit.min(policy::MAX_BATCH_THREADS).saturating_sub(1);
-        let idle = idle_cpus(NodeId::here()).take(helpers as usize).count();
-        let idle = idle.max(usize::from(last_helper().is_some()));
-        1 + helpers.min(idle as u32)
+        let limit = limit.min(policy::MAX_BATCH_THREADS);
+        1 + IdleCpus::near(NodeId::here(), limit).count() as u32
     }
 
     /// Calls helpers of `lane` to some CPUs. For any context but NMI.
@@ -125,13 +122,13 @@ impl<C: CopySegment> Engine<C> {
         Some((lane, batch))
     }
 
-    /// The node that a batch goes to, if it is large enough to be shared; else counts it.
+    /// Near which node to share a batch, if it is large enough for that; else counts it.
     fn worthwhile(lists: &PairedLists<'_>) -> Option<NodeId> {
         let mut pages = 0;
         for src in lists.sources() {
             pages += src.nr_pages();
             if pages >= policy::MIN_PARALLEL_PAGES as usize {
-                return lists.target();
+                return Some(helpers::place(lists.source()?, lists.target()?));
             }
         }
         VmEvent::SerialSmall.count(pages);

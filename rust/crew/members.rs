@@ -11,7 +11,10 @@ use kernel::sync::atomic::{
 };
 
 use crate::{
-    abstractions::sched::this_task,
+    abstractions::sched::{
+        is_confined,
+        this_task, //
+    },
     helpers::MAX_HELPERS, //
 };
 
@@ -26,6 +29,8 @@ pub fn any() -> bool {
 /// The members of one lane's crew, as [`this_task`] names them; 0: none.
 pub struct Members {
     caller: Atomic<usize>,
+    /// Whether the caller may be helped on some CPUs alone. Which, its helpers cannot tell.
+    confined: Atomic<bool>,
     /// Helpers that may come.
     most: Atomic<usize>,
     helpers: [Atomic<usize>; MAX_HELPERS],
@@ -36,6 +41,7 @@ impl Default for Members {
     fn default() -> Self {
         Self {
             caller: Atomic::new(0),
+            confined: Atomic::new(false),
             most: Atomic::new(0),
             helpers: [const { Atomic::new(0) }; MAX_HELPERS],
         }
@@ -46,6 +52,7 @@ impl Members {
     /// Enters the calling task, whose lane it is, and lets `most` others come. For any context.
     pub fn enter_caller(&self, most: usize) -> Member<'_> {
         self.most.store(most, Relaxed);
+        self.confined.store(is_confined(), Relaxed);
         self.caller.store(this_task(), Relaxed);
         Member::new(&self.caller)
     }
@@ -65,6 +72,11 @@ impl Members {
     pub fn helpers(&self) -> usize {
         let taken = |place: &&Atomic<usize>| place.load(Relaxed) != 0;
         self.helpers.iter().filter(taken).count()
+    }
+
+    /// Whether the calling task, one of them, may call helpers of its own. For any context.
+    pub fn may_call(&self) -> bool {
+        !self.confined.load(Relaxed) || self.caller.load(Relaxed) == this_task()
     }
 
     /// Whether the calling task is one of them. For any context.

@@ -54,6 +54,8 @@ use crate::{
     },
     helpers::{
         limit,
+        map,
+        place,
         IdleCpus, //
     },
     logic::crew::{
@@ -86,6 +88,7 @@ pub fn prepare() -> Result {
     if CREW.as_ref().is_some() {
         return Ok(());
     }
+    map::prepare()?;
     let mut lanes = KVec::with_capacity(NR_LANES, GFP_KERNEL)?;
     for _ in 0..NR_LANES {
         lanes.push(Lane::new()?, GFP_KERNEL)?;
@@ -119,7 +122,7 @@ pub fn migrate(
     if !is_enabled() {
         return None;
     }
-    let (size, candidates) = match muster(from, call.reason()) {
+    let (size, candidates) = match muster(from, &call) {
         Ok(found) => found,
         Err(why) => {
             why.count(1);
@@ -143,6 +146,7 @@ pub fn spare_threads() -> u32 {
     let is_own = |members: &&Members| members.has_this_task();
     let all = CREW.as_ref().into_iter().flat_map(|crew| &crew.lanes);
     match all.map(Lane::members).find(is_own) {
+        Some(own) if !own.may_call() => 1,
         Some(own) => limit
             .checked_div(own.most())
             .map_or(1, |share| share.max(1)),
@@ -206,18 +210,20 @@ struct Candidates {
 }
 
 impl Candidates {
-    /// [`None`]: nobody. For any context but NMI.
-    fn now(reason: SharedReason) -> Option<Self> {
+    /// For a call that migrates from `source`; [`None`]: nobody. For any context but NMI.
+    fn now(call: &MigrateCall<'_>, source: NodeId) -> Option<Self> {
         if !is_enabled() {
             return None;
         }
         let crew = CREW.as_ref()?;
         let limit = limit();
-        let node = match reason {
+        let node = match call.reason() {
             SharedReason::Mbind => Some(NodeId::here()),
             _ => None,
         };
-        let idle = IdleCpus::near(NodeId::here(), limit);
+        let target = call.target().unwrap_or(source);
+        let near = node.unwrap_or_else(|| place(source, target));
+        let idle = IdleCpus::near(near, limit);
         let cpus = match node {
             Some(node) => idle.only(|cpu| node_of(cpu) == node),
             None => idle,
@@ -287,15 +293,17 @@ fn count(outcome: &Outcome) {
 /// How long a list is, as far as that matters, and who could be its crew; or why it has none.
 fn muster(
     list: &mut IsolatedList<'_>,
-    reason: SharedReason,
+    call: &MigrateCall<'_>,
 ) -> Result<(Size, Candidates), VmEvent> {
+    let first = list.iter().next().map(Folio::nid);
     let mut folios = list.iter();
     let mut size = Size::default();
     count_until(Size::is_enough, &mut size, &mut folios);
     if !size.is_enough() {
         return Err(VmEvent::CrewSmall);
     }
-    let candidates = Candidates::now(reason).ok_or(VmEvent::CrewAlone)?;
+    let source = first.ok_or(VmEvent::CrewSmall)?;
+    let candidates = Candidates::now(call, source).ok_or(VmEvent::CrewAlone)?;
     let plenty = |size: &Size| size.is_plenty(candidates.workers());
     count_until(plenty, &mut size, &mut folios);
     Ok((size, candidates))

@@ -15,10 +15,8 @@ use super::{
 };
 use crate::{
     abstractions::{
-        migration::{
-            MigrateCall,
-            SharedReason, //
-        },
+        folio::Folio,
+        migration::MigrateCall,
         move_pages::{
             move_to_node,
             Destination,
@@ -218,8 +216,9 @@ impl<'a> Mover<'a> {
     /// Has a crew migrate what is isolated, and isolates more of the run meanwhile: the end of the
     /// run, if it was met, and what `migrate_pages()` says. [`None`]: there is no crew.
     fn share(&mut self, mut folios: Pin<&mut IsolatedFolios>) -> Option<(Option<End>, c_int)> {
-        let candidates = Candidates::now(SharedReason::Syscall)?;
+        let source = folios.as_mut().list().iter().next().map(Folio::nid)?;
         let call = MigrateCall::to_node(self.node?).ok()?;
+        let candidates = Candidates::now(&call, source)?;
         // From the first that is not migrated.
         let first = self.handed_over;
         let count = |to: usize| u32::try_from(to - first).unwrap_or(u32::MAX);

@@ -3,11 +3,13 @@
 //! How many may help, to copy a batch or to migrate a list, and on which CPUs, at the moment of
 //! asking.
 //!
+//! - [`map`]: the machine's CPUs, as they are chosen from;
 //! - [`pool`]: the work items by which they are called.
 //!
 //! No locks. What is kept between calls are hints and a setting, each one word that nothing else
 //! depends on: therefore relaxed.
 
+pub mod map;
 pub mod pool;
 
 use kernel::{
@@ -26,15 +28,21 @@ use crate::{
             MAX_THREADS, //
         },
         sched::{
-            idle_cpus,
+            is_allowed,
+            may_help,
             NodeId, //
         }, //
     },
-    logic::policy, //
+    logic::{
+        policy,
+        topology::MAX_CHOSEN, //
+    }, //
 };
 
 /// Helpers of one task: the threads that work together are these and itself.
 pub const MAX_HELPERS: usize = MAX_THREADS as usize - 1;
+
+const _: () = assert!(MAX_HELPERS == MAX_CHOSEN);
 
 /// `vm.limit_mt_num`: threads that work on a call, the caller among them.
 static LIMIT: Atomic<u32> = Atomic::new(DEFAULT_THREADS);
@@ -47,6 +55,22 @@ pub fn set_limit(threads: u32) {
 /// How many threads may work on a call, the caller's included. For any context.
 pub fn limit() -> u32 {
     LIMIT.load(Relaxed)
+}
+
+/// `vm.push_0_pull_1`: helpers are near what is copied to, not near what is copied.
+static PULL: Atomic<bool> = Atomic::new(false);
+
+/// Has helpers be near the destination, or near the source. For any context.
+pub fn set_pull(on: bool) {
+    PULL.store(on, Relaxed);
+}
+
+/// Near which node helpers are to be. For any context.
+pub fn place(source: NodeId, target: NodeId) -> NodeId {
+    match PULL.load(Relaxed) {
+        true => target,
+        false => source,
+    }
 }
 
 /// Where and when a helper was done last.
@@ -70,12 +94,12 @@ fn note_help() {
     LAST_HELP.ns.store(now_ns(), Relaxed);
 }
 
-/// The CPU of the helper that was done last, if that was just now and not here. For any
-/// context but NMI.
-pub fn last_helper() -> Option<CpuId> {
+/// The CPU of the helper that was done last, if that was just now and not here, and may help here.
+/// For any context but NMI.
+fn last_helper() -> Option<CpuId> {
     let since = now_ns() - LAST_HELP.ns.load(Relaxed);
     let cpu = CpuId::from_u32(LAST_HELP.cpu.load(Relaxed))?;
-    (since < policy::JUST_NOW_NS && cpu != CpuId::current()).then_some(cpu)
+    (since < policy::JUST_NOW_NS && cpu != CpuId::current() && is_allowed(cpu)).then_some(cpu)
 }
 
 /// CPUs that may help, found at the moment of asking. For any context but NMI.
@@ -85,14 +109,19 @@ pub struct IdleCpus {
 }
 
 impl IdleCpus {
-    /// As many as may be used beside the caller's under `limit`, those of `node` first.
+    /// As many as may be used beside the caller's under `limit`, the best first: near `node`, and
+    /// sharing as little as can be with others and each other.
     pub fn near(node: NodeId, limit: u32) -> Self {
-        let wanted = (limit as usize).saturating_sub(1);
-        let mut found = Self::of(idle_cpus(node), wanted);
-        if found.len == 0 {
-            found = Self::of(last_helper().into_iter(), wanted);
+        let wanted = (limit as usize).saturating_sub(1).min(MAX_HELPERS);
+        let mut chosen = [0; MAX_HELPERS];
+        let may = |cpu| is_allowed(cpu) && may_help(cpu);
+        let room = chosen.get_mut(..wanted).unwrap_or_default();
+        let nr = map::choose(node, may, room);
+        if nr == 0 {
+            return Self::of(last_helper().into_iter(), wanted);
         }
-        found
+        let cpus = chosen.into_iter().take(nr).map(u32::from);
+        Self::of(cpus.filter_map(CpuId::from_u32), wanted)
     }
 
     fn of(cpus: impl Iterator<Item = CpuId>, wanted: usize) -> Self {

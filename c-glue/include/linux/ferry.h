@@ -109,6 +109,7 @@ unsigned int ferry_copy_threads(void);
 unsigned int ferry_copy_cost(unsigned int nr_pages, unsigned int threads);
 int ferry_copy_enable(bool on);
 void ferry_limit(unsigned int threads);
+void ferry_pull(bool on);
 void ferry_crew_enable(bool on);
 
 bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,

@@ -85,6 +85,7 @@ void ferry_trace_migrate_start(const struct ferry_call *call);
 void ferry_migrate_account(const struct migrate_pages_stats *stats,
 			   enum migrate_mode mode, enum migrate_reason reason);
 bool ferry_may_crew(enum migrate_reason reason);
+int ferry_target_node(unsigned long private);
 bool ferry_others_want_cpu(void);
 void ferry_list_splice_tail_init(struct list_head *list,
 				 struct list_head *head);
@@ -92,6 +93,17 @@ void ferry_list_cut_position(struct list_head *list, struct list_head *head,
 			     struct list_head *entry);
 void ferry_list_del_init(struct list_head *entry);
 void ferry_trace_crew(const struct ferry_crew_report *report);
+
+/* c-glue/cpu.c */
+bool ferry_cpu_online(int cpu);
+bool ferry_cpu_may_help(int cpu);
+bool ferry_cpu_allowed(int cpu);
+bool ferry_task_confined(void);
+int ferry_cpu_to_node(int cpu);
+int ferry_cpu_core(int cpu);
+int ferry_cpu_llc(int cpu);
+int ferry_node_distance(int from, int to);
+unsigned int ferry_nr_nodes(void);
 
 /* c-glue/glue.c: inline functions and macros */
 void ferry_copy_key_set(bool on);
@@ -118,9 +130,6 @@ void ferry_count_vm_events(enum vm_event_item item, unsigned long nr);
 void ferry_preempt_disable(void);
 void ferry_preempt_enable(void);
 void ferry_cond_resched(void);
-bool ferry_cpu_online(int cpu);
-bool ferry_cpu_may_help(int cpu);
-int ferry_cpu_to_node(int cpu);
 struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 					       unsigned int flags);
 void ferry_trace_batch(const struct ferry_batch *batch, int reason,

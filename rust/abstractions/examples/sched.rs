@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
-use crate::abstractions::sched::{cond_resched, idle_cpus, is_online, without_preemption, NodeId};
+use crate::abstractions::sched::{
+    cond_resched, distance, is_allowed, is_online, may_help, node_of, places, without_preemption,
+};
 use kernel::cpu::CpuId;
 use kernel::prelude::*;
 
 fn example() -> Result {
     cond_resched();
-    let (online, asked) = without_preemption(|| {
+    let (online, idle, here) = without_preemption(|| {
         let here = CpuId::current();
-        let asked = idle_cpus(NodeId::here()).any(|cpu| cpu == here);
-        (is_online(here), asked)
+        (is_online(here), may_help(here), here)
     });
     assert!(online);
-    // The CPU that runs this is not idle, and is not asked.
-    assert!(!asked);
+    // The CPU that runs this is not idle, and this task may run there.
+    assert!(!idle && is_allowed(here));
+    let place = places().nth(here.as_u32() as usize).ok_or(EINVAL)?;
+    assert_eq!(place.node as i32, node_of(here).0);
+    assert!(distance(place.node, place.node) < u32::MAX);
     Ok(())
 }

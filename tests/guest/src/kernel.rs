@@ -14,6 +14,8 @@ use crate::sys::{Mapping, PAGE};
 pub const SWITCH: &str = "/proc/sys/vm/mt_page_copy";
 pub const THREADS: &str = "/proc/sys/vm/limit_mt_num";
 pub const CREW: &str = "/proc/sys/vm/mt_page_crew";
+pub const PULL: &str = "/proc/sys/vm/push_0_pull_1";
+pub const KNOBS: [&str; 4] = [SWITCH, THREADS, CREW, PULL];
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
 pub fn read(path: impl AsRef<Path>) -> Result<String> {
@@ -262,12 +264,15 @@ impl Drop for Setting {
 }
 
 /// Has Ferry's settings return in the end; `None` without Ferry.
-pub fn keep_engine() -> Result<Option<[Setting; 3]>> {
+pub fn keep_engine() -> Result<Option<Vec<Setting>>> {
     if !has_engine() {
         return Ok(None);
     }
-    let keep = Setting::keep;
-    Ok(Some([keep(SWITCH)?, keep(THREADS)?, keep(CREW)?]))
+    KNOBS
+        .into_iter()
+        .map(Setting::keep)
+        .collect::<Result<_>>()
+        .map(Some)
 }
 
 /// The value of a settings file: the word in brackets if there are any.

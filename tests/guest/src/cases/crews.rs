@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -35,6 +36,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("crews/killed", |_| killed()).limit(SLOW),
         Case::new("crews/frozen", |_| frozen()).limit(SLOW),
         Case::new("crews/regrouped", |_| regrouped()).limit(SLOW),
+        Case::new("crews/confined-by-affinity", |_| confined(false)),
+        Case::new("crews/confined-by-cpuset", |_| confined(true)),
         Case::new("crews/memory-offline", |_| memory_offline()).limit(SLOW),
     ];
     all.extend([2, 4, 8].map(|callers| {
@@ -247,6 +250,45 @@ fn frozen() -> Result<()> {
         }
         child.finish()
     })
+}
+
+/// Who may run on one CPU is helped on no other, until it may again.
+fn confined(by_cpuset: bool) -> Result<()> {
+    let map = region::anon(FolioSize::Small, 4 * TABLE)?;
+    pattern::fill(map.words(), 1);
+    let shuttle = || -> Result<()> {
+        for round in 0..rounds(16) {
+            region::move_map(&map, 1 - round % 2)?;
+        }
+        pattern::check(map.words(), 1)
+    };
+    let helped = || -> Result<u64> {
+        let rows = kernel::counters()?;
+        let helper = |(name, _): &(&String, _)| name.ends_with("_helper");
+        Ok(rows.iter().filter(helper).map(|(_, pages)| pages).sum())
+    };
+    let confine = |cpus: &[usize]| -> Result<()> {
+        let mut set = CpuSet::new();
+        cpus.iter().try_for_each(|&cpu| set.set(cpu))?;
+        Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+    };
+    let groups = Groups::new(&["confined"])?;
+    let before = helped()?;
+    if by_cpuset {
+        groups.set(0, "cpuset.cpus", "0")?;
+        groups.add(0, Pid::this())?;
+    } else {
+        confine(&[0])?;
+    }
+    shuttle()?;
+    ensure!(helped()? == before, "somebody helped");
+    if by_cpuset {
+        let all = kernel::read("/sys/devices/system/cpu/online")?;
+        groups.set(0, "cpuset.cpus", all.trim())?;
+    } else {
+        confine(&kernel::online_cpus()?)?;
+    }
+    crewed(shuttle)
 }
 
 /// To and fro between two groups, one of which loses a node now and then: then the kernel itself

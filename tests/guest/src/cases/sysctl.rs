@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Ferry's three settings: defaults, refusals, and changes while pages move.
+//! Ferry's settings: defaults, refusals, and changes while pages move.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use nix::unistd::{Uid, setuid};
 
 use crate::harness::{Case, Log};
-use crate::kernel::{self, CREW, SWITCH, THREADS};
+use crate::kernel::{self, CREW, PULL, SWITCH, THREADS};
 use crate::plan::FolioSize;
 use crate::sys::{MF_MOVE, PAGE};
 use crate::{pattern, region};
@@ -29,13 +29,12 @@ fn value(path: &str) -> Result<String> {
 
 /// Holds on the first run after boot; nothing else in the guest sets these.
 fn defaults(log: &mut Log) -> Result<()> {
-    let [switch, threads, crew] = log
-        .found
-        .as_ref()
-        .context("the engine's settings were not read")?;
-    ensure!(switch == "0", "mt_page_copy was {switch}, not 0");
-    ensure!(threads == "4", "limit_mt_num was {threads}, not 4");
-    ensure!(crew == "1", "mt_page_crew was {crew}, not 1");
+    ensure!(
+        log.found == ["0", "4", "1", "0"],
+        "{:?} were {:?}",
+        kernel::KNOBS,
+        log.found
+    );
     Ok(())
 }
 
@@ -44,6 +43,7 @@ fn accepted() -> Result<()> {
         (SWITCH, ["1", "0", "1"]),
         (THREADS, ["1", "32", "4"]),
         (CREW, ["1", "0", "1"]),
+        (PULL, ["1", "0", "1"]),
     ];
     for (path, values) in knobs {
         for wanted in values {
@@ -67,6 +67,7 @@ fn refused() -> Result<()> {
         (SWITCH, "1", ["-1", "2", "33", "1000"]),
         (THREADS, "7", ["-1", "0", "33", "-4"]),
         (CREW, "1", ["-1", "2", "33", "1000"]),
+        (PULL, "1", ["-1", "2", "33", "1000"]),
     ];
     for (path, kept, numbers) in cases {
         kernel::write(path, kept)?;
@@ -89,10 +90,15 @@ fn refused() -> Result<()> {
 }
 
 fn unprivileged() -> Result<()> {
-    let all = || -> Result<[String; 3]> { Ok([value(SWITCH)?, value(THREADS)?, value(CREW)?]) };
+    let all = || {
+        kernel::KNOBS
+            .into_iter()
+            .map(value)
+            .collect::<Result<Vec<_>>>()
+    };
     let before = all()?;
     setuid(Uid::from_raw(65534)).context("setuid")?;
-    for path in [SWITCH, THREADS, CREW] {
+    for path in kernel::KNOBS {
         ensure!(
             fs::write(path, "1").is_err(),
             "{path} can be written by anybody"
@@ -120,6 +126,7 @@ fn changed_while_moving() -> Result<()> {
                 kernel::write(SWITCH, if i % 3 == 0 { "0" } else { "1" })?;
                 kernel::write(THREADS, &(1 + i * 7 % 32).to_string())?;
                 kernel::write(CREW, if i % 5 == 0 { "0" } else { "1" })?;
+                kernel::write(PULL, if i % 7 == 0 { "1" } else { "0" })?;
             }
             anyhow::Ok(())
         });

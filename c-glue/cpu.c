@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: CPUs, as far as Rust cannot reach them. All but ferry_cpu_llc() are
+ * hints, without locks: a CPU may get busy, or go offline, right after.
+ */
+#include <linux/cpumask.h>
+#include <linux/ferry_glue.h>
+#include <linux/nodemask.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
+#include <linux/sched/isolation.h>
+#include <linux/sched/topology.h>
+#include <linux/topology.h>
+
+bool ferry_cpu_online(int cpu)
+{
+	return cpu_online(cpu);
+}
+
+/*
+ * May a CPU help now? queue_work_on() runs the work later, or elsewhere, if not
+ * any more.
+ */
+bool ferry_cpu_may_help(int cpu)
+{
+	guard(rcu)();
+
+	return cpu_online(cpu) && housekeeping_cpu(cpu, HK_TYPE_DOMAIN) &&
+	       housekeeping_cpu(cpu, HK_TYPE_WQ) && idle_cpu(cpu);
+}
+
+/*
+ * May the calling task be helped there? Tasks of users may run on the CPUs of
+ * their cpuset, or fewer of their own choice; so may who works for them. Kernel
+ * threads work for all.
+ */
+bool ferry_cpu_allowed(int cpu)
+{
+	return (current->flags & PF_KTHREAD) ||
+	       cpumask_test_cpu(cpu, current->cpus_ptr);
+}
+
+/* Are there CPUs where the calling task may not be helped? */
+bool ferry_task_confined(void)
+{
+	return !(current->flags & PF_KTHREAD) &&
+	       !cpumask_subset(cpu_online_mask, current->cpus_ptr);
+}
+
+int ferry_cpu_to_node(int cpu)
+{
+	return cpu_possible(cpu) ? cpu_to_node(cpu) : NUMA_NO_NODE;
+}
+
+/* The first CPU of its physical core. */
+int ferry_cpu_core(int cpu)
+{
+	int first = cpumask_first(topology_sibling_cpumask(cpu));
+
+	return first < nr_cpu_ids ? first : cpu;
+}
+
+/* The first CPU that it shares the last-level cache with. May be slow. */
+int ferry_cpu_llc(int cpu)
+{
+	int first;
+
+	for_each_online_cpu(first) {
+		if (first >= cpu || cpus_share_cache(first, cpu))
+			return min(first, cpu);
+	}
+	return cpu;
+}
+
+unsigned int ferry_nr_nodes(void)
+{
+	return nr_node_ids;
+}
+
+/* Of two nodes below ferry_nr_nodes(). */
+int ferry_node_distance(int from, int to)
+{
+	return node_distance(from, to);
+}
