@@ -44,27 +44,23 @@ pub const MAX_REFUSALS: u32 = 64;
 pub fn seat(places: &[Place], seats: &mut [Seat]) {
     for (cpu, place) in places.iter().enumerate().take(seats.len()) {
         let before = || places.iter().zip(seats.iter()).enumerate().take(cpu);
-        let mine = |other: &Place| other.core == place.core;
-        let thread = before().filter(|(_, (other, _))| mine(other)).count() as u16;
-        let first = before().find(|(_, (other, _))| mine(other));
-        let cores =
-            before().filter(|(_, (other, seat))| other.llc == place.llc && seat.thread == 0);
-        let (core, sibling) = match first {
-            Some((first, (_, seat))) => (seat.core, first as u16),
-            None => (cores.count() as u16, cpu as u16),
-        };
-        let last = before().filter(|(_, (other, _))| mine(other)).last();
-        if let Some(last) = last
-            .map(|(last, _)| last)
-            .and_then(|last| seats.get_mut(last))
-        {
+        let siblings = || before().filter(|(_, (other, _))| other.core == place.core);
+        let in_cache = before().filter(|(_, (other, _))| other.llc == place.llc);
+        let cores = in_cache.filter(|(_, (_, seat))| seat.thread == 0).count();
+        let first = siblings()
+            .next()
+            .map(|(first, (_, seat))| (first, seat.core));
+        let (first, core) = first.unwrap_or((cpu, cores as u16));
+        let thread = siblings().count() as u16;
+        let last = siblings().map(|(last, _)| last).max();
+        if let Some(last) = last.and_then(|last| seats.get_mut(last)) {
             last.sibling = cpu as u16;
         }
         if let Some(seat) = seats.get_mut(cpu) {
             *seat = Seat {
                 thread,
                 core,
-                sibling,
+                sibling: first as u16,
             };
         }
     }
