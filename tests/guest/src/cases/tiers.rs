@@ -95,7 +95,7 @@ fn full() -> Result<()> {
     let huge = FolioSize::Huge.bytes();
     // What is cached there would make room.
     kernel::compact();
-    let room = kernel::node_free_bytes(1)?.saturating_sub(LEN / 4) & !(huge - 1);
+    let room = kernel::node_free_bytes(1)?.saturating_sub(LEN / 2) & !(huge - 1);
     let filler = Mapping::anon(room, huge)?;
     mbind(filler.addr(), room, 1, 0).zero("mbind")?;
     filler.advise(0, room, libc::MADV_HUGEPAGE)?;
