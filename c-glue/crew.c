@@ -124,7 +124,7 @@ static int ferry_migrate_part(const struct ferry_call *call,
 	unsigned int *ret_succeeded = (unsigned int *)&part->stats.nr_succeeded;
 
 	return migrate_pages(folios, call->get_new_folio, call->put_new_folio,
-			     call->private, mode | FERRY_MIGRATE_PART,
+			     call->private, mode | call->mt | FERRY_MIGRATE_PART,
 			     call->reason, ret_succeeded);
 }
 
@@ -202,9 +202,9 @@ static bool ferry_has_stack(void)
  * it nor who waits for it enters reclaim (the mask of large folios would allow
  * it).
  */
-bool ferry_may_crew(enum migrate_reason reason)
+bool ferry_may_crew(enum migrate_reason reason, bool mt)
 {
-	if (!static_branch_unlikely(&ferry_copy_key) || rt_or_dl_task(current))
+	if (!ferry_wanted(mt) || rt_or_dl_task(current))
 		return false;
 	if (current->flags & PF_MEMALLOC)
 		return (reason == MR_DEMOTION || reason == MR_DAMON) &&

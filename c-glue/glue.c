@@ -23,14 +23,7 @@
 static_assert(__alignof__(struct anon_vma) >= 8);
 
 DEFINE_STATIC_KEY_FALSE(ferry_copy_key);
-
-void ferry_copy_key_set(bool on)
-{
-	if (on)
-		static_branch_enable(&ferry_copy_key);
-	else
-		static_branch_disable(&ferry_copy_key);
-}
+bool ferry_copy_on __read_mostly;
 
 bool ferry_folio_has_movable_ops(const struct folio *folio)
 {
@@ -181,6 +174,38 @@ static int mt_page_crew = 1;
 /* Writers of all knobs: a value and what follows from it change together. */
 static DEFINE_MUTEX(ferry_sysctl_lock);
 
+/* A caller has asked for help, whatever the switch says. */
+static bool ferry_mt_allowed;
+
+static int ferry_switch(bool on)
+{
+	int rc = on ? ferry_prepare() : 0;
+
+	if (rc)
+		return rc;
+	WRITE_ONCE(ferry_copy_on, on);
+	if (on || ferry_mt_allowed)
+		static_branch_enable(&ferry_copy_key);
+	else
+		static_branch_disable(&ferry_copy_key);
+	return 0;
+}
+
+/*
+ * From now on calls that ask for help can have it, unless there is no memory
+ * for it: it was but a hint. May sleep.
+ */
+void ferry_allow_mt(void)
+{
+	if (READ_ONCE(ferry_mt_allowed))
+		return;
+	guard(mutex)(&ferry_sysctl_lock);
+	if (ferry_mt_allowed || ferry_prepare())
+		return;
+	static_branch_enable(&ferry_copy_key);
+	WRITE_ONCE(ferry_mt_allowed, true);
+}
+
 static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 			size_t *lenp, loff_t *ppos)
 {
@@ -210,7 +235,7 @@ static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 	else if (knob == &mt_page_crew)
 		ferry_crew_enable(value);
 	else
-		rc = ferry_copy_enable(value);
+		rc = ferry_switch(value);
 	if (!rc)
 		*knob = value;
 	return rc;

@@ -136,27 +136,48 @@ int ferry_check_node(int node, const nodemask_t *allowed)
 	return 0;
 }
 
+static struct migration_target_control ferry_target(int node)
+{
+	return (struct migration_target_control){
+		.nid = node,
+		.gfp_mask = GFP_HIGHUSER_MOVABLE | __GFP_THISNODE,
+		.reason = MR_SYSCALL,
+	};
+}
+
 /* The callback's data for a node, for ferry_move_call(); to be freed. */
 void *ferry_move_target(int node)
 {
 	struct migration_target_control *mtc = kmalloc_obj(*mtc);
 
 	if (mtc)
-		*mtc = (struct migration_target_control){
-			.nid = node,
-			.gfp_mask = GFP_HIGHUSER_MOVABLE | __GFP_THISNODE,
-			.reason = MR_SYSCALL,
-		};
+		*mtc = ferry_target(node);
 	return mtc;
 }
 
 /* As do_move_pages_to_node() calls migrate_pages(). */
-void ferry_move_call(struct ferry_call *call, void *target)
+void ferry_move_call(struct ferry_call *call, void *target, bool mt)
 {
 	*call = (struct ferry_call){
 		.get_new_folio	= alloc_migration_target,
 		.private	= (unsigned long)target,
 		.mode		= MIGRATE_SYNC,
+		.mt		= mt ? MIGRATE_MT : 0,
 		.reason		= MR_SYSCALL,
 	};
+}
+
+/* As do_move_pages_to_node(): what is left is put back. May sleep. */
+int ferry_move_to_node(struct list_head *pagelist, int node, bool mt)
+{
+	struct migration_target_control mtc = ferry_target(node);
+	int err;
+
+	err = migrate_pages(pagelist, alloc_migration_target, NULL,
+			    (unsigned long)&mtc,
+			    MIGRATE_SYNC | (mt ? MIGRATE_MT : 0), MR_SYSCALL,
+			    NULL);
+	if (err)
+		putback_movable_pages(pagelist);
+	return err;
 }

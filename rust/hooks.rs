@@ -168,11 +168,11 @@ pub extern "C" fn ferry_copy_cost(nr_pages: c_uint, threads: c_uint) -> c_uint {
     policy::batch_cost(nr_pages, threads)
 }
 
-/// `vm.mt_page_copy` is written. May sleep; returns 0 or -ENOMEM. One caller at a time.
+/// Before idle CPUs take part for the first time: called when `vm.mt_page_copy` is written, or
+/// somebody asks for help. May sleep; returns 0 or -ENOMEM. One caller at a time.
 #[export]
-pub extern "C" fn ferry_copy_enable(on: bool) -> c_int {
-    let prepared = if on { crew::prepare() } else { Ok(()) };
-    match prepared.and_then(|()| copy::enable(on)) {
+pub extern "C" fn ferry_prepare() -> c_int {
+    match crew::prepare().and_then(|()| copy::prepare()) {
         Ok(()) => 0,
         Err(error) => error.to_errno(),
     }

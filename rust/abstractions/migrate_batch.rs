@@ -128,9 +128,3 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         self.raw.copy_ns = copied.busy_ns;
     }
 }
-
-/// Turns the hooks of page migration on or off. May sleep.
-pub fn set_copy_key(on: bool) {
-    // SAFETY: No requirements but the context.
-    unsafe { bindings::ferry_copy_key_set(on) };
-}

@@ -118,7 +118,7 @@ impl<'a> MigrateCall<'a> {
     pub unsafe fn new(call: &bindings::ferry_call) -> Option<Self> {
         let reason = SharedReason::new(call.reason)?;
         // SAFETY: No requirements.
-        if !unsafe { bindings::ferry_may_crew(call.reason) } {
+        if !unsafe { bindings::ferry_may_crew(call.reason, call.mt != 0) } {
             return None;
         }
         // INVARIANT: The functions of such calls only read their private data.
@@ -130,11 +130,11 @@ impl<'a> MigrateCall<'a> {
         })
     }
 
-    /// As `move_pages(2)` moves pages to a node; `EBUSY`: only the task itself can, now. May sleep.
+    /// As `move_pages(2)` moves pages to a node, if `mt` with `MPOL_MF_MOVE_MT`; `EBUSY`: only the task itself can, now. May sleep.
     #[cfg(CONFIG_NUMA_MIGRATION)]
-    pub fn to_node(node: Destination) -> Result<Self> {
+    pub fn to_node(node: Destination, mt: bool) -> Result<Self> {
         // SAFETY: No requirements.
-        if !unsafe { bindings::ferry_may_crew(bindings::migrate_reason_MR_SYSCALL) } {
+        if !unsafe { bindings::ferry_may_crew(bindings::migrate_reason_MR_SYSCALL, mt) } {
             return Err(EBUSY);
         }
         // SAFETY: No requirements.
@@ -142,7 +142,7 @@ impl<'a> MigrateCall<'a> {
         let target = Target(NonNull::new(target).ok_or(ENOMEM)?);
         let call = Opaque::uninit();
         // SAFETY: There is room for it, and the function fills all of it in.
-        unsafe { bindings::ferry_move_call(call.get(), target.0.as_ptr()) };
+        unsafe { bindings::ferry_move_call(call.get(), target.0.as_ptr(), mt) };
         // SAFETY: It was just filled in, and is read once.
         let raw = unsafe { call.get().read() };
         // INVARIANT: The function only reads its private data, which is the call's own, for a node

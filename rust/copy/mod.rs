@@ -24,10 +24,7 @@ use kernel::{
 use crate::abstractions::{
     board::Copied,
     folio_pair::PairedLists,
-    migrate_batch::{
-        set_copy_key,
-        MigrateBatch, //
-    },
+    migrate_batch::MigrateBatch,
     vm_event::VmEvent, //
 };
 use copier::CpuCopier;
@@ -38,15 +35,14 @@ const NR_LANES: usize = 8;
 
 static ENGINE: SetOnce<Engine<CpuCopier>> = SetOnce::new();
 
-/// Switches the engine on or off. May sleep; one caller at a time.
+/// Allocates the engine, once. May sleep; one caller at a time.
 ///
-/// Fails with `ENOMEM`, and stays off, if the lanes cannot be allocated.
-pub fn enable(on: bool) -> Result {
-    if on && ENGINE.as_ref().is_none() {
-        // Never lost: callers are serialised by the sysctl's lock.
+/// Fails with `ENOMEM` if the lanes cannot be allocated.
+pub fn prepare() -> Result {
+    if ENGINE.as_ref().is_none() {
+        // Never lost: callers are serialised by the sysctls' lock.
         ENGINE.populate(Engine::new(NR_LANES, || CpuCopier)?);
     }
-    set_copy_key(on);
     Ok(())
 }
 

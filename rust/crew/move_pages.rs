@@ -48,7 +48,8 @@ const HAND_OVER: usize = crew::PAGES_PER_WORKER as usize;
 
 /// Does what was asked; [`None`]: nothing was done. May sleep.
 pub fn move_pages(request: &MovePages<'_>) -> Option<c_int> {
-    if !super::is_enabled() || request.nr_pages() < MIN_PAGES {
+    // What a caller asks for is not known to mainline's loop.
+    if !request.mt() && (!super::is_enabled() || request.nr_pages() < MIN_PAGES) {
         return None;
     }
     let mut mover = Mover::new(request).ok()?;
@@ -206,7 +207,10 @@ impl<'a> Mover<'a> {
         };
         if let (Some(node), false) = (self.node, folios.is_empty()) {
             match moved {
-                0.. => moved = sum(moved, move_to_node(folios.as_mut(), node)),
+                0.. => {
+                    let more = move_to_node(folios.as_mut(), node, self.request.mt());
+                    moved = sum(moved, more);
+                }
                 _ => folios.as_mut().put_back(),
             }
         }
@@ -217,7 +221,7 @@ impl<'a> Mover<'a> {
     /// run, if it was met, and what `migrate_pages()` says. [`None`]: there is no crew.
     fn share(&mut self, mut folios: Pin<&mut IsolatedFolios>) -> Option<(Option<End>, c_int)> {
         let source = folios.as_mut().list().iter().next().map(Folio::nid)?;
-        let call = MigrateCall::to_node(self.node?).ok()?;
+        let call = MigrateCall::to_node(self.node?, self.request.mt()).ok()?;
         let candidates = Candidates::now(&call, source)?;
         // From the first that is not migrated.
         let first = self.handed_over;

@@ -9,8 +9,8 @@
  * A crew is the tasks that migrate the list of one migrate_pages() in chunks;
  * ferry_crew() runs in the context of its caller.
  *
- * ferry_copy_key is on while vm.mt_page_copy is 1. It may change between any
- * two hooks of a batch.
+ * ferry_copy_key is on while vm.mt_page_copy is 1 or since a caller first asked
+ * for help with MIGRATE_MT. It may change between any two hooks of a batch.
  */
 #ifndef _LINUX_FERRY_H
 #define _LINUX_FERRY_H
@@ -18,6 +18,7 @@
 #include <linux/buffer_head.h>
 #include <linux/compat.h>
 #include <linux/jump_label.h>
+#include <linux/mempolicy.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
 
@@ -53,6 +54,7 @@ struct ferry_batch {
  * @put_new_folio:	frees them, if not NULL
  * @private:		for both
  * @mode:		of the migration
+ * @mt:			MIGRATE_MT, or 0
  * @reason:		for it
  */
 struct ferry_call {
@@ -60,6 +62,7 @@ struct ferry_call {
 	free_folio_t *put_new_folio;
 	unsigned long private;
 	enum migrate_mode mode;
+	enum migrate_mode mt;
 	enum migrate_reason reason;
 };
 
@@ -72,6 +75,7 @@ struct ferry_call {
  * @nodes:	where each is to go, in user space
  * @status:	what became of each, in user space
  * @all:	MPOL_MF_MOVE_ALL
+ * @mt:		MPOL_MF_MOVE_MT
  */
 struct ferry_move_pages {
 	struct mm_struct *mm;
@@ -81,6 +85,7 @@ struct ferry_move_pages {
 	unsigned long nodes;
 	unsigned long status;
 	bool all;
+	bool mt;
 };
 
 /*
@@ -98,6 +103,18 @@ struct ferry_move_pages {
 #define FERRY_DEFAULT_THREADS	4
 
 DECLARE_STATIC_KEY_FALSE(ferry_copy_key);
+/* vm.mt_page_copy */
+extern bool ferry_copy_on;
+
+/* May idle CPUs take part, as the switch says, or a caller? */
+static inline bool ferry_wanted(bool mt)
+{
+	return static_branch_unlikely(&ferry_copy_key) &&
+	       (mt || READ_ONCE(ferry_copy_on));
+}
+
+/* c-glue/glue.c */
+void ferry_allow_mt(void);
 
 /* rust/hooks.rs */
 void ferry_copy_begin(struct ferry_batch *batch);
@@ -107,7 +124,7 @@ int ferry_copy_take(struct ferry_batch *batch);
 void ferry_copy_end(struct ferry_batch *batch, int reason);
 unsigned int ferry_copy_threads(void);
 unsigned int ferry_copy_cost(unsigned int nr_pages, unsigned int threads);
-int ferry_copy_enable(bool on);
+int ferry_prepare(void);
 void ferry_limit(unsigned int threads);
 void ferry_pull(bool on);
 void ferry_crew_enable(bool on);
@@ -121,18 +138,18 @@ bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
 /* mm/migrate.c */
 int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
 		    bool migrate_all);
-int ferry_move_to_node(struct list_head *pagelist, int node);
 
 /**
  * ferry_batch_threads() - how many could copy the next batch, with the caller
  * @from: what is to be migrated
+ * @mt: whether its caller asks for it
  *
  * Asked only where the answer matters: for lists that begin with a large folio.
  */
-static inline unsigned int ferry_batch_threads(struct list_head *from)
+static inline unsigned int ferry_batch_threads(struct list_head *from,
+					       enum migrate_mode mt)
 {
-	if (static_branch_unlikely(&ferry_copy_key) &&
-	    !list_empty(from) && !list_is_singular(from) &&
+	if (ferry_wanted(mt) && !list_empty(from) && !list_is_singular(from) &&
 	    folio_test_large(list_first_entry(from, struct folio, lru)))
 		return ferry_copy_threads();
 	return 1;
@@ -195,7 +212,7 @@ static inline bool ferry_more_splits(struct list_head *splits,
  * would need a function around the present one, and with that the compiler emits
  * mm/migrate.c in another order even without CONFIG_FERRY.
  */
-#define FERRY_MIGRATE_PART	BIT(8)
+#define FERRY_MIGRATE_PART	BIT(9)
 
 /**
  * struct ferry_part - a part of a list, migrated by a member of a crew
@@ -267,6 +284,7 @@ static inline bool ferry_split_later(const struct list_head *splits)
  * @put_new_folio:	"
  * @private:		"
  * @mode:		"
+ * @mt:			MIGRATE_MT, or 0
  * @reason:		"
  * @ret_folios:		gets what could not be migrated, in its order, and what
  *			was not tried
@@ -279,18 +297,19 @@ static inline bool ferry_split_later(const struct list_head *splits)
  */
 static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 			      free_folio_t put_new_folio, unsigned long private,
-			      enum migrate_mode mode,
+			      enum migrate_mode mode, enum migrate_mode mt,
 			      enum migrate_reason reason,
 			      struct list_head *ret_folios,
 			      struct migrate_pages_stats *stats, int *nr_failed)
 {
-	if (static_branch_unlikely(&ferry_copy_key) &&
+	if (ferry_wanted(mt) &&
 	    !list_empty(from) && !list_is_singular(from)) {
 		const struct ferry_call call = {
 			.get_new_folio	= get_new_folio,
 			.put_new_folio	= put_new_folio,
 			.private	= private,
 			.mode		= mode,
+			.mt		= mt,
 			.reason		= reason,
 		};
 
@@ -298,6 +317,29 @@ static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 					  nr_failed);
 	}
 	return false;
+}
+
+/**
+ * ferry_mt_flag() - may a system call have MPOL_MF_MOVE_MT?
+ * @flags: its flags
+ *
+ * What is needed for it is made ready, once. May sleep.
+ *
+ * Return: the flag, if it is there with one of those that it goes with; or 0.
+ */
+static inline int ferry_mt_flag(unsigned long flags)
+{
+	if (likely(!(flags & MPOL_MF_MOVE_MT)) ||
+	    !(flags & (MPOL_MF_MOVE | MPOL_MF_MOVE_ALL)))
+		return 0;
+	ferry_allow_mt();
+	return MPOL_MF_MOVE_MT;
+}
+
+/* The mode that goes with the flag. */
+static inline enum migrate_mode ferry_mt_mode(unsigned long flags)
+{
+	return flags & MPOL_MF_MOVE_MT ? MIGRATE_MT : 0;
 }
 
 /**
@@ -322,7 +364,9 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 				    const int __user *nodes,
 				    int __user *status, int flags, int *err)
 {
-	if (static_branch_unlikely(&ferry_copy_key) && !in_compat_syscall()) {
+	bool mt = flags & MPOL_MF_MOVE_MT;
+
+	if (ferry_wanted(mt) && !in_compat_syscall()) {
 		const struct ferry_move_pages args = {
 			.mm		= mm,
 			.task_nodes	= task_nodes,
@@ -331,6 +375,7 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 			.nodes		= (unsigned long)nodes,
 			.status		= (unsigned long)status,
 			.all		= flags & MPOL_MF_MOVE_ALL,
+			.mt		= mt,
 		};
 
 		return ferry_crew_move_pages(&args, err);
@@ -339,11 +384,12 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 }
 
 /* Before the first folio of a batch is unmapped. */
-static inline void ferry_batch_begin(struct ferry_batch *batch)
+static inline void ferry_batch_begin(struct ferry_batch *batch,
+				     enum migrate_mode mt)
 {
 	batch->board = NULL;
 	batch->start_ns = 0;
-	if (static_branch_unlikely(&ferry_copy_key)) {
+	if (ferry_wanted(mt)) {
 		*batch = (struct ferry_batch){};
 		ferry_copy_begin(batch);
 	}
@@ -394,7 +440,8 @@ struct ferry_batch { };
 
 #define FERRY_FOLIO_POSTED	0
 
-static inline unsigned int ferry_batch_threads(struct list_head *from)
+static inline unsigned int ferry_batch_threads(struct list_head *from,
+					       enum migrate_mode mt)
 {
 	return 1;
 }
@@ -450,7 +497,7 @@ static inline bool ferry_split_later(const struct list_head *splits)
 
 static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 			      free_folio_t put_new_folio, unsigned long private,
-			      enum migrate_mode mode,
+			      enum migrate_mode mode, enum migrate_mode mt,
 			      enum migrate_reason reason,
 			      struct list_head *ret_folios,
 			      struct migrate_pages_stats *stats, int *nr_failed)
@@ -468,7 +515,18 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 	return false;
 }
 
-static inline void ferry_batch_begin(struct ferry_batch *batch) { }
+static inline int ferry_mt_flag(unsigned long flags)
+{
+	return 0;
+}
+
+static inline enum migrate_mode ferry_mt_mode(unsigned long flags)
+{
+	return 0;
+}
+
+static inline void ferry_batch_begin(struct ferry_batch *batch,
+				     enum migrate_mode mt) { }
 
 static inline void ferry_batch_post(struct ferry_batch *batch,
 				    struct list_head *dst_folios,

@@ -67,7 +67,8 @@ int ferry_isolate_run(struct ferry_run *run, struct list_head *pagelist);
 unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
 int ferry_check_node(int node, const nodemask_t *allowed);
 void *ferry_move_target(int node);
-void ferry_move_call(struct ferry_call *call, void *target);
+void ferry_move_call(struct ferry_call *call, void *target, bool mt);
+int ferry_move_to_node(struct list_head *pagelist, int node, bool mt);
 
 /* c-glue/crew.c */
 void ferry_context_get(struct ferry_context *context);
@@ -84,7 +85,7 @@ int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
 void ferry_trace_migrate_start(const struct ferry_call *call);
 void ferry_migrate_account(const struct migrate_pages_stats *stats,
 			   enum migrate_mode mode, enum migrate_reason reason);
-bool ferry_may_crew(enum migrate_reason reason);
+bool ferry_may_crew(enum migrate_reason reason, bool mt);
 int ferry_target_node(unsigned long private);
 bool ferry_others_want_cpu(void);
 void ferry_list_splice_tail_init(struct list_head *list,
@@ -106,7 +107,6 @@ int ferry_node_distance(int from, int to);
 unsigned int ferry_nr_nodes(void);
 
 /* c-glue/glue.c: inline functions and macros */
-void ferry_copy_key_set(bool on);
 bool ferry_folio_has_movable_ops(const struct folio *folio);
 bool ferry_mapping_is_regular(struct address_space *mapping);
 const void *ferry_mapping_migrate_op(struct address_space *mapping);

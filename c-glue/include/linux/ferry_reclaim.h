@@ -30,6 +30,7 @@
  * @left:	what was to be scanned, and is not yet
  * @taken:	pages isolated
  * @scanned:	pages looked at
+ * @seq:	of generations, by type: what was the oldest
  * @failed:	much of a long list could not be demoted: from then on, they are
  *		short
  */
@@ -39,13 +40,14 @@ struct ferry_gather {
 	unsigned long left;
 	unsigned long taken;
 	unsigned long scanned;
+	unsigned long seq[ANON_AND_FILE];
 	bool failed;
 };
 
 /* Are long lists to be gathered for demotion? */
 static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 {
-	return static_branch_unlikely(&ferry_copy_key) && !gather->failed;
+	return ferry_wanted(false) && !gather->failed;
 }
 
 /*
@@ -61,6 +63,26 @@ static inline void ferry_gather(struct ferry_gather *gather,
 	gather->taken = 0;
 	gather->scanned = 0;
 	*nr_to_scan = min(*nr_to_scan, step);
+}
+
+/* Is it to be a long list? */
+static inline bool ferry_gathers_list(const struct ferry_gather *gather)
+{
+	return gather->wanted > gather->step;
+}
+
+/* A list of generations ends with the oldest: notes which these are. */
+static inline void ferry_gather_seq(struct ferry_gather *gather,
+				    const unsigned long *min_seq)
+{
+	memcpy(gather->seq, min_seq, sizeof(gather->seq));
+}
+
+/* Is another the oldest now? */
+static inline bool ferry_gather_ends(const struct ferry_gather *gather,
+				     int type, unsigned long min_seq)
+{
+	return min_seq != gather->seq[type];
 }
 
 /* Is there more to isolate? If not, the counts become those of all of it. */
@@ -102,7 +124,7 @@ static inline void ferry_demotion_failed(struct ferry_gather *gather,
 	struct list_head *pos;
 	LIST_HEAD(rest);
 
-	if (gather->wanted <= gather->step)
+	if (!ferry_gathers_list(gather))
 		return;
 	list_for_each_prev(pos, left) {
 		if (nr--)
@@ -118,7 +140,7 @@ static inline void ferry_demotion_failed(struct ferry_gather *gather,
 static inline bool ferry_gathered_dirty(const struct ferry_gather *gather,
 					unsigned long nr_unqueued_dirty)
 {
-	return gather->wanted > gather->step &&
+	return ferry_gathers_list(gather) &&
 	       nr_unqueued_dirty >= gather->step;
 }
 
@@ -134,6 +156,20 @@ static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 static inline void ferry_gather(struct ferry_gather *gather,
 				unsigned long *nr_to_scan,
 				unsigned long step) { }
+
+static inline bool ferry_gathers_list(const struct ferry_gather *gather)
+{
+	return false;
+}
+
+static inline void ferry_gather_seq(struct ferry_gather *gather,
+				    const unsigned long *min_seq) { }
+
+static inline bool ferry_gather_ends(const struct ferry_gather *gather,
+				     int type, unsigned long min_seq)
+{
+	return true;
+}
 
 static inline bool ferry_gather_more(struct ferry_gather *gather,
 				     unsigned long *nr_to_scan,

@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -16,9 +17,11 @@ use super::disk::Tmpfs;
 use super::races::shuttle;
 use crate::cgroup::Groups;
 use crate::harness::{Case, Log};
-use crate::kernel;
+use crate::kernel::{self, SWITCH, Setting};
 use crate::plan::FolioSize;
-use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, fork_child};
+use crate::sys::{
+    self, MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, Mapping, PAGE, fork_child, mbind,
+};
 use crate::{pattern, region};
 
 const HUGE: usize = 2 << 20;
@@ -38,6 +41,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("crews/regrouped", |_| regrouped()).limit(SLOW),
         Case::new("crews/confined-by-affinity", |_| confined(false)),
         Case::new("crews/confined-by-cpuset", |_| confined(true)),
+        Case::new("crews/asked-for", |_| asked_for()),
+        Case::new("crews/asked-for-wrongly", |_| asked_for_wrongly()),
         Case::new("crews/memory-offline", |_| memory_offline()).limit(SLOW),
     ];
     all.extend([2, 4, 8].map(|callers| {
@@ -250,6 +255,79 @@ fn frozen() -> Result<()> {
         }
         child.finish()
     })
+}
+
+/// While the switch is off, those are helped who ask for it, and no others.
+fn asked_for() -> Result<()> {
+    if !kernel::has_engine() {
+        return Ok(());
+    }
+    let _off = Setting::change(SWITCH, "0")?;
+    let (small, huge) = (
+        region::anon(FolioSize::Small, 4 * TABLE)?,
+        region::anon(FolioSize::Huge, 4)?,
+    );
+    let by_move_pages = |map: &Mapping, node: u32, flags: i32| {
+        let size = match kernel::check_folios(map, HUGE) {
+            Ok(()) => HUGE,
+            Err(_) => PAGE,
+        };
+        region::move_all(&map.addrs(size), node as i32, flags)
+    };
+    let by_mbind = |map: &Mapping, node: u32, flags: i32| {
+        mbind(map.addr(), map.len(), node, flags).zero("mbind")
+    };
+    type By<'a> = &'a dyn Fn(&Mapping, u32, i32) -> Result<()>;
+    // Four huge pages are too few for a crew, and are copied together.
+    let cases: [(&Mapping, &str, By<'_>); 4] = [
+        (&small, "ferry_crews", &by_move_pages),
+        (&small, "ferry_crews", &by_mbind),
+        (&huge, "ferry_batches", &by_move_pages),
+        (&huge, "ferry_batches", &by_mbind),
+    ];
+    for (map, row, by) in cases {
+        pattern::fill(map.words(), 1);
+        let shuttle = |flags: i32| {
+            by(map, 1, MF_MOVE | flags)?;
+            by(map, 0, MF_MOVE | flags)?;
+            pattern::check(map.words(), 1)
+        };
+        let before = kernel::counters()?;
+        shuttle(0)?;
+        ensure!(kernel::counters()? == before, "helped without asking");
+        let rounds = (0..20).try_fold(false, |helped, _| -> Result<bool> {
+            if !helped {
+                shuttle(MF_MOVE_MT)?;
+            }
+            Ok(helped || kernel::counters()?.get(row) > before.get(row))
+        })?;
+        ensure!(rounds, "{row} never grew");
+    }
+    Ok(())
+}
+
+/// The flag goes with others, and with kernels that know it.
+fn asked_for_wrongly() -> Result<()> {
+    let map = region::anon(FolioSize::Small, 16)?;
+    let addrs = map.addrs(PAGE);
+    let mut status = [i32::MIN; 16];
+    let einval = Errno::EINVAL as i32;
+    for flags in [0, MF_STRICT, 256, MF_STRICT | MF_MOVE | 8] {
+        let moved = sys::move_pages(0, &addrs, &[1; 16], &mut status, MF_MOVE_MT | flags);
+        let bound = mbind(map.addr(), map.len(), 1, MF_MOVE_MT | flags);
+        ensure!(
+            moved.errno == einval && bound.errno == einval,
+            "flags {flags}: {moved:?}, {bound:?}"
+        );
+    }
+    let right = sys::move_pages(0, &addrs, &[1; 16], &mut status, MF_MOVE_MT | MF_MOVE);
+    match kernel::has_engine() {
+        true => right.zero("move_pages"),
+        false => {
+            ensure!(right.errno == einval, "{right:?}");
+            Ok(())
+        }
+    }
 }
 
 /// Who may run on one CPU is helped on no other, until it may again.

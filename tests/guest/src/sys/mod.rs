@@ -11,8 +11,8 @@ mod uring;
 
 pub use map::{Mapping, PAGE, Reserved};
 pub use numa::{
-    MF_MOVE, MF_MOVE_ALL, MF_STRICT, RawMove, Ret, UserPtr, mbind, migrate_pages, move_pages,
-    move_pages_raw, query_nodes,
+    MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UserPtr, mbind, migrate_pages,
+    move_pages, move_pages_raw, query_nodes,
 };
 pub use process::{fork_child, memfd_secret, swap_off, swap_on};
 pub use uring::Uring;

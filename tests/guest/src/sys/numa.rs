@@ -10,6 +10,8 @@ use super::Mapping;
 pub const MF_STRICT: i32 = 1;
 pub const MF_MOVE: i32 = 2;
 pub const MF_MOVE_ALL: i32 = 4;
+/// Ferry's: idle CPUs may take part, whatever `vm.mt_page_copy` says.
+pub const MF_MOVE_MT: i32 = 128;
 
 const MPOL_BIND: i32 = 2;
 /// Bits in the node masks handed to the kernel; more than any guest has nodes.
