@@ -204,7 +204,7 @@ static bool ferry_has_stack(void)
  */
 bool ferry_may_crew(enum migrate_reason reason, bool mt)
 {
-	if (!ferry_wanted(mt) || rt_or_dl_task(current))
+	if (!ferry_wanted(mt, reason) || rt_or_dl_task(current))
 		return false;
 	if (current->flags & PF_MEMALLOC)
 		return (reason == MR_DEMOTION || reason == MR_DAMON) &&
@@ -243,7 +243,8 @@ void ferry_list_del_init(struct list_head *entry)
 	list_del_init(entry);
 }
 
-void ferry_trace_crew(const struct ferry_crew_report *report)
+void ferry_report_crew(const struct ferry_crew_report *report)
 {
+	ferry_count_helped(report->reason, report->helped_pages);
 	trace_ferry_crew(report);
 }

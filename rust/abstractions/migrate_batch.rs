@@ -91,7 +91,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         let copied = self.take().map(Posted::finish).unwrap_or_default();
         self.keep(&copied);
         // SAFETY: The structure is valid, and only read during the call.
-        unsafe { bindings::ferry_trace_batch(self.raw, reason, unmapped_ns) };
+        unsafe { bindings::ferry_report_batch(self.raw, reason, unmapped_ns) };
         copied
     }
 

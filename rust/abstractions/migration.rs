@@ -254,7 +254,7 @@ impl Outcome {
     /// Tells the tracepoint `ferry:ferry_crew`. For any context but NMI.
     pub fn trace(&self) {
         // SAFETY: The report is valid, and only read during the call.
-        unsafe { bindings::ferry_trace_crew(&self.report) };
+        unsafe { bindings::ferry_report_crew(&self.report) };
     }
 }
 

@@ -103,17 +103,17 @@ struct ferry_move_pages {
 #define FERRY_DEFAULT_THREADS	4
 
 DECLARE_STATIC_KEY_FALSE(ferry_copy_key);
-/* vm.mt_page_copy */
-extern bool ferry_copy_on;
+/* A bit for each reason that vm.mt_page_copy holds for; 0 while that is off. */
+extern unsigned int ferry_reasons;
 
 /* May idle CPUs take part, as the switch says, or a caller? */
-static inline bool ferry_wanted(bool mt)
+static inline bool ferry_wanted(bool mt, enum migrate_reason reason)
 {
 	return static_branch_unlikely(&ferry_copy_key) &&
-	       (mt || READ_ONCE(ferry_copy_on));
+	       (mt || (READ_ONCE(ferry_reasons) & BIT(reason)));
 }
 
-/* c-glue/glue.c */
+/* c-glue/knobs.c */
 void ferry_allow_mt(void);
 
 /* rust/hooks.rs */
@@ -143,13 +143,15 @@ int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
  * ferry_batch_threads() - how many could copy the next batch, with the caller
  * @from: what is to be migrated
  * @mt: whether its caller asks for it
+ * @reason: for the migration
  *
  * Asked only where the answer matters: for lists that begin with a large folio.
  */
 static inline unsigned int ferry_batch_threads(struct list_head *from,
-					       enum migrate_mode mt)
+					       enum migrate_mode mt,
+					       enum migrate_reason reason)
 {
-	if (ferry_wanted(mt) && !list_empty(from) && !list_is_singular(from) &&
+	if (ferry_wanted(mt, reason) && !list_empty(from) && !list_is_singular(from) &&
 	    folio_test_large(list_first_entry(from, struct folio, lru)))
 		return ferry_copy_threads();
 	return 1;
@@ -302,7 +304,7 @@ static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 			      struct list_head *ret_folios,
 			      struct migrate_pages_stats *stats, int *nr_failed)
 {
-	if (ferry_wanted(mt) &&
+	if (ferry_wanted(mt, reason) &&
 	    !list_empty(from) && !list_is_singular(from)) {
 		const struct ferry_call call = {
 			.get_new_folio	= get_new_folio,
@@ -366,7 +368,7 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 {
 	bool mt = flags & MPOL_MF_MOVE_MT;
 
-	if (ferry_wanted(mt) && !in_compat_syscall()) {
+	if (ferry_wanted(mt, MR_SYSCALL) && !in_compat_syscall()) {
 		const struct ferry_move_pages args = {
 			.mm		= mm,
 			.task_nodes	= task_nodes,
@@ -385,11 +387,12 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 
 /* Before the first folio of a batch is unmapped. */
 static inline void ferry_batch_begin(struct ferry_batch *batch,
-				     enum migrate_mode mt)
+				     enum migrate_mode mt,
+				     enum migrate_reason reason)
 {
 	batch->board = NULL;
 	batch->start_ns = 0;
-	if (ferry_wanted(mt)) {
+	if (ferry_wanted(mt, reason)) {
 		*batch = (struct ferry_batch){};
 		ferry_copy_begin(batch);
 	}
@@ -441,7 +444,8 @@ struct ferry_batch { };
 #define FERRY_FOLIO_POSTED	0
 
 static inline unsigned int ferry_batch_threads(struct list_head *from,
-					       enum migrate_mode mt)
+					       enum migrate_mode mt,
+					       enum migrate_reason reason)
 {
 	return 1;
 }
@@ -526,7 +530,8 @@ static inline enum migrate_mode ferry_mt_mode(unsigned long flags)
 }
 
 static inline void ferry_batch_begin(struct ferry_batch *batch,
-				     enum migrate_mode mt) { }
+				     enum migrate_mode mt,
+				     enum migrate_reason reason) { }
 
 static inline void ferry_batch_post(struct ferry_batch *batch,
 				    struct list_head *dst_folios,

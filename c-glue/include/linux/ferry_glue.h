@@ -93,7 +93,10 @@ void ferry_list_splice_tail_init(struct list_head *list,
 void ferry_list_cut_position(struct list_head *list, struct list_head *head,
 			     struct list_head *entry);
 void ferry_list_del_init(struct list_head *entry);
-void ferry_trace_crew(const struct ferry_crew_report *report);
+void ferry_report_crew(const struct ferry_crew_report *report);
+
+/* c-glue/knobs.c */
+void ferry_count_helped(int reason, unsigned long nr_pages);
 
 /* c-glue/cpu.c */
 bool ferry_cpu_online(int cpu);
@@ -132,7 +135,7 @@ void ferry_preempt_enable(void);
 void ferry_cond_resched(void);
 struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 					       unsigned int flags);
-void ferry_trace_batch(const struct ferry_batch *batch, int reason,
-		       s64 unmapped_ns);
+void ferry_report_batch(const struct ferry_batch *batch, int reason,
+			s64 unmapped_ns);
 
 #endif /* _LINUX_FERRY_GLUE_H */

@@ -47,7 +47,7 @@ struct ferry_gather {
 /* Are long lists to be gathered for demotion? */
 static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 {
-	return ferry_wanted(false) && !gather->failed;
+	return ferry_wanted(false, MR_DEMOTION) && !gather->failed;
 }
 
 /*

@@ -4,13 +4,13 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use nix::unistd::{Uid, setuid};
 
 use crate::harness::{Case, Log};
-use crate::kernel::{self, CREW, PULL, SWITCH, THREADS};
+use crate::kernel::{self, CREW, PULL, SWITCH, Setting, THREADS};
 use crate::plan::FolioSize;
-use crate::sys::{MF_MOVE, PAGE};
+use crate::sys::{MF_MOVE, MF_MOVE_MT, PAGE};
 use crate::{pattern, region};
 
 pub fn cases() -> Vec<Case> {
@@ -20,6 +20,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("sysctl/refused", |_| refused()),
         Case::new("sysctl/unprivileged", |_| unprivileged()),
         Case::new("sysctl/changed-while-moving", |_| changed_while_moving()),
+        Case::new("sysctl/reasons", |_| reasons()),
+        Case::new("sysctl/reasons-hold", |_| reasons_hold()),
     ]
 }
 
@@ -139,4 +141,94 @@ fn changed_while_moving() -> Result<()> {
         switcher.join().ok().context("the switcher panicked")??;
         moved
     })
+}
+
+const REASONS: &str = "/sys/kernel/mm/ferry/copy/reasons";
+const HELPED: &str = "/sys/kernel/mm/ferry/copy/helped_pages";
+const ALL: &str = "compaction memory_failure memory_hotplug syscall mbind numa_misplaced contig_range \
+                   longterm_pin demotion damon";
+
+/// What is read is what was written, in the kernel's order; what is not known changes nothing.
+fn reasons() -> Result<()> {
+    ensure!(value(REASONS)? == ALL, "{} at first", value(REASONS)?);
+    let _kept = Setting::keep(REASONS)?;
+    for (written, read) in [
+        ("mbind", "mbind"),
+        ("damon, syscall", "syscall damon"),
+        ("none", "none"),
+        ("none demotion", "demotion"),
+        ("all", ALL),
+        ("syscall syscall\n", "syscall"),
+    ] {
+        kernel::write(REASONS, written)?;
+        ensure!(
+            value(REASONS)? == read,
+            "'{written}' reads {}",
+            value(REASONS)?
+        );
+    }
+    let long = "syscall ".repeat(400) + "x";
+    for bad in [
+        "",
+        "\n",
+        " , ",
+        "Syscall",
+        "syscall;mbind",
+        "mbind x",
+        "1",
+        "-1",
+        &long,
+    ] {
+        let written = fs::write(REASONS, bad);
+        // To write nothing is not to write.
+        ensure!(
+            written.is_err() || bad.is_empty(),
+            "'{}' was accepted",
+            bad.escape_default()
+        );
+        ensure!(
+            value(REASONS)? == "syscall",
+            "'{}' has changed it",
+            bad.escape_default()
+        );
+    }
+    for name in ALL.split(' ') {
+        let path = format!("{HELPED}/{name}");
+        value(&path)?.parse::<u64>().with_context(|| path.clone())?;
+        ensure!(fs::write(&path, "0").is_err(), "{path} can be written");
+    }
+    Ok(())
+}
+
+/// Who migrates for another reason is not helped, unless he asks.
+fn reasons_hold() -> Result<()> {
+    let _kept = Setting::keep(REASONS)?;
+    let _on = Setting::change(SWITCH, "1")?;
+    let map = region::anon(FolioSize::Small, 2048)?;
+    pattern::fill(map.words(), 1);
+    let helped = || -> Result<u64> { Ok(value(&format!("{HELPED}/syscall"))?.parse()?) };
+    let shuttle = |flags: i32| -> Result<bool> {
+        let before = helped()?;
+        for node in [1, 0] {
+            region::move_all(&map.addrs(PAGE), node, flags)?;
+        }
+        pattern::check(map.words(), 1)?;
+        Ok(helped()? > before)
+    };
+    let at_last =
+        |flags| (0..20).try_fold(false, |done, _| Ok::<_, Error>(done || shuttle(flags)?));
+    kernel::write(REASONS, "mbind demotion")?;
+    ensure!(!shuttle(MF_MOVE)?, "helped for another reason");
+    ensure!(
+        at_last(MF_MOVE | MF_MOVE_MT)?,
+        "not helped, though it asked"
+    );
+    kernel::write(REASONS, "syscall")?;
+    ensure!(
+        at_last(MF_MOVE)?,
+        "not helped for the reason that was chosen"
+    );
+    kernel::write(SWITCH, "0")?;
+    ensure!(!shuttle(MF_MOVE)?, "helped while switched off");
+    Ok(())
 }

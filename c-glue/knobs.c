@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: its knobs, in /proc/sys/vm/ and /sys/kernel/mm/ferry/copy/, and what is
+ * counted for each reason.
+ *
+ * Locks: ferry_knobs_lock, of all writers, under which a value and what follows
+ * from it change together; inside it, what the allocation and the patching of a
+ * static key take.
+ */
+#include <linux/ferry_glue.h>
+#include <linux/init.h>
+#include <linux/kobject.h>
+#include <linux/mutex.h>
+#include <linux/percpu.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+#include <linux/sysctl.h>
+#include <linux/sysfs.h>
+
+#define FERRY_ALL_REASONS	(BIT(MR_NEVER) - 1)
+
+DEFINE_STATIC_KEY_FALSE(ferry_copy_key);
+unsigned int ferry_reasons __read_mostly;
+
+/* Those of the switch, while it is on. */
+static unsigned int ferry_chosen = FERRY_ALL_REASONS;
+
+static DEFINE_MUTEX(ferry_knobs_lock);
+
+static const int ferry_max_threads = FERRY_MAX_THREADS;
+static int mt_page_copy;
+static int limit_mt_num = FERRY_DEFAULT_THREADS;
+static int push_0_pull_1;
+static int mt_page_crew = 1;
+
+/* A caller has asked for help, whatever the switch says. */
+static bool ferry_mt_allowed;
+
+static int ferry_switch(bool on)
+{
+	int rc = on ? ferry_prepare() : 0;
+
+	if (rc)
+		return rc;
+	WRITE_ONCE(ferry_reasons, on ? ferry_chosen : 0);
+	if (on || ferry_mt_allowed)
+		static_branch_enable(&ferry_copy_key);
+	else
+		static_branch_disable(&ferry_copy_key);
+	return 0;
+}
+
+/*
+ * From now on calls that ask for help can have it, unless there is no memory
+ * for it: it was but a hint. May sleep.
+ */
+void ferry_allow_mt(void)
+{
+	if (READ_ONCE(ferry_mt_allowed))
+		return;
+	guard(mutex)(&ferry_knobs_lock);
+	if (ferry_mt_allowed || ferry_prepare())
+		return;
+	static_branch_enable(&ferry_copy_key);
+	WRITE_ONCE(ferry_mt_allowed, true);
+}
+
+static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
+			size_t *lenp, loff_t *ppos)
+{
+	int *knob = table->data;
+	int value, rc;
+	/* Parsed into a copy: the knob changes only if the engine did. */
+	const struct ctl_table copy = {
+		.procname	= table->procname,
+		.data		= &value,
+		.maxlen		= sizeof(value),
+		.mode		= table->mode,
+		.extra1		= table->extra1,
+		.extra2		= table->extra2,
+	};
+
+	guard(mutex)(&ferry_knobs_lock);
+
+	value = *knob;
+	rc = proc_dointvec_minmax(&copy, write, buffer, lenp, ppos);
+	if (rc || !write)
+		return rc;
+
+	if (knob == &limit_mt_num)
+		ferry_limit(value);
+	else if (knob == &push_0_pull_1)
+		ferry_pull(value);
+	else if (knob == &mt_page_crew)
+		ferry_crew_enable(value);
+	else
+		rc = ferry_switch(value);
+	if (!rc)
+		*knob = value;
+	return rc;
+}
+
+static const struct ctl_table ferry_sysctls[] = {
+	{
+		.procname	= "mt_page_copy",
+		.data		= &mt_page_copy,
+		.maxlen		= sizeof(mt_page_copy),
+		.mode		= 0644,
+		.proc_handler	= ferry_sysctl,
+		.extra1		= SYSCTL_ZERO,
+		.extra2		= SYSCTL_ONE,
+	},
+	{
+		.procname	= "limit_mt_num",
+		.data		= &limit_mt_num,
+		.maxlen		= sizeof(limit_mt_num),
+		.mode		= 0644,
+		.proc_handler	= ferry_sysctl,
+		.extra1		= SYSCTL_ONE,
+		.extra2		= (void *)&ferry_max_threads,
+	},
+	{
+		.procname	= "push_0_pull_1",
+		.data		= &push_0_pull_1,
+		.maxlen		= sizeof(push_0_pull_1),
+		.mode		= 0644,
+		.proc_handler	= ferry_sysctl,
+		.extra1		= SYSCTL_ZERO,
+		.extra2		= SYSCTL_ONE,
+	},
+	{
+		.procname	= "mt_page_crew",
+		.data		= &mt_page_crew,
+		.maxlen		= sizeof(mt_page_crew),
+		.mode		= 0644,
+		.proc_handler	= ferry_sysctl,
+		.extra1		= SYSCTL_ZERO,
+		.extra2		= SYSCTL_ONE,
+	},
+};
+
+/* Base pages that helpers copied or migrated, by reason. */
+static DEFINE_PER_CPU(unsigned long [MR_NEVER], ferry_helped);
+
+void ferry_count_helped(int reason, unsigned long nr_pages)
+{
+	if (reason >= 0 && reason < MR_NEVER)
+		this_cpu_add(ferry_helped[reason], nr_pages);
+}
+
+#ifdef CONFIG_SYSFS
+
+static const char * const ferry_reason_names[MR_NEVER] = {
+	[MR_COMPACTION]		= "compaction",
+	[MR_MEMORY_FAILURE]	= "memory_failure",
+	[MR_MEMORY_HOTPLUG]	= "memory_hotplug",
+	[MR_SYSCALL]		= "syscall",
+	[MR_MEMPOLICY_MBIND]	= "mbind",
+	[MR_NUMA_MISPLACED]	= "numa_misplaced",
+	[MR_CONTIG_RANGE]	= "contig_range",
+	[MR_LONGTERM_PIN]	= "longterm_pin",
+	[MR_DEMOTION]		= "demotion",
+	[MR_DAMON]		= "damon",
+};
+
+static ssize_t reasons_show(struct kobject *kobj, struct kobj_attribute *attr,
+			    char *buf)
+{
+	unsigned int chosen = READ_ONCE(ferry_chosen);
+	int i, len = 0;
+
+	for (i = 0; i < MR_NEVER; i++) {
+		if (chosen & BIT(i))
+			len += sysfs_emit_at(buf, len, "%s%s", len ? " " : "",
+					     ferry_reason_names[i]);
+	}
+	return len + sysfs_emit_at(buf, len, "%s\n", len ? "" : "none");
+}
+
+/* Names, "all" or "none", between spaces or commas. 0, or -EINVAL. */
+static int ferry_parse_reasons(char *text, unsigned int *chosen)
+{
+	bool any = false;
+	char *name;
+	int i;
+
+	*chosen = 0;
+	while ((name = strsep(&text, " ,\t\n"))) {
+		if (!*name)
+			continue;
+		any = true;
+		if (!strcmp(name, "none"))
+			continue;
+		if (!strcmp(name, "all")) {
+			*chosen = FERRY_ALL_REASONS;
+			continue;
+		}
+		i = match_string(ferry_reason_names, MR_NEVER, name);
+		if (i < 0)
+			return -EINVAL;
+		*chosen |= BIT(i);
+	}
+	return any ? 0 : -EINVAL;
+}
+
+static ssize_t reasons_store(struct kobject *kobj, struct kobj_attribute *attr,
+			     const char *buf, size_t count)
+{
+	char *text __free(kfree) = kstrndup(buf, count, GFP_KERNEL);
+	unsigned int chosen;
+	int rc;
+
+	if (!text)
+		return -ENOMEM;
+	rc = ferry_parse_reasons(text, &chosen);
+	if (rc)
+		return rc;
+
+	guard(mutex)(&ferry_knobs_lock);
+	WRITE_ONCE(ferry_chosen, chosen);
+	if (mt_page_copy)
+		WRITE_ONCE(ferry_reasons, chosen);
+	return count;
+}
+
+static struct kobj_attribute ferry_reasons_attr = __ATTR_RW(reasons);
+
+static struct kobj_attribute ferry_helped_attrs[MR_NEVER];
+static struct attribute *ferry_helped_list[MR_NEVER + 1];
+
+static const struct attribute_group ferry_helped_group = {
+	.name	= "helped_pages",
+	.attrs	= ferry_helped_list,
+};
+
+static ssize_t ferry_helped_show(struct kobject *kobj,
+				 struct kobj_attribute *attr, char *buf)
+{
+	unsigned long sum = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		sum += per_cpu(ferry_helped, cpu)[attr - ferry_helped_attrs];
+	return sysfs_emit(buf, "%lu\n", sum);
+}
+
+static int __init ferry_sysfs_init(void)
+{
+	struct kobject *ferry, *copy;
+	int i, rc;
+
+	for (i = 0; i < MR_NEVER; i++) {
+		sysfs_attr_init(&ferry_helped_attrs[i].attr);
+		ferry_helped_attrs[i].attr.name = ferry_reason_names[i];
+		ferry_helped_attrs[i].attr.mode = 0444;
+		ferry_helped_attrs[i].show = ferry_helped_show;
+		ferry_helped_list[i] = &ferry_helped_attrs[i].attr;
+	}
+
+	ferry = kobject_create_and_add("ferry", mm_kobj);
+	if (!ferry)
+		return -ENOMEM;
+	copy = kobject_create_and_add("copy", ferry);
+	rc = copy ? sysfs_create_file(copy, &ferry_reasons_attr.attr) : -ENOMEM;
+	if (!rc)
+		rc = sysfs_create_group(copy, &ferry_helped_group);
+	if (rc) {
+		kobject_put(copy);
+		kobject_put(ferry);
+	}
+	return rc;
+}
+
+#else
+
+static int __init ferry_sysfs_init(void)
+{
+	return 0;
+}
+
+#endif /* CONFIG_SYSFS */
+
+static int __init ferry_knobs_init(void)
+{
+	register_sysctl_init("vm", ferry_sysctls);
+	return ferry_sysfs_init();
+}
+late_initcall(ferry_knobs_init);
