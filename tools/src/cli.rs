@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The command line: what may be asked for, and who answers.
 
-use crate::{apply, bench, context::Context, phases, run, series, shell, suites};
+use crate::{apply, bench, choice, context::Context, phases, run, series, shell, suites};
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -80,6 +80,8 @@ enum Bench {
     Phases(PhasesArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
     Copy(OutputArgs),
+    /// How long it takes to choose who helps, on a machine of 1024 CPUs: here, without a kernel
+    Choice(JsonArgs),
 }
 
 #[derive(Args)]
@@ -90,6 +92,13 @@ pub struct OutputArgs {
     /// Draw the figures here
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct JsonArgs {
+    /// Write the figures here
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -220,6 +229,7 @@ impl Cli {
                     Bench::Demotion(args) => bench::demotion(&context, &args),
                     Bench::Phases(args) => phases::phases(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),
+                    Bench::Choice(args) => choice::measure(&args),
                 }
                 .map(|()| true)
             }

@@ -5,6 +5,7 @@ mod apply;
 mod bench;
 mod cache;
 mod chart;
+mod choice;
 mod cli;
 mod context;
 mod elf;

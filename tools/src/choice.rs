@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0
+//! How long it takes to choose who helps, on machines of 1024 CPUs that exist on paper: the kernel's own
+//! code, without what it costs to ask a CPU whether it is idle.
+
+use crate::{bench, cli::JsonArgs, results::Machine, steal::Steal, table};
+use anyhow::Result;
+use ferry_logic::topology::{order, seat, Place, Seat, View};
+use serde::Serialize;
+use std::{hint::black_box, time::Instant};
+
+/// Nodes, last-level caches of each, cores of those and threads of these.
+const SHAPES: [[u32; 4]; 2] = [[8, 8, 8, 2], [2, 1, 512, 1]];
+/// Of 16 CPUs so many are busy.
+const BUSY: [u64; 4] = [0, 8, 15, 16];
+const WANTED: [usize; 3] = [1, 3, 31];
+const RUNS: usize = 101;
+const CHOICES: u16 = 1000;
+
+/// Nanoseconds a choice: the median of `runs` runs of 1000, and their ends.
+#[derive(Serialize)]
+struct Choice {
+    bench: &'static str,
+    machine: String,
+    busy: u64,
+    wanted: usize,
+    median_ns: f64,
+    min_ns: f64,
+    max_ns: f64,
+    runs: usize,
+}
+
+#[derive(Serialize)]
+struct Report {
+    machine: Machine,
+    results: Vec<Choice>,
+}
+
+pub fn measure(args: &JsonArgs) -> Result<()> {
+    let steal = Steal::start();
+    let results: Vec<Choice> = SHAPES.iter().flat_map(|&shape| on_machine(shape)).collect();
+    let header = ["machine", "busy", "wanted", "ns", "at most"];
+    let mut table = table::plain(&header.map(str::to_owned));
+    for choice in &results {
+        table.add_row([
+            choice.machine.clone(),
+            format!("{} of 16", choice.busy),
+            choice.wanted.to_string(),
+            format!("{:.0}", choice.median_ns),
+            format!("{:.0}", choice.max_ns),
+        ]);
+    }
+    println!("{table}");
+    let report = Report {
+        machine: Machine::this("host", None, &steal),
+        results,
+    };
+    bench::save_json(&report, args.json.as_deref())
+}
+
+fn on_machine([nodes, llcs, cores, threads]: [u32; 4]) -> Vec<Choice> {
+    let all_cores = nodes * llcs * cores;
+    // Numbered as x86 does: a thread of each core, then the others.
+    let place = |cpu: u32| Place {
+        core: cpu % all_cores,
+        llc: cpu % all_cores / cores,
+        node: cpu % all_cores / (cores * llcs),
+    };
+    let places: Vec<Place> = (0..all_cores * threads).map(place).collect();
+    let mut seats = vec![Seat::default(); places.len()];
+    seat(&places, &mut seats);
+    let mut cpus = vec![0; places.len()];
+    let far = |node: u32| if node == 1 { 10 } else { 20 };
+    let home = order(&places, &seats, far, &mut cpus);
+    let view = View {
+        seats: &seats,
+        order: &cpus,
+        home,
+    };
+    let all = places.len() as u16;
+    let mut choices = Vec::new();
+    for (busy, wanted) in BUSY.iter().flat_map(|&b| WANTED.map(|w| (b, w))) {
+        let idle: Vec<bool> = (0..u64::from(all))
+            .map(|cpu| cpu.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 >= busy)
+            .collect();
+        let mut chosen = vec![0; wanted];
+        let mut samples: Vec<f64> = (0..RUNS)
+            .map(|_| {
+                let start = Instant::now();
+                for caller in (0..CHOICES).map(|i| i.wrapping_mul(7) % all) {
+                    let is_idle = |cpu: u16| idle[usize::from(cpu)];
+                    black_box(view.choose(caller, is_idle, &mut chosen));
+                }
+                start.elapsed().as_secs_f64() * 1e9 / f64::from(CHOICES)
+            })
+            .collect();
+        samples.sort_by(f64::total_cmp);
+        choices.push(Choice {
+            bench: "choice",
+            machine: format!("{nodes} nodes x {llcs} caches x {cores} cores x {threads}"),
+            busy,
+            wanted,
+            median_ns: samples[RUNS / 2],
+            min_ns: samples[0],
+            max_ns: samples[RUNS - 1],
+            runs: RUNS,
+        });
+    }
+    choices
+}
