@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: CPUs, as far as Rust cannot reach them. All but ferry_cpu_llc() are
- * hints, without locks: a CPU may get busy, or go offline, right after.
+ * Ferry: CPUs, as far as Rust cannot reach them. What is said of one is a hint,
+ * without locks: it may get busy, or go offline, right after. queue_work_on()
+ * then runs the work there later, or elsewhere.
  */
 #include <linux/cpumask.h>
 #include <linux/ferry_glue.h>
@@ -17,16 +18,19 @@ bool ferry_cpu_online(int cpu)
 	return cpu_online(cpu);
 }
 
-/*
- * May a CPU help now? queue_work_on() runs the work later, or elsewhere, if not
- * any more.
- */
+/* May a CPU help, if it is idle? That costs little to ask. */
 bool ferry_cpu_may_help(int cpu)
 {
 	guard(rcu)();
 
 	return cpu_online(cpu) && housekeeping_cpu(cpu, HK_TYPE_DOMAIN) &&
-	       housekeeping_cpu(cpu, HK_TYPE_WQ) && idle_cpu(cpu);
+	       housekeeping_cpu(cpu, HK_TYPE_WQ);
+}
+
+/* Does nothing run there now? */
+bool ferry_cpu_idle(int cpu)
+{
+	return !cpu_online(cpu) || idle_cpu(cpu);
 }
 
 /*
@@ -40,11 +44,20 @@ bool ferry_cpu_allowed(int cpu)
 	       cpumask_test_cpu(cpu, current->cpus_ptr);
 }
 
-/* Are there CPUs where the calling task may not be helped? */
+/* Are there CPUs that could help, but not the calling task? */
 bool ferry_task_confined(void)
 {
-	return !(current->flags & PF_KTHREAD) &&
-	       !cpumask_subset(cpu_online_mask, current->cpus_ptr);
+	int cpu;
+
+	if (current->flags & PF_KTHREAD)
+		return false;
+	guard(rcu)();
+	for_each_cpu_and(cpu, cpu_online_mask,
+			 housekeeping_cpumask(HK_TYPE_DOMAIN)) {
+		if (!cpumask_test_cpu(cpu, current->cpus_ptr))
+			return true;
+	}
+	return false;
 }
 
 int ferry_cpu_to_node(int cpu)
@@ -52,11 +65,14 @@ int ferry_cpu_to_node(int cpu)
 	return cpu_possible(cpu) ? cpu_to_node(cpu) : NUMA_NO_NODE;
 }
 
-/* The first CPU of its physical core. */
+/* The first CPU of its physical core; itself, of those that cannot be. */
 int ferry_cpu_core(int cpu)
 {
-	int first = cpumask_first(topology_sibling_cpumask(cpu));
+	int first;
 
+	if (!cpu_possible(cpu))
+		return cpu;
+	first = cpumask_first(topology_sibling_cpumask(cpu));
 	return first < nr_cpu_ids ? first : cpu;
 }
 
@@ -65,6 +81,8 @@ int ferry_cpu_llc(int cpu)
 {
 	int first;
 
+	if (!cpu_possible(cpu))
+		return cpu;
 	for_each_online_cpu(first) {
 		if (first >= cpu || cpus_share_cache(first, cpu))
 			return min(first, cpu);

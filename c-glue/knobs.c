@@ -59,7 +59,8 @@ void ferry_allow_mt(void)
 	if (READ_ONCE(ferry_mt_allowed))
 		return;
 	guard(mutex)(&ferry_knobs_lock);
-	if (ferry_mt_allowed || ferry_prepare())
+	/* With one thread nobody is helped. */
+	if (ferry_mt_allowed || limit_mt_num == 1 || ferry_prepare())
 		return;
 	static_branch_enable(&ferry_copy_key);
 	WRITE_ONCE(ferry_mt_allowed, true);

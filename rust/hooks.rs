@@ -17,7 +17,8 @@ use crate::{
         migration::{
             IsolatedList,
             MigrateCall, //
-        }, //
+        },
+        sched::NodeId, //
     },
     copy::{
         self,
@@ -156,10 +157,10 @@ pub unsafe extern "C" fn ferry_crew_move_pages(
     true
 }
 
-/// How many could copy a batch now: called by `ferry_batch_threads()`. For any context but NMI.
+/// How many could copy a batch from a node now: called by `ferry_batch_threads()`. For any context but NMI.
 #[export]
-pub extern "C" fn ferry_copy_threads() -> c_uint {
-    copy::threads(crew::spare_threads())
+pub extern "C" fn ferry_copy_threads(nid: c_int) -> c_uint {
+    copy::threads(NodeId(nid), crew::spare_threads())
 }
 
 /// What a folio adds to a batch: called by `ferry_batch_cost()`. For any context.

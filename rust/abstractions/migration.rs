@@ -42,11 +42,21 @@ use super::{
     task_context::TaskContext, //
 };
 
+/// Whether idle CPUs may take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Help {
+    /// If `vm.mt_page_copy` is 1, for the call's reason.
+    AsSwitched,
+    /// In any case: the caller has said `MPOL_MF_MOVE_MT`.
+    Asked,
+}
+
 /// What a `migrate_pages()` was asked to do, if others may do it.
 ///
 /// # Invariants
 ///
 /// For `'a` its functions may be called, with its private data, by any task, by several at a time.
+/// The private data is a `struct migration_target_control`, but for [`SharedReason::Mbind`].
 pub struct MigrateCall<'a> {
     raw: bindings::ferry_call,
     reason: SharedReason,
@@ -121,7 +131,8 @@ impl<'a> MigrateCall<'a> {
         if !unsafe { bindings::ferry_may_crew(call.reason, call.mt != 0) } {
             return None;
         }
-        // INVARIANT: The functions of such calls only read their private data.
+        // INVARIANT: The functions of such calls only read their private data; which it is, by the
+        // safety requirement.
         Some(Self {
             raw: *call,
             reason,
@@ -130,9 +141,10 @@ impl<'a> MigrateCall<'a> {
         })
     }
 
-    /// As `move_pages(2)` moves pages to a node, if `mt` with `MPOL_MF_MOVE_MT`; `EBUSY`: only the task itself can, now. May sleep.
+    /// As `move_pages(2)` moves pages to a node; `EBUSY`: only the task itself can, now. May sleep.
     #[cfg(CONFIG_NUMA_MIGRATION)]
-    pub fn to_node(node: Destination, mt: bool) -> Result<Self> {
+    pub fn to_node(node: Destination, help: Help) -> Result<Self> {
+        let mt = help == Help::Asked;
         // SAFETY: No requirements.
         if !unsafe { bindings::ferry_may_crew(bindings::migrate_reason_MR_SYSCALL, mt) } {
             return Err(EBUSY);
@@ -160,14 +172,17 @@ impl<'a> MigrateCall<'a> {
         self.reason
     }
 
-    /// Where its folios are to go, first of all; [`None`]: that depends.
+    /// Where its folios are to go, first of all; [`None`]: that depends, or is another node than
+    /// this one, which goes offline.
     pub fn target(&self) -> Option<NodeId> {
         match self.reason {
-            SharedReason::Mbind => None,
-            // SAFETY: All others have a `struct migration_target_control`.
-            _ => Some(NodeId(unsafe {
-                bindings::ferry_target_node(self.raw.private)
-            })),
+            SharedReason::Mbind | SharedReason::MemoryHotplug => None,
+            SharedReason::Syscall | SharedReason::Demotion | SharedReason::Damon => {
+                // SAFETY: By the type invariant.
+                Some(NodeId(unsafe {
+                    bindings::ferry_target_node(self.raw.private)
+                }))
+            }
         }
     }
 }

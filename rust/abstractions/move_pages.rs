@@ -23,7 +23,10 @@ use kernel::{
     }, //
 };
 
-use super::migration::IsolatedList;
+use super::migration::{
+    Help,
+    IsolatedList, //
+};
 use crate::logic::ascent::TAGGED;
 
 /// An array in the user space of the calling task.
@@ -216,9 +219,12 @@ impl<'a> MovePages<'a> {
         self.0.nr_pages
     }
 
-    /// Whether the caller asks for the help of idle CPUs, whatever `vm.mt_page_copy` says.
-    pub fn mt(&self) -> bool {
-        self.0.mt
+    /// Whether the caller asks for help.
+    pub fn help(&self) -> Help {
+        match self.0.mt {
+            true => Help::Asked,
+            false => Help::AsSwitched,
+        }
     }
 
     /// Their addresses.
@@ -300,10 +306,11 @@ impl<'a> MovePages<'a> {
     }
 }
 
-/// Migrates a list to `node` as `move_pages(2)` does, if `mt` with `MPOL_MF_MOVE_MT`; what is not migrated is put back. May sleep.
+/// Migrates a list to `node` as `move_pages(2)` does; what is not migrated is put back. May sleep.
 ///
 /// Returns 0, the number of folios that were not migrated, or an error number.
-pub fn move_to_node(mut folios: Pin<&mut IsolatedFolios>, node: Destination, mt: bool) -> c_int {
+pub fn move_to_node(mut folios: Pin<&mut IsolatedFolios>, node: Destination, help: Help) -> c_int {
+    let mt = help == Help::Asked;
     // SAFETY: The list is ours and has isolated folios only.
     unsafe { bindings::ferry_move_to_node(folios.as_mut().list().as_raw(), node.0, mt) }
 }

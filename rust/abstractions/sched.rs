@@ -3,7 +3,8 @@
 //! Preemption; CPUs: which have time to spare, and where they are.
 //!
 //! C headers: [`include/linux/preempt.h`](srctree/include/linux/preempt.h),
-//! [`include/linux/sched.h`](srctree/include/linux/sched.h)
+//! [`include/linux/sched.h`](srctree/include/linux/sched.h); C file:
+//! [`mm/ferry/c-glue/cpu.c`](srctree/mm/ferry/c-glue/cpu.c)
 
 use kernel::{
     bindings,
@@ -49,10 +50,17 @@ pub fn others_want_cpu() -> bool {
     unsafe { bindings::ferry_others_want_cpu() }
 }
 
-/// Whether `cpu` may help now: online, idle, not isolated; a hint. For any context but NMI.
+/// Whether `cpu` may help while it is idle: online, not isolated; a hint. For any context but NMI.
 pub fn may_help(cpu: CpuId) -> bool {
     // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
     unsafe { bindings::ferry_cpu_may_help(cpu.as_u32() as i32) }
+}
+
+/// Whether nothing runs on `cpu` now; a hint, for which a cache line of that CPU's is read. For any
+/// context.
+pub fn is_idle(cpu: CpuId) -> bool {
+    // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
+    unsafe { bindings::ferry_cpu_idle(cpu.as_u32() as i32) }
 }
 
 /// Whether the calling task may be helped on `cpu`: a task of a user only where it may run itself.
@@ -69,11 +77,12 @@ pub fn is_confined() -> bool {
 }
 
 /// What each CPU shares with others, of all that there can be, in the order of their numbers. Of
-/// those that are offline less is known. May sleep, and be slow.
+/// those that are offline less is known. For any context, but slow: it takes time that grows with
+/// the square of the CPUs.
 pub fn places() -> impl Iterator<Item = Place> {
     (0..nr_cpu_ids()).map(|cpu| {
         let cpu = cpu as i32;
-        // SAFETY: It is a valid CPU number.
+        // SAFETY: It is below `nr_cpu_ids`, and the functions ask whether there can be such a CPU.
         let node = unsafe { bindings::ferry_cpu_to_node(cpu) };
         Place {
             // SAFETY: As above.
@@ -89,7 +98,7 @@ pub fn places() -> impl Iterator<Item = Place> {
 pub fn distance(from: u32, to: u32) -> u32 {
     let is_node = |node: u32| node < nr_nodes();
     match is_node(from) && is_node(to) {
-        // SAFETY: Both are numbers of possible nodes.
+        // SAFETY: Both are below `nr_node_ids`.
         true => unsafe { bindings::ferry_node_distance(from as i32, to as i32) as u32 },
         false => u32::MAX,
     }

@@ -81,14 +81,15 @@ impl<C: CopySegment> Engine<C> {
         }
     }
 
-    /// How many threads could copy a batch under `limit`, the caller included, wherever it goes; no
-    /// more than make a difference to [`policy::batch_cost`]. For any context but NMI.
-    pub fn threads(&self, limit: u32) -> u32 {
+    /// How many threads could copy a batch from `source` under `limit`, the caller included,
+    /// wherever it goes; no more than make a difference to [`policy::batch_cost`]. For any context
+    /// but NMI.
+    pub fn threads(&self, source: NodeId, limit: u32) -> u32 {
         if !self.lanes.iter().any(|lane| lane.board().is_free()) {
             return 1;
         }
         let limit = limit.min(policy::MAX_BATCH_THREADS);
-        1 + IdleCpus::near(NodeId::here(), limit).count() as u32
+        1 + IdleCpus::near(source, limit).count() as u32
     }
 
     /// Calls helpers of `lane` to some CPUs. For any context but NMI.
@@ -128,7 +129,7 @@ impl<C: CopySegment> Engine<C> {
         for src in lists.sources() {
             pages += src.nr_pages();
             if pages >= policy::MIN_PARALLEL_PAGES as usize {
-                return Some(helpers::place(lists.source()?, lists.target()?));
+                return Some(helpers::near_node(lists.source()?, lists.target()?));
             }
         }
         VmEvent::SerialSmall.count(pages);

@@ -25,6 +25,7 @@ use crate::abstractions::{
     board::Copied,
     folio_pair::PairedLists,
     migrate_batch::MigrateBatch,
+    sched::NodeId,
     vm_event::VmEvent, //
 };
 use copier::CpuCopier;
@@ -66,10 +67,12 @@ pub fn count(copied: Copied) {
     VmEvent::CopyFailed.count(copied.failed as usize);
 }
 
-/// How many threads could copy a batch now under `limit`, the caller included. For any context but
-/// NMI.
+/// How many threads could copy a batch from `source` now under `limit`, the caller included. For
+/// any context but NMI.
 ///
 /// Batches grow with it: else the folios would be unmapped for longer, and nothing gained.
-pub fn threads(limit: u32) -> u32 {
-    ENGINE.as_ref().map_or(1, |engine| engine.threads(limit))
+pub fn threads(source: NodeId, limit: u32) -> u32 {
+    ENGINE
+        .as_ref()
+        .map_or(1, |engine| engine.threads(source, limit))
 }

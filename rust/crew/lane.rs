@@ -23,15 +23,15 @@ use crate::{
             Outcome,
             Worker, //
         },
-        sched::{
-            others_want_cpu,
-            NodeId, //
-        },
+        sched::others_want_cpu,
         workqueue::OwnedQueue, //
     },
-    helpers::pool::{
-        Helped,
-        Helpers, //
+    helpers::{
+        pool::{
+            Helped,
+            Helpers, //
+        },
+        IdleCpus, //
     },
     logic::crew, //
 };
@@ -43,25 +43,25 @@ pub struct Job<'a> {
     migration: Migration<'a>,
     chunk_pages: u32,
     /// Helpers that may take part, and where, if not anywhere: one that comes late, from another
-    /// call, may be one too many, or on the wrong node.
+    /// call, may be one too many, or where this caller may not be helped.
     helpers: u32,
-    node: Option<NodeId>,
+    only: Option<&'a IdleCpus>,
 }
 
 impl<'a> Job<'a> {
-    /// A list yet to come, for chunks of so many pages, and so many helpers, on CPUs of `node`. May
-    /// sleep.
+    /// A list yet to come, for chunks of so many pages, and so many helpers, on those CPUs alone.
+    /// May sleep.
     pub fn new(
         call: MigrateCall<'a>,
         chunk_pages: u32,
         helpers: u32,
-        node: Option<NodeId>,
+        only: Option<&'a IdleCpus>,
     ) -> impl PinInit<Self> {
         pin_init!(Self {
             migration <- Migration::new(call, helpers),
             chunk_pages,
             helpers,
-            node,
+            only,
         })
     }
 
@@ -100,7 +100,7 @@ impl<'a> Job<'a> {
     /// Migrates as one of the helpers, until there is nothing to do, or others want this CPU, who
     /// leave the rest to the caller. Whether the CPU is idle again once this returns. May sleep.
     fn help(&self, members: &Members) -> bool {
-        if self.node.is_some_and(|node| node != NodeId::here()) {
+        if self.only.is_some_and(|cpus| !cpus.has(CpuId::current())) {
             return false;
         }
         let Some(_member) = members.enter_helper(self.helpers()) else {

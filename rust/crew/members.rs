@@ -3,11 +3,14 @@
 //! Who is in a crew now.
 //!
 //! No locks: a task enters and leaves for itself, looks for itself alone, and of others reads how
-//! many there are. Nothing else is published by it, so all of it is relaxed.
+//! many there are; so nearly all of it is relaxed. But whether the caller is confined is known when
+//! it is there, which is therefore released and acquired.
 
 use kernel::sync::atomic::{
+    Acquire,
     Atomic,
-    Relaxed, //
+    Relaxed,
+    Release, //
 };
 
 use crate::{
@@ -53,7 +56,7 @@ impl Members {
     pub fn enter_caller(&self, most: usize) -> Member<'_> {
         self.most.store(most, Relaxed);
         self.confined.store(is_confined(), Relaxed);
-        self.caller.store(this_task(), Relaxed);
+        self.caller.store(this_task(), Release);
         Member::new(&self.caller)
     }
 
@@ -74,9 +77,14 @@ impl Members {
         self.helpers.iter().filter(taken).count()
     }
 
-    /// Whether the calling task, one of them, may call helpers of its own. For any context.
+    /// Whether the calling task, one of them, may call helpers of its own: the caller, and who works
+    /// for one that is not confined. For any context.
     pub fn may_call(&self) -> bool {
-        !self.confined.load(Relaxed) || self.caller.load(Relaxed) == this_task()
+        match self.caller.load(Acquire) {
+            // It is entering now, or leaving.
+            0 => false,
+            caller => caller == this_task() || !self.confined.load(Relaxed),
+        }
     }
 
     /// Whether the calling task is one of them. For any context.

@@ -45,8 +45,9 @@ use crate::{
             SharedReason, //
         },
         sched::{
+            is_confined,
+            is_idle,
             may_help,
-            node_of,
             NodeId, //
         },
         vm_event::VmEvent,
@@ -55,7 +56,7 @@ use crate::{
     helpers::{
         limit,
         map,
-        place,
+        near_node,
         IdleCpus, //
     },
     logic::crew::{
@@ -137,7 +138,8 @@ pub fn migrate(
 }
 
 /// How many threads may copy a batch of the calling task, itself included: all that a call may have
-/// or, for a member of a crew, its share of what its call may have. For any context.
+/// or, for a member of a crew, its share of what its call may have; who helps a caller that is
+/// confined has none to spare. For any context.
 pub fn spare_threads() -> u32 {
     let limit = limit();
     if !members::any() {
@@ -185,7 +187,7 @@ impl Session<'_, '_> {
         }
         let again = self.called.replace(true);
         let cpus = self.cpus.first(useful).iter().copied();
-        let cpus = cpus.filter(|&cpu| !again || may_help(cpu));
+        let cpus = cpus.filter(|&cpu| !again || (may_help(cpu) && is_idle(cpu)));
         self.lane.call(&self.crew.queue, cpus);
     }
 
@@ -204,34 +206,31 @@ impl Session<'_, '_> {
 struct Candidates {
     crew: &'static Crew,
     limit: u32,
-    /// Where they have to be, if not anywhere.
-    node: Option<NodeId>,
+    /// Whether nobody else may help.
+    only_these: bool,
     cpus: IdleCpus,
 }
 
 impl Candidates {
-    /// For a call that migrates from `source`; [`None`]: nobody. For any context but NMI.
-    fn now(call: &MigrateCall<'_>, source: NodeId) -> Option<Self> {
+    /// For a call that migrates from `source` to `target`, as far as that is known; [`None`]:
+    /// nobody. For any context but NMI.
+    fn now(reason: SharedReason, source: NodeId, target: Option<NodeId>) -> Option<Self> {
         if !is_enabled() {
             return None;
         }
         let crew = CREW.as_ref()?;
         let limit = limit();
-        let node = match call.reason() {
-            SharedReason::Mbind => Some(NodeId::here()),
-            _ => None,
-        };
-        let target = call.target().unwrap_or(source);
-        let near = node.unwrap_or_else(|| place(source, target));
-        let idle = IdleCpus::near(near, limit);
-        let cpus = match node {
-            Some(node) => idle.only(|cpu| node_of(cpu) == node),
-            None => idle,
+        let (cpus, only_these) = match reason {
+            SharedReason::Mbind => (IdleCpus::of_node(NodeId::here(), limit), true),
+            _ => {
+                let near = near_node(source, target.unwrap_or(source));
+                (IdleCpus::near(near, limit), is_confined())
+            }
         };
         (cpus.count() > 0).then_some(Self {
             crew,
             limit,
-            node,
+            only_these,
             cpus,
         })
     }
@@ -252,7 +251,8 @@ impl Candidates {
     ) -> Option<(R, Outcome)> {
         let helpers = crew::helpers(size, self.limit, self.cpus.count() as u32);
         let chunk_pages = crew::chunk_pages(size.pages, helpers + 1);
-        stack_pin_init!(let job = Job::new(call, chunk_pages, helpers, self.node));
+        let only = self.only_these.then_some(&self.cpus);
+        stack_pin_init!(let job = Job::new(call, chunk_pages, helpers, only));
         let mut f = Some(f);
         let result = {
             let job = job.as_ref().get_ref();
@@ -303,7 +303,8 @@ fn muster(
         return Err(VmEvent::CrewSmall);
     }
     let source = first.ok_or(VmEvent::CrewSmall)?;
-    let candidates = Candidates::now(call, source).ok_or(VmEvent::CrewAlone)?;
+    let candidates =
+        Candidates::now(call.reason(), source, call.target()).ok_or(VmEvent::CrewAlone)?;
     let plenty = |size: &Size| size.is_plenty(candidates.workers());
     count_until(plenty, &mut size, &mut folios);
     Ok((size, candidates))

@@ -16,14 +16,19 @@ use super::{
 use crate::{
     abstractions::{
         folio::Folio,
-        migration::MigrateCall,
+        migration::{
+            Help,
+            MigrateCall,
+            SharedReason, //
+        },
         move_pages::{
             move_to_node,
             Destination,
             IsolatedFolios,
             MovePages,
             UserArray, //
-        }, //
+        },
+        sched::NodeId, //
     },
     logic::{
         ascent::Ascent,
@@ -49,7 +54,9 @@ const HAND_OVER: usize = crew::PAGES_PER_WORKER as usize;
 /// Does what was asked; [`None`]: nothing was done. May sleep.
 pub fn move_pages(request: &MovePages<'_>) -> Option<c_int> {
     // What a caller asks for is not known to mainline's loop.
-    if !request.mt() && (!super::is_enabled() || request.nr_pages() < MIN_PAGES) {
+    if request.help() == Help::AsSwitched
+        && (!super::is_enabled() || request.nr_pages() < MIN_PAGES)
+    {
         return None;
     }
     let mut mover = Mover::new(request).ok()?;
@@ -208,7 +215,7 @@ impl<'a> Mover<'a> {
         if let (Some(node), false) = (self.node, folios.is_empty()) {
             match moved {
                 0.. => {
-                    let more = move_to_node(folios.as_mut(), node, self.request.mt());
+                    let more = move_to_node(folios.as_mut(), node, self.request.help());
                     moved = sum(moved, more);
                 }
                 _ => folios.as_mut().put_back(),
@@ -221,8 +228,10 @@ impl<'a> Mover<'a> {
     /// run, if it was met, and what `migrate_pages()` says. [`None`]: there is no crew.
     fn share(&mut self, mut folios: Pin<&mut IsolatedFolios>) -> Option<(Option<End>, c_int)> {
         let source = folios.as_mut().list().iter().next().map(Folio::nid)?;
-        let call = MigrateCall::to_node(self.node?, self.request.mt()).ok()?;
-        let candidates = Candidates::now(&call, source)?;
+        let node = self.node?;
+        let target = NodeId(node.nid());
+        let candidates = Candidates::now(SharedReason::Syscall, source, Some(target))?;
+        let call = MigrateCall::to_node(node, self.request.help()).ok()?;
         // From the first that is not migrated.
         let first = self.handed_over;
         let count = |to: usize| u32::try_from(to - first).unwrap_or(u32::MAX);

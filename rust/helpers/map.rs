@@ -16,6 +16,7 @@ use kernel::{
 use crate::{
     abstractions::sched::{
         distance,
+        is_idle,
         nr_nodes,
         places,
         NodeId, //
@@ -49,19 +50,23 @@ pub fn prepare() -> Result {
     Ok(())
 }
 
-/// Chooses helpers of the calling task near `node`, or near itself if there is no such: how many.
-/// For any context but NMI.
-pub fn choose(node: NodeId, idle: impl Fn(CpuId) -> bool, chosen: &mut [u16]) -> usize {
+/// Chooses helpers of the calling task near `node`, or near itself if there is no such, among CPUs
+/// that are `allowed`: how many. For any context but NMI.
+pub fn choose(node: NodeId, allowed: impl Fn(CpuId) -> bool, chosen: &mut [u16]) -> usize {
     let Some(view) = MAP.as_ref().and_then(|map| map.view(node)) else {
         return 0;
     };
-    let is_idle = |cpu: u16| CpuId::from_u32(cpu.into()).is_some_and(&idle);
-    view.choose(CpuId::current().as_u32() as u16, is_idle, chosen)
+    let is_allowed = |cpu: u16| CpuId::from_u32(cpu.into()).is_some_and(&allowed);
+    let idle = |cpu: u16| CpuId::from_u32(cpu.into()).is_some_and(is_idle);
+    view.choose(CpuId::current().as_u32() as u16, is_allowed, idle, chosen)
 }
 
 impl Map {
     fn new() -> Result<Self> {
         let nr = nr_cpu_ids() as usize;
+        if nr > usize::from(u16::MAX) {
+            return Err(E2BIG);
+        }
         let mut all = KVec::with_capacity(nr, GFP_KERNEL)?;
         for place in places() {
             all.push(place, GFP_KERNEL)?;

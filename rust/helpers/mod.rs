@@ -6,7 +6,7 @@
 //! - [`map`]: the machine's CPUs, as they are chosen from;
 //! - [`pool`]: the work items by which they are called.
 //!
-//! No locks. What is kept between calls are hints and a setting, each one word that nothing else
+//! No locks. What is kept between calls are hints and settings, each one word that nothing else
 //! depends on: therefore relaxed.
 
 pub mod map;
@@ -30,6 +30,7 @@ use crate::{
         sched::{
             is_allowed,
             may_help,
+            node_of,
             NodeId, //
         }, //
     },
@@ -66,7 +67,7 @@ pub fn set_pull(on: bool) {
 }
 
 /// Near which node helpers are to be. For any context.
-pub fn place(source: NodeId, target: NodeId) -> NodeId {
+pub fn near_node(source: NodeId, target: NodeId) -> NodeId {
     match PULL.load(Relaxed) {
         true => target,
         false => source,
@@ -94,12 +95,12 @@ fn note_help() {
     LAST_HELP.ns.store(now_ns(), Relaxed);
 }
 
-/// The CPU of the helper that was done last, if that was just now and not here, and may help here.
-/// For any context but NMI.
+/// The CPU of the helper that was done last, if that was just now and not here. For any context
+/// but NMI.
 fn last_helper() -> Option<CpuId> {
     let since = now_ns() - LAST_HELP.ns.load(Relaxed);
     let cpu = CpuId::from_u32(LAST_HELP.cpu.load(Relaxed))?;
-    (since < policy::JUST_NOW_NS && cpu != CpuId::current() && is_allowed(cpu)).then_some(cpu)
+    (since < policy::JUST_NOW_NS && cpu != CpuId::current()).then_some(cpu)
 }
 
 /// CPUs that may help, found at the moment of asking. For any context but NMI.
@@ -112,13 +113,23 @@ impl IdleCpus {
     /// As many as may be used beside the caller's under `limit`, the best first: near `node`, and
     /// sharing as little as can be with others and each other.
     pub fn near(node: NodeId, limit: u32) -> Self {
+        Self::among(node, limit, |_| true)
+    }
+
+    /// As [`Self::near`], of `node` alone.
+    pub fn of_node(node: NodeId, limit: u32) -> Self {
+        Self::among(node, limit, |cpu| node_of(cpu) == node)
+    }
+
+    fn among(node: NodeId, limit: u32, wanted_there: impl Fn(CpuId) -> bool) -> Self {
+        let allowed = |cpu| wanted_there(cpu) && is_allowed(cpu) && may_help(cpu);
         let wanted = (limit as usize).saturating_sub(1).min(MAX_HELPERS);
         let mut chosen = [0; MAX_HELPERS];
-        let may = |cpu| is_allowed(cpu) && may_help(cpu);
         let room = chosen.get_mut(..wanted).unwrap_or_default();
-        let nr = map::choose(node, may, room);
+        let nr = map::choose(node, allowed, room);
         if nr == 0 {
-            return Self::of(last_helper().into_iter(), wanted);
+            let last = last_helper().filter(|&cpu| allowed(cpu));
+            return Self::of(last.into_iter(), wanted);
         }
         let cpus = chosen.into_iter().take(nr).map(u32::from);
         Self::of(cpus.filter_map(CpuId::from_u32), wanted)
@@ -136,14 +147,9 @@ impl IdleCpus {
         found
     }
 
-    /// Those that `keep` says.
-    pub fn only(self, keep: impl Fn(CpuId) -> bool) -> Self {
-        let wanted = self.len;
-        let cpus = self.cpus;
-        Self::of(
-            cpus.into_iter().take(wanted).filter(|&cpu| keep(cpu)),
-            wanted,
-        )
+    /// Whether `cpu` is one of them.
+    pub fn has(&self, cpu: CpuId) -> bool {
+        self.first(self.len).contains(&cpu)
     }
 
     /// How many.
@@ -151,7 +157,7 @@ impl IdleCpus {
         self.len
     }
 
-    /// The nearest so many of them.
+    /// The best so many of them.
     pub fn first(&self, nr: usize) -> &[CpuId] {
         self.cpus.get(..nr.min(self.len)).unwrap_or_default()
     }

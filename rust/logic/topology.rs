@@ -7,7 +7,7 @@
 //! in turn, nearest nodes first, before the second thread of any core. Then a choice ([`View`])
 //! asks along that order, and allocates nothing.
 
-use core::cmp::Reverse;
+use core::cell::Cell;
 
 /// What a CPU shares with others: equal numbers say that it is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub struct Seat {
 /// CPUs that are chosen at most.
 pub const MAX_CHOSEN: usize = 31;
 
-/// CPUs that are asked and found busy, at most: to ask one costs a cache line of another CPU's, some
-/// hundred nanoseconds.
+/// CPUs that are asked and found busy, at most: to ask one costs a cache line of another CPU's,
+/// some hundred nanoseconds.
 pub const MAX_REFUSALS: u32 = 64;
 
 /// Seats everybody: `places` by CPU number, of which there may be 65536.
@@ -85,7 +85,7 @@ pub fn order(
         Some((seat.thread, far, seat.core, place.llc, cpu))
     };
     // Those that are not described come last.
-    order.sort_unstable_by_key(|&cpu| Reverse(key(cpu).map(Reverse)));
+    order.sort_unstable_by_key(|&cpu| (key(cpu).is_none(), key(cpu)));
     let group = |cpu: u16| key(cpu).map(|(thread, far, ..)| (thread, far));
     let nearest = order.first().and_then(|&cpu| group(cpu));
     order
@@ -106,11 +106,11 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Chooses helpers of `caller` among those that are `idle`, as many as `chosen` has room for
-    /// and [`MAX_CHOSEN`] at most: how many it is.
+    /// Chooses helpers of `caller` among those that are `allowed`, which costs little to ask, and
+    /// `idle` (as are CPUs that are offline), as many as `chosen` has room for and [`MAX_CHOSEN`] at most: how many it is.
     ///
-    /// First come CPUs whose cores are all idle, then those that share theirs with somebody. Callers
-    /// on different CPUs begin at different ones of the nearest node.
+    /// First come CPUs whose cores are all idle, then those that share theirs with somebody.
+    /// Callers on different CPUs begin at different ones of the nearest node.
     ///
     /// ```
     /// use ferry_logic::topology::{order, seat, Place, Seat, View};
@@ -125,33 +125,37 @@ impl View<'_> {
     /// let view = View { seats: &seats, order: &cpus, home };
     ///
     /// let mut chosen = [0; 4];
-    /// assert_eq!(view.choose(0, |_| true, &mut chosen), 4);
+    /// let all = |_| true;
+    /// assert_eq!(view.choose(0, all, all, &mut chosen), 4);
     /// assert_eq!(chosen[..3], [2, 1, 3]); // the other cache first
-    /// assert_eq!(view.choose(0, |cpu| cpu != 6, &mut chosen), 4);
+    /// assert_eq!(view.choose(0, all, |cpu| cpu != 6, &mut chosen), 4);
     /// assert_eq!(chosen[..2], [1, 3]); // the core of CPU 2 is busy
     /// ```
     pub fn choose(
         &self,
         caller: u16,
-        mut idle: impl FnMut(u16) -> bool,
+        allowed: impl Fn(u16) -> bool,
+        idle: impl Fn(u16) -> bool,
         chosen: &mut [u16],
     ) -> usize {
         let wanted = chosen.len().min(MAX_CHOSEN);
         let mut spares = [0; MAX_CHOSEN];
-        let (mut nr, mut nr_spare, mut refusals) = (0, 0, 0);
+        let (mut nr, mut nr_spare) = (0, 0);
+        let refusals = Cell::new(0);
+        let idle = |cpu| {
+            let is_idle = idle(cpu);
+            refusals.set(refusals.get() + u32::from(!is_idle));
+            is_idle
+        };
         let (home, others) = self.order.split_at_checked(self.home).unwrap_or_default();
         let start = home.iter().position(|&cpu| cpu == caller);
         let start = start.unwrap_or(usize::from(caller).checked_rem(home.len()).unwrap_or(0));
         let (late, early) = home.split_at_checked(start).unwrap_or_default();
         for &cpu in early.iter().chain(late).chain(others) {
-            if nr == wanted || refusals == MAX_REFUSALS {
+            if nr == wanted || refusals.get() >= MAX_REFUSALS {
                 break;
             }
-            if cpu == caller {
-                continue;
-            }
-            if !idle(cpu) {
-                refusals += 1;
+            if cpu == caller || !allowed(cpu) || !idle(cpu) {
                 continue;
             }
             if self.thread(cpu) == 0 && self.siblings(cpu).all(|cpu| cpu != caller && idle(cpu)) {

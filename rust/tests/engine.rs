@@ -36,7 +36,10 @@ use crate::{
             Unreadable, //
         },
         owned_pairs::OwnedPairs,
-        sched::cond_resched,
+        sched::{
+            cond_resched,
+            NodeId, //
+        },
         workqueue::OwnedQueue, //
     },
     copy::{
@@ -412,12 +415,13 @@ fn more_folios_than_a_lane_holds() -> Result {
 /// A helper is counted on only if its CPU is idle, and a lane only if it is free.
 fn threads_are_counted() -> Result {
     let engine = Engine::new(1, || CpuCopier)?;
-    assert_eq!(engine.threads(1), 1);
-    assert!((1..=nr_cpu_ids()).contains(&engine.threads(32)));
+    let here = NodeId::here();
+    assert_eq!(engine.threads(here, 1), 1);
+    assert!((1..=nr_cpu_ids()).contains(&engine.threads(here, 32)));
     let mut pairs = OwnedPairs::new(&MIXED)?;
     pairs.with_lists(|lists| {
         let taken = engine.collect(lists).ok_or(EBUSY)?;
-        assert_eq!(engine.threads(32), 1);
+        assert_eq!(engine.threads(here, 32), 1);
         drop(taken);
         Ok(())
     })

@@ -33,7 +33,7 @@ struct Answer {
 /// The median of `runs` samples, in the unit that the measure names, and their ends.
 #[derive(Serialize)]
 struct Phase {
-    bench: &'static str,
+    bench: String,
     measure: &'static str,
     folio: String,
     count: u32,
@@ -100,7 +100,10 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
         let figures = pool.figures("phases", false);
         println!("\n{measure} (median)\n{}", rendered(&figures));
         results.extend(figures.into_iter().map(|f| Phase {
-            bench: "phases",
+            bench: match args.by {
+                By::MovePages => "phases".to_owned(),
+                by => format!("phases_{}", by.name()),
+            },
             measure,
             folio: f.folio,
             count: f.count,

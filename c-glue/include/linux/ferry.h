@@ -122,7 +122,7 @@ void ferry_copy_post(struct ferry_batch *batch, struct list_head *dst_folios,
 		     struct list_head *src_folios);
 int ferry_copy_take(struct ferry_batch *batch);
 void ferry_copy_end(struct ferry_batch *batch, int reason);
-unsigned int ferry_copy_threads(void);
+unsigned int ferry_copy_threads(int nid);
 unsigned int ferry_copy_cost(unsigned int nr_pages, unsigned int threads);
 int ferry_prepare(void);
 void ferry_limit(unsigned int threads);
@@ -151,10 +151,13 @@ static inline unsigned int ferry_batch_threads(struct list_head *from,
 					       enum migrate_mode mt,
 					       enum migrate_reason reason)
 {
-	if (ferry_wanted(mt, reason) && !list_empty(from) && !list_is_singular(from) &&
-	    folio_test_large(list_first_entry(from, struct folio, lru)))
-		return ferry_copy_threads();
-	return 1;
+	struct folio *first;
+
+	if (!ferry_wanted(mt, reason) || list_empty(from) ||
+	    list_is_singular(from))
+		return 1;
+	first = list_first_entry(from, struct folio, lru);
+	return folio_test_large(first) ? ferry_copy_threads(folio_nid(first)) : 1;
 }
 
 /**
@@ -325,23 +328,22 @@ static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
  * ferry_mt_flag() - may a system call have MPOL_MF_MOVE_MT?
  * @flags: its flags
  *
- * What is needed for it is made ready, once. May sleep.
- *
  * Return: the flag, if it is there with one of those that it goes with; or 0.
  */
 static inline int ferry_mt_flag(unsigned long flags)
 {
-	if (likely(!(flags & MPOL_MF_MOVE_MT)) ||
-	    !(flags & (MPOL_MF_MOVE | MPOL_MF_MOVE_ALL)))
-		return 0;
-	ferry_allow_mt();
-	return MPOL_MF_MOVE_MT;
+	if (flags & (MPOL_MF_MOVE | MPOL_MF_MOVE_ALL))
+		return flags & MPOL_MF_MOVE_MT;
+	return 0;
 }
 
-/* The mode that goes with the flag. */
+/* The mode that goes with it. What it needs is made ready. May sleep. */
 static inline enum migrate_mode ferry_mt_mode(unsigned long flags)
 {
-	return flags & MPOL_MF_MOVE_MT ? MIGRATE_MT : 0;
+	if (likely(!(flags & MPOL_MF_MOVE_MT)))
+		return 0;
+	ferry_allow_mt();
+	return MIGRATE_MT;
 }
 
 /**
@@ -366,7 +368,7 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 				    const int __user *nodes,
 				    int __user *status, int flags, int *err)
 {
-	bool mt = flags & MPOL_MF_MOVE_MT;
+	bool mt = ferry_mt_mode(flags);
 
 	if (ferry_wanted(mt, MR_SYSCALL) && !in_compat_syscall()) {
 		const struct ferry_move_pages args = {

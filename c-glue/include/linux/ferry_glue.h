@@ -101,6 +101,7 @@ void ferry_count_helped(int reason, unsigned long nr_pages);
 /* c-glue/cpu.c */
 bool ferry_cpu_online(int cpu);
 bool ferry_cpu_may_help(int cpu);
+bool ferry_cpu_idle(int cpu);
 bool ferry_cpu_allowed(int cpu);
 bool ferry_task_confined(void);
 int ferry_cpu_to_node(int cpu);

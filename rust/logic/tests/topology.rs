@@ -66,6 +66,17 @@ impl Machine {
         wanted: usize,
         idle: impl Fn(u16) -> bool,
     ) -> Vec<u16> {
+        self.choose_allowed(node, caller, wanted, |_| true, idle)
+    }
+
+    fn choose_allowed(
+        &self,
+        node: u32,
+        caller: u16,
+        wanted: usize,
+        allowed: impl Fn(u16) -> bool,
+        idle: impl Fn(u16) -> bool,
+    ) -> Vec<u16> {
         let (order, home) = &self.orders[node as usize];
         let view = View {
             seats: &self.seats,
@@ -73,7 +84,7 @@ impl Machine {
             home: *home,
         };
         let mut chosen = vec![u16::MAX; wanted];
-        let nr = view.choose(caller, idle, &mut chosen);
+        let nr = view.choose(caller, allowed, idle, &mut chosen);
         chosen.truncate(nr);
         chosen
     }
@@ -204,6 +215,36 @@ fn callers_on_different_cpus_ask_different_ones() {
     // From another node, too.
     let far = machine.choose(0, 72 + 40, 8, |_| true);
     assert!(far.iter().all(|cpu| !one.contains(cpu)));
+}
+
+#[test]
+fn who_may_not_help_is_not_asked() {
+    let machine = EPYC.machine();
+    // The caller's cpuset has four cores of node 1; its folios are on node 0.
+    let allowed = |cpu: u16| (96..100).contains(&cpu);
+    assert_eq!(
+        machine.choose_allowed(0, 96, 4, allowed, |_| true),
+        [97, 98, 99]
+    );
+    // Busy or not: what the others do on theirs is not his.
+    let asked = std::cell::RefCell::new(Vec::new());
+    machine.choose_allowed(0, 96, 4, allowed, |cpu| {
+        asked.borrow_mut().push(cpu % 128);
+        true
+    });
+    assert!(asked.borrow().iter().all(|&cpu| allowed(cpu)));
+}
+
+#[test]
+fn busy_siblings_are_asked_in_vain_too() {
+    let machine = EPYC.machine();
+    let asked = std::cell::Cell::new(0);
+    let chosen = machine.choose(0, 0, 31, |cpu| {
+        asked.set(asked.get() + u32::from(cpu >= 128));
+        cpu < 128
+    });
+    assert_eq!(asked.get(), MAX_REFUSALS);
+    assert_eq!(chosen.len(), 31, "each shares a core with who is busy");
 }
 
 #[test]

@@ -27,11 +27,11 @@ pub struct Damon {
 
 impl Damon {
     pub fn new() -> Result<Self> {
-        kernel::write(Path::new(ADMIN).join("nr_kdamonds"), "1")?;
         let damon = Self {
             dir: Path::new(ADMIN).join("0"),
             tracing: Tracing::new()?,
         };
+        kernel::write(Path::new(ADMIN).join("nr_kdamonds"), "1")?;
         damon.set("contexts/nr_contexts", "1")?;
         damon.context("operations", "fvaddr")?;
         let every = "monitoring_attrs/intervals";

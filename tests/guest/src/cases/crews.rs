@@ -17,7 +17,7 @@ use super::disk::Tmpfs;
 use super::races::shuttle;
 use crate::cgroup::Groups;
 use crate::harness::{Case, Log};
-use crate::kernel::{self, SWITCH, Setting};
+use crate::kernel::{self, SWITCH, Setting, THREADS};
 use crate::plan::FolioSize;
 use crate::sys::{
     self, MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, Mapping, PAGE, fork_child, mbind,
@@ -257,6 +257,13 @@ fn frozen() -> Result<()> {
     })
 }
 
+/// Base pages that helpers copied or migrated.
+fn helped() -> Result<u64> {
+    let rows = kernel::counters()?;
+    let helper = |(name, _): &(&String, _)| name.ends_with("_helper");
+    Ok(rows.iter().filter(helper).map(|(_, pages)| pages).sum())
+}
+
 /// While the switch is off, those are helped who ask for it, and no others.
 fn asked_for() -> Result<()> {
     if !kernel::has_engine() {
@@ -302,6 +309,10 @@ fn asked_for() -> Result<()> {
             Ok(helped || kernel::counters()?.get(row) > before.get(row))
         })?;
         ensure!(rounds, "{row} never grew");
+        let _nobody = Setting::change(THREADS, "1")?;
+        let before = helped()?;
+        shuttle(MF_MOVE_MT)?;
+        ensure!(helped()? == before, "helped where nobody is to be");
     }
     Ok(())
 }
@@ -339,11 +350,6 @@ fn confined(by_cpuset: bool) -> Result<()> {
             region::move_map(&map, 1 - round % 2)?;
         }
         pattern::check(map.words(), 1)
-    };
-    let helped = || -> Result<u64> {
-        let rows = kernel::counters()?;
-        let helper = |(name, _): &(&String, _)| name.ends_with("_helper");
-        Ok(rows.iter().filter(helper).map(|(_, pages)| pages).sum())
     };
     let confine = |cpus: &[usize]| -> Result<()> {
         let mut set = CpuSet::new();
