@@ -224,7 +224,10 @@ fn series_applies(context: &Context) -> Result<()> {
     )?;
     let cover = fs::read_to_string(files.first().context("no files")?)?;
     ensure!(
-        cover.contains("Subject: [PATCH 0/"),
+        // With two digits if there are ten patches.
+        ["0/", "00/"]
+            .iter()
+            .any(|nr| cover.contains(&format!("Subject: [PATCH {nr}"))),
         "the first file is no cover letter"
     );
     ensure!(!cover.contains("*** "), "the cover letter has blanks left");
