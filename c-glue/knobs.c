@@ -56,11 +56,11 @@ static int ferry_switch(bool on)
  */
 void ferry_allow_mt(void)
 {
-	if (READ_ONCE(ferry_mt_allowed))
+	/* With one thread nobody is helped. */
+	if (READ_ONCE(ferry_mt_allowed) || READ_ONCE(limit_mt_num) == 1)
 		return;
 	guard(mutex)(&ferry_knobs_lock);
-	/* With one thread nobody is helped. */
-	if (ferry_mt_allowed || limit_mt_num == 1 || ferry_prepare())
+	if (ferry_mt_allowed || ferry_prepare())
 		return;
 	static_branch_enable(&ferry_copy_key);
 	WRITE_ONCE(ferry_mt_allowed, true);
@@ -97,47 +97,26 @@ static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 	else
 		rc = ferry_switch(value);
 	if (!rc)
-		*knob = value;
+		WRITE_ONCE(*knob, value);
 	return rc;
 }
 
+#define FERRY_SYSCTL(knob, least, most)					\
+	{								\
+		.procname	= #knob,				\
+		.data		= &knob,				\
+		.maxlen		= sizeof(knob),				\
+		.mode		= 0644,					\
+		.proc_handler	= ferry_sysctl,				\
+		.extra1		= least,				\
+		.extra2		= most,					\
+	}
+
 static const struct ctl_table ferry_sysctls[] = {
-	{
-		.procname	= "mt_page_copy",
-		.data		= &mt_page_copy,
-		.maxlen		= sizeof(mt_page_copy),
-		.mode		= 0644,
-		.proc_handler	= ferry_sysctl,
-		.extra1		= SYSCTL_ZERO,
-		.extra2		= SYSCTL_ONE,
-	},
-	{
-		.procname	= "limit_mt_num",
-		.data		= &limit_mt_num,
-		.maxlen		= sizeof(limit_mt_num),
-		.mode		= 0644,
-		.proc_handler	= ferry_sysctl,
-		.extra1		= SYSCTL_ONE,
-		.extra2		= (void *)&ferry_max_threads,
-	},
-	{
-		.procname	= "push_0_pull_1",
-		.data		= &push_0_pull_1,
-		.maxlen		= sizeof(push_0_pull_1),
-		.mode		= 0644,
-		.proc_handler	= ferry_sysctl,
-		.extra1		= SYSCTL_ZERO,
-		.extra2		= SYSCTL_ONE,
-	},
-	{
-		.procname	= "mt_page_crew",
-		.data		= &mt_page_crew,
-		.maxlen		= sizeof(mt_page_crew),
-		.mode		= 0644,
-		.proc_handler	= ferry_sysctl,
-		.extra1		= SYSCTL_ZERO,
-		.extra2		= SYSCTL_ONE,
-	},
+	FERRY_SYSCTL(mt_page_copy, SYSCTL_ZERO, SYSCTL_ONE),
+	FERRY_SYSCTL(limit_mt_num, SYSCTL_ONE, (void *)&ferry_max_threads),
+	FERRY_SYSCTL(push_0_pull_1, SYSCTL_ZERO, SYSCTL_ONE),
+	FERRY_SYSCTL(mt_page_crew, SYSCTL_ZERO, SYSCTL_ONE),
 };
 
 /* Base pages that helpers copied or migrated, by reason. */

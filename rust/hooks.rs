@@ -157,7 +157,8 @@ pub unsafe extern "C" fn ferry_crew_move_pages(
     true
 }
 
-/// How many could copy a batch from a node now: called by `ferry_batch_threads()`. For any context but NMI.
+/// How many could copy a batch from a node now: called by `ferry_batch_threads()`. For any context
+/// but NMI.
 #[export]
 pub extern "C" fn ferry_copy_threads(nid: c_int) -> c_uint {
     copy::threads(NodeId(nid), crew::spare_threads())

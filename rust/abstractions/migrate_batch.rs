@@ -84,8 +84,8 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         outcome
     }
 
-    /// The batch ends now: tells the tracepoint `ferry:ferry_batch`, and the caller what became of
-    /// it. May sleep.
+    /// The batch ends now: tells the tracepoint `ferry:ferry_batch`, counts what helpers did for the
+    /// reason, and tells the caller what became of it. May sleep.
     pub fn end(&mut self, reason: c_int) -> Copied {
         let unmapped_ns = now_ns() - self.raw.start_ns;
         let copied = self.take().map(Posted::finish).unwrap_or_default();

@@ -266,7 +266,8 @@ impl Outcome {
         }
     }
 
-    /// Tells the tracepoint `ferry:ferry_crew`. For any context but NMI.
+    /// Tells the tracepoint `ferry:ferry_crew`, and counts what helpers did for the reason. For any
+    /// context but NMI.
     pub fn trace(&self) {
         // SAFETY: The report is valid, and only read during the call.
         unsafe { bindings::ferry_report_crew(&self.report) };

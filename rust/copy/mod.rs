@@ -9,7 +9,7 @@
 //!
 //! Contexts: the migrating task's, which may sleep, holds folio locks and may run under memory
 //! pressure. No lock is taken and nothing is allocated for a batch; what the engine needs it
-//! allocates when it is first switched on, and keeps.
+//! allocates before idle CPUs may take part for the first time, and keeps.
 
 pub mod copier;
 pub mod eligible;

@@ -77,8 +77,8 @@ impl Members {
         self.helpers.iter().filter(taken).count()
     }
 
-    /// Whether the calling task, one of them, may call helpers of its own: the caller, and who works
-    /// for one that is not confined. For any context.
+    /// Whether the calling task, one of them, may call helpers of its own: the caller, and who
+    /// works for one that is not confined. For any context.
     pub fn may_call(&self) -> bool {
         match self.caller.load(Acquire) {
             // It is entering now, or leaving.

@@ -106,8 +106,9 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Chooses helpers of `caller` among those that are `allowed`, which costs little to ask, and
-    /// `idle` (as are CPUs that are offline), as many as `chosen` has room for and [`MAX_CHOSEN`] at most: how many it is.
+    /// Chooses helpers of `caller` among CPUs that are `allowed`, which costs little to ask, and
+    /// `idle` (as those are that are offline), as many as `chosen` has room for and [`MAX_CHOSEN`]
+    /// at most: how many it is.
     ///
     /// First come CPUs whose cores are all idle, then those that share theirs with somebody.
     /// Callers on different CPUs begin at different ones of the nearest node.

@@ -173,12 +173,7 @@ pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
         way: by.name(),
         vanilla: if several { VANILLA } else { &["vanilla"] },
         ferry: CREW,
-        name: match by {
-            By::MovePages => "crew",
-            By::MigratePages => "crew_migrate_pages",
-            By::Mbind => "crew_mbind",
-            By::Damon => "crew_damon",
-        },
+        name: by.crew_bench(),
         ..Plan::new(
             &[Folio::K4, Folio::M2],
             if several {

@@ -147,6 +147,16 @@ impl By {
             By::Damon => "damon",
         }
     }
+
+    /// What the figures of its crews are called.
+    pub fn crew_bench(self) -> &'static str {
+        match self {
+            By::MovePages => "crew",
+            By::MigratePages => "crew_migrate_pages",
+            By::Mbind => "crew_mbind",
+            By::Damon => "crew_damon",
+        }
+    }
 }
 
 #[derive(Args)]

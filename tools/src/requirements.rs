@@ -181,6 +181,14 @@ mod tests {
     }
 
     #[test]
+    fn figures_of_all_crews_are_judged() {
+        use clap::ValueEnum;
+        for by in crate::cli::By::value_variants() {
+            assert!(ANY.contains(&by.crew_bench()), "{}", by.name());
+        }
+    }
+
+    #[test]
     fn busy_figures_answer_the_busy_requirement_alone() {
         let mut pool = Pool::default();
         pool.add("4K", 16, "vanilla", &[1.0]);

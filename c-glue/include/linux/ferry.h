@@ -106,7 +106,11 @@ DECLARE_STATIC_KEY_FALSE(ferry_copy_key);
 /* A bit for each reason that vm.mt_page_copy holds for; 0 while that is off. */
 extern unsigned int ferry_reasons;
 
-/* May idle CPUs take part, as the switch says, or a caller? */
+/*
+ * May idle CPUs take part, as the switch says, or a caller? Read without a lock:
+ * nothing depends on when a change is seen. What helpers need was published
+ * before the key was switched on, and is kept.
+ */
 static inline bool ferry_wanted(bool mt, enum migrate_reason reason)
 {
 	return static_branch_unlikely(&ferry_copy_key) &&
