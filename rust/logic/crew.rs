@@ -104,7 +104,9 @@ pub fn helpers(size: Size, limit: u32, idle_cpus: u32) -> u32 {
 /// assert_eq!(chunk_pages(256, 2), 64);
 /// ```
 pub fn chunk_pages(pages: u32, workers: u32) -> u32 {
-    (pages / (workers.max(1) * CHUNKS_PER_WORKER)).clamp(MIN_CHUNK_PAGES, MAX_CHUNK_PAGES)
+    let chunks = workers.max(1).saturating_mul(CHUNKS_PER_WORKER);
+    let share = pages.checked_div(chunks).unwrap_or(pages);
+    share.clamp(MIN_CHUNK_PAGES, MAX_CHUNK_PAGES)
 }
 
 /// Whether a chunk that has `pages` ends before a folio at `index` of its mapping.

@@ -3,6 +3,7 @@
 //! The numbers: when a batch is worth helpers, how many, and how large a batch may grow.
 
 use super::batch::Grains;
+use core::num::NonZeroU32;
 
 /// Pages that a thread must have to itself to be worth waking: 256 KB with pages of 4 KB, some
 /// forty microseconds of copying, several times what a wake-up costs its waker and its target.
@@ -62,9 +63,11 @@ pub fn helpers(total_pages: u32, limit: u32, idle_cpus: u32) -> u32 {
 /// assert_eq!(batch_cost(512, 1), 512); // nobody helps: as in mainline
 /// ```
 pub fn batch_cost(nr_pages: u32, threads: u32) -> u32 {
-    let pages_per_unit = match threads {
-        0 | 1 => 1,
-        _ => PAGES_PER_UNIT * threads.min(MAX_BATCH_THREADS),
+    let sharing = match threads {
+        0 | 1 => return nr_pages.max(1),
+        _ => threads.min(MAX_BATCH_THREADS),
     };
-    nr_pages.div_ceil(pages_per_unit).max(1)
+    let pages_per_unit = NonZeroU32::new(PAGES_PER_UNIT * sharing).unwrap_or(NonZeroU32::MIN);
+    let begun = pages_per_unit.get() - 1;
+    (nr_pages.saturating_add(begun) / pages_per_unit).max(1)
 }
