@@ -89,11 +89,11 @@ static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 		return rc;
 
 	if (knob == &limit_mt_num)
-		ferry_limit(value);
+		ferry_set(FERRY_SET_LIMIT, value);
 	else if (knob == &push_0_pull_1)
-		ferry_pull(value);
+		ferry_set(FERRY_SET_PULL, value);
 	else if (knob == &mt_page_crew)
-		ferry_crew_enable(value);
+		ferry_set(FERRY_SET_CREW, value);
 	else
 		rc = ferry_switch(value);
 	if (!rc)
@@ -242,6 +242,8 @@ static int __init ferry_sysfs_init(void)
 		return -ENOMEM;
 	copy = kobject_create_and_add("copy", ferry);
 	rc = copy ? sysfs_create_file(copy, &ferry_reasons_attr.attr) : -ENOMEM;
+	if (!rc)
+		rc = sysfs_create_group(copy, &ferry_settings_group);
 	if (!rc)
 		rc = sysfs_create_group(copy, &ferry_helped_group);
 	if (rc) {

@@ -13,23 +13,22 @@ use kernel::{
 use crate::{
     abstractions::{
         folio_pair::PairedLists,
-        migrate_batch::MigrateBatch,
+        migrate_batch::{
+            MigrateBatch,
+            Setting, //
+        },
         migration::{
             IsolatedList,
             MigrateCall, //
-        },
-        sched::NodeId, //
+        }, //
     },
     copy::{
         self,
         copier::CpuCopier, //
     },
     crew,
-    helpers,
-    logic::{
-        item::Outcome,
-        policy, //
-    }, //
+    helpers::settings,
+    logic::item::Outcome, //
 };
 
 #[cfg(CONFIG_NUMA_MIGRATION)]
@@ -157,17 +156,19 @@ pub unsafe extern "C" fn ferry_crew_move_pages(
     true
 }
 
-/// How many could copy a batch from a node now: called by `ferry_batch_threads()`. For any context
-/// but NMI.
+/// What each page of a folio adds to the next batch: called by `ferry_batch_price()`. For any
+/// context but NMI.
+///
+/// Returns parts of a unit, or 0: as in mainline.
+///
+/// # Safety
+///
+/// `from` must be a list of isolated folios, valid and the caller's own.
 #[export]
-pub extern "C" fn ferry_copy_threads(nid: c_int) -> c_uint {
-    copy::threads(NodeId(nid), crew::spare_threads())
-}
-
-/// What a folio adds to a batch: called by `ferry_batch_cost()`. For any context.
-#[export]
-pub extern "C" fn ferry_copy_cost(nr_pages: c_uint, threads: c_uint) -> c_uint {
-    policy::batch_cost(nr_pages, threads)
+pub unsafe extern "C" fn ferry_copy_price(from: *mut bindings::list_head) -> c_uint {
+    // SAFETY: By the safety requirement.
+    let mut from = unsafe { IsolatedList::from_raw(from) };
+    copy::price(&mut from, crew::spare_threads).unwrap_or(0)
 }
 
 /// Before idle CPUs take part for the first time: called when `vm.mt_page_copy` is written, or
@@ -180,20 +181,10 @@ pub extern "C" fn ferry_prepare() -> c_int {
     }
 }
 
-/// `vm.limit_mt_num` is written. For any context.
+/// Something is set: called when its file is written, by one writer at a time. For any context.
 #[export]
-pub extern "C" fn ferry_limit(threads: c_uint) {
-    helpers::set_limit(threads);
-}
-
-/// `vm.push_0_pull_1` is written. For any context.
-#[export]
-pub extern "C" fn ferry_pull(on: bool) {
-    helpers::set_pull(on);
-}
-
-/// `vm.mt_page_crew` is written. For any context.
-#[export]
-pub extern "C" fn ferry_crew_enable(on: bool) {
-    crew::set_enabled(on);
+pub extern "C" fn ferry_set(which: bindings::ferry_setting, value: c_uint) {
+    if let Some(setting) = Setting::from_raw(which) {
+        settings::set(setting, value);
+    }
 }

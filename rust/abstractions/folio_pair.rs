@@ -90,6 +90,13 @@ impl<'a> PairedLists<'a> {
         self.sources().map(Folio::nr_pages).sum()
     }
 
+    /// How many folios there are, and their base pages.
+    pub fn size(&self) -> (u32, u32) {
+        self.sources().fold((0, 0), |(folios, pages), src| {
+            (folios + 1, pages + src.nr_pages() as u32)
+        })
+    }
+
     /// The node of the first source; [`None`]: the lists are empty.
     pub fn source(&self) -> Option<NodeId> {
         self.sources().next().map(Folio::nid)

@@ -32,6 +32,62 @@ pub const MAX_THREADS: u32 = bindings::FERRY_MAX_THREADS;
 /// As many as may if nobody has said otherwise.
 pub const DEFAULT_THREADS: u32 = bindings::FERRY_DEFAULT_THREADS;
 
+/// For how long folios may be unmapped together, in microseconds, if nobody has said otherwise.
+pub const DEFAULT_UNMAPPED_US: u32 = bindings::FERRY_DEFAULT_UNMAPPED_US;
+
+/// What an operator may set; see `docs/admin-guide.rst`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Setting {
+    /// `vm.limit_mt_num`.
+    Limit = bindings::ferry_setting_FERRY_SET_LIMIT,
+    /// `vm.push_0_pull_1`.
+    Pull = bindings::ferry_setting_FERRY_SET_PULL,
+    /// `vm.mt_page_crew`.
+    Crew = bindings::ferry_setting_FERRY_SET_CREW,
+    /// `copy/cpus`: 1: `any`.
+    AnyCpu = bindings::ferry_setting_FERRY_SET_ANY_CPU,
+    /// `copy/queue`: which of its words.
+    Queue = bindings::ferry_setting_FERRY_SET_QUEUE,
+    /// `copy/threads`; 0: `auto`.
+    Threads = bindings::ferry_setting_FERRY_SET_THREADS,
+    /// `copy/min_kb`; 0: `auto`.
+    MinKb = bindings::ferry_setting_FERRY_SET_MIN_KB,
+    /// `copy/unmapped_us`.
+    UnmappedUs = bindings::ferry_setting_FERRY_SET_UNMAPPED_US,
+}
+
+impl Setting {
+    /// What C calls so; [`None`]: nothing.
+    pub fn from_raw(raw: bindings::ferry_setting) -> Option<Self> {
+        let all = [
+            Self::Limit,
+            Self::Pull,
+            Self::Crew,
+            Self::AnyCpu,
+            Self::Queue,
+            Self::Threads,
+            Self::MinKb,
+            Self::UnmappedUs,
+        ];
+        all.into_iter().find(|&setting| setting as u32 == raw)
+    }
+}
+
+/// What became of a batch.
+pub struct Ended {
+    /// What was posted of it.
+    pub copied: Copied,
+    /// Folios that were unmapped.
+    pub folios: u32,
+    /// Base pages of these.
+    pub pages: u32,
+    /// Threads that were to copy them.
+    pub threads: u32,
+    /// From before the first was unmapped to after the last was mapped again, in nanoseconds.
+    pub unmapped_ns: i64,
+}
+
 /// One batch of `migrate_pages_batch()`, from before the first unmap to after the last remap.
 ///
 /// # Invariants
@@ -66,6 +122,12 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         self.raw.start_ns = now_ns();
     }
 
+    /// So many folios were unmapped, of so many base pages.
+    pub fn unmapped(&mut self, folios: u32, pages: u32) {
+        self.raw.all_folios = folios;
+        self.raw.all_pages = pages;
+    }
+
     /// Posts `batch`, for so many helpers beside the caller.
     pub fn post(&mut self, batch: Batch<'static, 'a, C>, helpers: u32) {
         // One that is there already would be leaked.
@@ -84,15 +146,21 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         outcome
     }
 
-    /// The batch ends now: tells the tracepoint `ferry:ferry_batch`, counts what helpers did for the
-    /// reason, and tells the caller what became of it. May sleep.
-    pub fn end(&mut self, reason: c_int) -> Copied {
+    /// The batch ends now: tells the tracepoint `ferry:ferry_batch` and the histograms, counts what
+    /// helpers did for the reason, and tells the caller what became of it. May sleep.
+    pub fn end(&mut self, reason: c_int) -> Ended {
         let unmapped_ns = now_ns() - self.raw.start_ns;
         let copied = self.take().map(Posted::finish).unwrap_or_default();
         self.keep(&copied);
         // SAFETY: The structure is valid, and only read during the call.
         unsafe { bindings::ferry_report_batch(self.raw, reason, unmapped_ns) };
-        copied
+        Ended {
+            copied,
+            folios: self.raw.all_folios,
+            pages: self.raw.all_pages,
+            threads: self.raw.helpers + 1,
+            unmapped_ns,
+        }
     }
 
     fn take(&mut self) -> Option<Posted<'static, 'a, C>> {

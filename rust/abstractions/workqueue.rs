@@ -16,7 +16,30 @@ use kernel::{
     workqueue::RawWorkItem, //
 };
 
-/// A per-CPU workqueue that lives as long as this value.
+/// Where a queue runs its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// On the CPU that is asked, where other work need not wait for it
+    /// (`WQ_PERCPU | WQ_CPU_INTENSIVE`).
+    Bound,
+    /// Near it, where the scheduler likes (`WQ_UNBOUND`).
+    Unbound,
+    /// On it, before others ([`Kind::Bound`] and `WQ_HIGHPRI`).
+    HighPriority,
+}
+
+impl Kind {
+    fn flags(self) -> bindings::wq_flags {
+        let bound = bindings::wq_flags_WQ_PERCPU | bindings::wq_flags_WQ_CPU_INTENSIVE;
+        match self {
+            Self::Bound => bound,
+            Self::Unbound => bindings::wq_flags_WQ_UNBOUND,
+            Self::HighPriority => bound | bindings::wq_flags_WQ_HIGHPRI,
+        }
+    }
+}
+
+/// A workqueue, for long-running work, that lives as long as this value.
 ///
 /// # Invariants
 ///
@@ -35,17 +58,15 @@ unsafe impl Send for OwnedQueue {}
 unsafe impl Sync for OwnedQueue {}
 
 impl OwnedQueue {
-    /// Allocates a queue for long-running work on chosen CPUs, which other work there need not
-    /// wait for (`WQ_PERCPU | WQ_CPU_INTENSIVE`). May sleep.
-    pub fn new_cpu_intensive(name: &'static CStr) -> Result<Self> {
-        let flags = bindings::wq_flags_WQ_PERCPU | bindings::wq_flags_WQ_CPU_INTENSIVE;
+    /// Allocates a queue. May sleep.
+    pub fn new(name: &'static CStr, kind: Kind) -> Result<Self> {
         // SAFETY: `name` is NUL-terminated, and copied.
-        let ptr = unsafe { bindings::ferry_alloc_workqueue(name.as_char_ptr(), flags) };
+        let ptr = unsafe { bindings::ferry_alloc_workqueue(name.as_char_ptr(), kind.flags()) };
         // INVARIANT: It was just allocated, for us alone.
         NonNull::new(ptr).map(Self).ok_or(ENOMEM)
     }
 
-    /// Enqueues `work` on `cpu`; what it returns tells whether it was enqueued already.
+    /// Enqueues `work` on `cpu`, or near it; what it returns tells whether it was enqueued already.
     ///
     /// If the CPU is not online the work runs elsewhere; if the item runs now, it runs again where
     /// it does. For any context but NMI.

@@ -24,21 +24,37 @@ use crate::{
         folio_pair::PairedLists,
         migrate_batch::MigrateBatch,
         sched::NodeId,
-        vm_event::VmEvent,
-        workqueue::OwnedQueue, //
+        vm_event::VmEvent, //
     },
     helpers::{
         self,
         map,
+        measured::{
+            self,
+            Kind,
+            Work, //
+        },
+        pool::Queues,
+        settings,
         IdleCpus, //
     },
-    logic::policy, //
+    logic::{
+        budget::{
+            MAX_BATCH_THREADS,
+            PAGES_PER_UNIT,
+            UNITS, //
+        },
+        policy, //
+    }, //
 };
 
-/// Lanes and the queue that their helpers run on.
+/// Base pages of the largest batches.
+const MAX_BATCH_PAGES: u32 = UNITS * PAGES_PER_UNIT * MAX_BATCH_THREADS;
+
+/// Lanes and the queues that their helpers run on.
 pub struct Engine<C: CopySegment> {
     lanes: KVec<Lane<C>>,
-    queue: OwnedQueue,
+    queues: Queues,
 }
 
 impl<C: CopySegment> Engine<C> {
@@ -51,7 +67,7 @@ impl<C: CopySegment> Engine<C> {
         }
         Ok(Self {
             lanes,
-            queue: OwnedQueue::new_cpu_intensive(c"ferry")?,
+            queues: Queues::new(c"ferry", c"ferry_unbound", c"ferry_highpri")?,
         })
     }
 
@@ -65,7 +81,9 @@ impl<C: CopySegment> Engine<C> {
         limit: impl FnOnce() -> u32,
         into: &mut MigrateBatch<'a, C>,
     ) {
-        let Some(node) = Self::worthwhile(&lists) else {
+        let (folios, pages) = lists.size();
+        into.unmapped(folios, pages);
+        let Some(node) = Self::worthwhile(&lists, pages) else {
             return;
         };
         let limit = limit();
@@ -75,26 +93,29 @@ impl<C: CopySegment> Engine<C> {
             return;
         }
         if let Some((lane, batch)) = self.collect(lists) {
-            let helpers = policy::helpers(batch.pages(), limit, idle.count() as u32);
+            let per_thread = settings::pages_per_thread();
+            let most = 1 + policy::helpers(batch.pages(), per_thread, limit, idle.count() as u32);
+            let kind = Kind::new(Work::Batch, folios, pages);
+            let helpers = measured::choose(kind, most) - 1;
             into.post(batch, helpers);
             self.call(lane, idle.first(helpers as usize));
         }
     }
 
     /// How many threads could copy a batch from `source` under `limit`, the caller included,
-    /// wherever it goes; no more than make a difference to [`policy::batch_cost`]. For any context
-    /// but NMI.
+    /// wherever it goes; no more than make a batch larger. For any context but NMI.
     pub fn threads(&self, source: NodeId, limit: u32) -> u32 {
         if !self.lanes.iter().any(|lane| lane.board().is_free()) {
             return 1;
         }
-        let limit = limit.min(policy::MAX_BATCH_THREADS);
-        1 + IdleCpus::near(source, limit).count() as u32
+        let limit = limit.min(MAX_BATCH_THREADS);
+        let most = 1 + IdleCpus::near(source, limit).count() as u32;
+        measured::best(Kind::new(Work::Batch, 1, MAX_BATCH_PAGES), most)
     }
 
     /// Calls helpers of `lane` to some CPUs. For any context but NMI.
     pub fn call(&self, lane: &Lane<C>, cpus: &[CpuId]) {
-        lane.call(&self.queue, cpus);
+        lane.call(self.queues.chosen(), cpus);
     }
 
     /// Takes a lane, and adds what can be copied of a batch. For contexts that hold no lane.
@@ -116,7 +137,7 @@ impl<C: CopySegment> Engine<C> {
                 None => VmEvent::RefusedFull.count(pages),
             }
         }
-        if batch.pages() < policy::MIN_PARALLEL_PAGES {
+        if batch.pages() < 2 * settings::pages_per_thread() {
             VmEvent::SerialSmall.count(batch.pages() as usize);
             return None;
         }
@@ -124,16 +145,12 @@ impl<C: CopySegment> Engine<C> {
     }
 
     /// Near which node to share a batch, if it is large enough for that; else counts it.
-    fn worthwhile(lists: &PairedLists<'_>) -> Option<NodeId> {
-        let mut pages = 0;
-        for src in lists.sources() {
-            pages += src.nr_pages();
-            if pages >= policy::MIN_PARALLEL_PAGES as usize {
-                return Some(helpers::near_node(lists.source()?, lists.target()?));
-            }
+    fn worthwhile(lists: &PairedLists<'_>, pages: u32) -> Option<NodeId> {
+        if pages < 2 * settings::pages_per_thread() {
+            VmEvent::SerialSmall.count(pages as usize);
+            return None;
         }
-        VmEvent::SerialSmall.count(pages);
-        None
+        Some(helpers::near_node(lists.source()?, lists.target()?))
     }
 
     fn take_lane(&self) -> Option<(&Lane<C>, Owner<'_, C>)> {

@@ -21,12 +21,29 @@ use kernel::{
     sync::SetOnce, //
 };
 
-use crate::abstractions::{
-    board::Copied,
-    folio_pair::PairedLists,
-    migrate_batch::MigrateBatch,
-    sched::NodeId,
-    vm_event::VmEvent, //
+use crate::{
+    abstractions::{
+        folio_pair::PairedLists,
+        migrate_batch::{
+            Ended,
+            MigrateBatch, //
+        },
+        migration::IsolatedList,
+        vm_event::VmEvent, //
+    },
+    helpers::{
+        measured::{
+            self,
+            Kind,
+            Work, //
+        },
+        settings, //
+    },
+    logic::budget::{
+        page_price,
+        HANDFUL,
+        LARGE_PAGES, //
+    }, //
 };
 use copier::CpuCopier;
 use engine::Engine;
@@ -59,20 +76,47 @@ pub fn post<'a>(
     }
 }
 
-/// Counts what became of a batch. For any context but NMI.
-pub fn count(copied: Copied) {
+/// Counts what became of a batch, and learns from it. For any context but NMI.
+pub fn count(ended: Ended) {
+    let Ended {
+        copied,
+        folios,
+        pages,
+        threads,
+        unmapped_ns,
+    } = ended;
+    measured::learn_pace(folios, pages, threads, unmapped_ns);
+    if copied.pages == 0 {
+        return;
+    }
+    let kind = Kind::new(Work::Batch, folios, pages);
+    measured::learn(kind, threads, pages, unmapped_ns);
     VmEvent::Batches.count(1);
     let own = copied.pages.saturating_sub(copied.helped + copied.failed);
     VmEvent::PagesCaller.count(own as usize);
     VmEvent::CopyFailed.count(copied.failed as usize);
 }
 
-/// How many threads could copy a batch from `source` now under `limit`, the caller included. For
-/// any context but NMI.
+/// What each page of the folios of a list adds to the next batch of it, see
+/// [`page_price`]; [`None`]: as much as in mainline. For any context but NMI.
 ///
-/// Batches grow with it: else the folios would be unmapped for longer, and nothing gained.
-pub fn threads(source: NodeId, limit: u32) -> u32 {
-    ENGINE
-        .as_ref()
-        .map_or(1, |engine| engine.threads(source, limit))
+/// Batches grow with the threads that copy them: else the folios would be unmapped for longer, and
+/// nothing gained.
+pub fn price(list: &mut IsolatedList<'_>, limit: impl FnOnce() -> u32) -> Option<u32> {
+    let engine = ENGINE.as_ref()?;
+    let handful = list.iter().take(HANDFUL as usize).count() < HANDFUL as usize;
+    let first = list.iter().next()?;
+    let large = first.nr_pages() >= LARGE_PAGES as usize;
+    // Asked only where the answer matters.
+    let threads = match large {
+        true => engine.threads(first.nid(), limit()),
+        false => 1,
+    };
+    page_price(
+        large,
+        handful,
+        threads,
+        measured::pace(),
+        settings::unmapped_ns(),
+    )
 }

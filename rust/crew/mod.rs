@@ -25,13 +25,7 @@ pub mod move_pages;
 use core::cell::Cell;
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        SetOnce, //
-    }, //
+    sync::SetOnce, //
 };
 use pin_init::stack_pin_init;
 
@@ -50,18 +44,30 @@ use crate::{
             may_help,
             NodeId, //
         },
-        vm_event::VmEvent,
-        workqueue::OwnedQueue, //
+        vm_event::VmEvent, //
     },
     helpers::{
-        limit,
         map,
+        measured::{
+            self,
+            Kind,
+            Work, //
+        },
         near_node,
+        pool::Queues,
+        settings::{
+            self,
+            has_crews,
+            limit, //
+        },
         IdleCpus, //
     },
-    logic::crew::{
-        self,
-        Size, //
+    logic::{
+        budget::pages_within,
+        crew::{
+            self,
+            Size, //
+        }, //
     }, //
 };
 use lane::{
@@ -73,15 +79,15 @@ use members::Members;
 /// Lists that can be migrated by crews at the same time.
 const NR_LANES: usize = 8;
 
+/// Base pages of a chunk that is short for `copy/unmapped_us` alone, at least.
+const LEAST_CHUNK_PAGES: u32 = 16;
+
 static CREW: SetOnce<Crew> = SetOnce::new();
 
-/// `vm.mt_page_crew`; a setting that nothing else depends on, so relaxed.
-static ENABLED: Atomic<bool> = Atomic::new(true);
-
-/// Lanes and the queue that their helpers run on.
+/// Lanes and the queues that their helpers run on.
 struct Crew {
     lanes: KVec<Lane>,
-    queue: OwnedQueue,
+    queues: Queues,
 }
 
 /// Allocates all that crews will ever need, once. May sleep; one caller at a time.
@@ -97,19 +103,9 @@ pub fn prepare() -> Result {
     // Never lost: callers are serialised by the sysctl's lock.
     CREW.populate(Crew {
         lanes,
-        queue: OwnedQueue::new_cpu_intensive(c"ferry_crew")?,
+        queues: Queues::new(c"ferry_crew", c"ferry_crew_unbound", c"ferry_crew_highpri")?,
     });
     Ok(())
-}
-
-/// Lets calls to come have crews, or not. For any context.
-pub fn set_enabled(on: bool) {
-    ENABLED.store(on, Relaxed);
-}
-
-/// Whether calls may have crews now.
-fn is_enabled() -> bool {
-    limit() > 1 && ENABLED.load(Relaxed)
 }
 
 /// Migrates `from` with helpers; [`None`]: nothing was done. May sleep.
@@ -120,7 +116,7 @@ pub fn migrate(
     from: &mut IsolatedList<'_>,
     ret: &mut IsolatedList<'_>,
 ) -> Option<Outcome> {
-    if !is_enabled() {
+    if !has_crews() {
         return None;
     }
     let (size, candidates) = match muster(from, &call) {
@@ -130,11 +126,14 @@ pub fn migrate(
             return None;
         }
     };
-    let migrated = candidates.session(call, size, ret, |session| session.add(from, size.pages));
-    if migrated.is_none() {
-        VmEvent::CrewBusy.count(1);
+    let add = |session: &Session<'_, '_>| session.add(from, size.pages);
+    match candidates.session(Work::List, call, size, ret, add) {
+        Ok(((), outcome)) => Some(outcome),
+        Err(why) => {
+            why.count(1);
+            None
+        }
     }
-    migrated.map(|((), outcome)| outcome)
 }
 
 /// How many threads may copy a batch of the calling task, itself included: all that a call may have
@@ -188,7 +187,7 @@ impl Session<'_, '_> {
         let again = self.called.replace(true);
         let cpus = self.cpus.first(useful).iter().copied();
         let cpus = cpus.filter(|&cpu| !again || (may_help(cpu) && is_idle(cpu)));
-        self.lane.call(&self.crew.queue, cpus);
+        self.lane.call(self.crew.queues.chosen(), cpus);
     }
 
     /// Migrates along until nothing is left to begin. May sleep.
@@ -215,7 +214,7 @@ impl Candidates {
     /// For a call that migrates from `source` to `target`, as far as that is known; [`None`]:
     /// nobody. For any context but NMI.
     fn now(reason: SharedReason, source: NodeId, target: Option<NodeId>) -> Option<Self> {
-        if !is_enabled() {
+        if !has_crews() {
             return None;
         }
         let crew = CREW.as_ref()?;
@@ -241,16 +240,25 @@ impl Candidates {
     }
 
     /// Migrates what `f` adds, a list of `size`, which must be enough for a crew; what could not be
-    /// migrated goes to `ret`. [`None`]: nothing was done, as all lanes are in use. May sleep.
+    /// migrated goes to `ret`. Fails if nothing was done, as all lanes are in use, or helpers are
+    /// not worth it. May sleep.
     fn session<R>(
         &self,
+        work: Work,
         call: MigrateCall<'_>,
         size: Size,
         ret: &mut IsolatedList<'_>,
         f: impl FnOnce(&Session<'_, '_>) -> R,
-    ) -> Option<(R, Outcome)> {
-        let helpers = crew::helpers(size, self.limit, self.cpus.count() as u32);
-        let chunk_pages = crew::chunk_pages(size.pages, helpers + 1);
+    ) -> Result<(R, Outcome), VmEvent> {
+        let most = 1 + crew::helpers(size, self.limit, self.cpus.count() as u32);
+        let kind = Kind::new(work, size.folios, size.pages);
+        let threads = measured::choose(kind, most);
+        if threads == 1 && measured::best(kind, most) == 1 {
+            return Err(VmEvent::CrewAlone);
+        }
+        let helpers = threads - 1;
+        let within = pages_within(measured::pace(), settings::unmapped_ns(), LEAST_CHUNK_PAGES);
+        let chunk_pages = crew::chunk_pages(size.pages, threads).min(within);
         let only = self.only_these.then_some(&self.cpus);
         stack_pin_init!(let job = Job::new(call, chunk_pages, helpers, only));
         let mut f = Some(f);
@@ -272,12 +280,14 @@ impl Candidates {
                     })
                 })?
             };
-            self.crew.lanes.iter().find_map(share)?
+            let shared = self.crew.lanes.iter().find_map(share);
+            shared.ok_or(VmEvent::CrewBusy)?
         };
         // Not while the lane is held: this waits for whatever the call may wait for.
         let outcome = job.finish(ret);
         count(&outcome);
-        Some((result, outcome))
+        measured::learn(kind, threads, outcome.report.pages, outcome.report.ns);
+        Ok((result, outcome))
     }
 }
 
@@ -297,7 +307,7 @@ fn muster(
 ) -> Result<(Size, Candidates), VmEvent> {
     let first = list.iter().next().map(Folio::nid);
     let mut folios = list.iter();
-    let mut size = Size::default();
+    let mut size = Size::new(settings::pages_per_worker());
     count_until(Size::is_enough, &mut size, &mut folios);
     if !size.is_enough() {
         return Err(VmEvent::CrewSmall);

@@ -30,12 +30,16 @@ use crate::{
         },
         sched::NodeId, //
     },
+    helpers::{
+        measured::Work,
+        settings::{
+            has_crews,
+            pages_per_worker, //
+        }, //
+    },
     logic::{
         ascent::Ascent,
-        crew::{
-            self,
-            Size, //
-        }, //
+        crew::Size, //
     }, //
 };
 
@@ -46,17 +50,14 @@ const WINDOW: usize = 512;
 const FIRST_STEP: usize = 8;
 
 /// Calls for fewer pages are left to mainline.
-const MIN_PAGES: usize = crew::MIN_CREW_PAGES as usize;
-
-/// Pages that are isolated before they are handed to the crew.
-const HAND_OVER: usize = crew::PAGES_PER_WORKER as usize;
+fn min_pages() -> usize {
+    2 * pages_per_worker() as usize
+}
 
 /// Does what was asked; [`None`]: nothing was done. May sleep.
 pub fn move_pages(request: &MovePages<'_>) -> Option<c_int> {
     // What a caller asks for is not known to mainline's loop.
-    if request.help() == Help::AsSwitched
-        && (!super::is_enabled() || request.nr_pages() < MIN_PAGES)
-    {
+    if request.help() == Help::AsSwitched && (!has_crews() || request.nr_pages() < min_pages()) {
         return None;
     }
     let mut mover = Mover::new(request).ok()?;
@@ -195,7 +196,7 @@ impl<'a> Mover<'a> {
         let mut may_share = true;
         let end = loop {
             may_share &= self.may_hand_over() && moved >= 0;
-            let enough = if may_share { MIN_PAGES } else { usize::MAX };
+            let enough = if may_share { min_pages() } else { usize::MAX };
             if let Stop::End(end) = self.isolate(folios.as_mut(), enough, phase) {
                 break end;
             }
@@ -239,14 +240,17 @@ impl<'a> Mover<'a> {
         let size = Size {
             folios: rest,
             pages: rest,
+            ..Size::new(pages_per_worker())
         };
         stack_pin_init!(let failed = IsolatedFolios::new());
         let mut ret = failed.as_mut().list();
-        let (end, outcome) = candidates.session(call, size, &mut ret, |session| {
+        let session = candidates.session(Work::Call, call, size, &mut ret, |session| {
+            // Pages that are isolated before they are handed to the crew.
+            let hand_over = pages_per_worker() as usize;
             session.announce();
             self.hand_over(session, folios.as_mut(), count(self.at));
             loop {
-                let stop = self.isolate(folios.as_mut(), HAND_OVER, Phase::Crewed);
+                let stop = self.isolate(folios.as_mut(), hand_over, Phase::Crewed);
                 if self.may_hand_over() {
                     self.hand_over(session, folios.as_mut(), count(self.at));
                 }
@@ -257,7 +261,8 @@ impl<'a> Mover<'a> {
                     Stop::Enough => {}
                 }
             }
-        })?;
+        });
+        let (end, outcome) = session.ok()?;
         outcome.account();
         let moved = outcome.returned(&ret);
         failed.as_mut().put_back();

@@ -13,6 +13,7 @@ use kernel::{
     sync::SetOnce, //
 };
 
+use super::settings;
 use crate::{
     abstractions::sched::{
         distance,
@@ -57,7 +58,8 @@ pub fn choose(node: NodeId, allowed: impl Fn(CpuId) -> bool, chosen: &mut [u16])
         return 0;
     };
     let is_allowed = |cpu: u16| CpuId::from_u32(cpu.into()).is_some_and(&allowed);
-    let idle = |cpu: u16| CpuId::from_u32(cpu.into()).is_some_and(is_idle);
+    let any = settings::asks_busy_cpus();
+    let idle = |cpu: u16| any || CpuId::from_u32(cpu.into()).is_some_and(is_idle);
     view.choose(CpuId::current().as_u32() as u16, is_allowed, idle, chosen)
 }
 

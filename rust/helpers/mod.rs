@@ -4,13 +4,17 @@
 //! asking.
 //!
 //! - [`map`]: the machine's CPUs, as they are chosen from;
-//! - [`pool`]: the work items by which they are called.
+//! - [`measured`]: what was measured so far;
+//! - [`pool`]: the work items by which they are called;
+//! - [`settings`]: what an operator has set.
 //!
-//! No locks. What is kept between calls are hints and settings, each one word that nothing else
-//! depends on: therefore relaxed.
+//! No locks. What is kept between calls are hints, each one word that nothing else depends on:
+//! therefore relaxed.
 
 pub mod map;
+pub mod measured;
 pub mod pool;
+pub mod settings;
 
 use kernel::{
     cpu::CpuId,
@@ -23,10 +27,7 @@ use kernel::{
 use crate::{
     abstractions::{
         clock::now_ns,
-        migrate_batch::{
-            DEFAULT_THREADS,
-            MAX_THREADS, //
-        },
+        migrate_batch::MAX_THREADS,
         sched::{
             is_allowed,
             may_help,
@@ -45,30 +46,9 @@ pub const MAX_HELPERS: usize = MAX_THREADS as usize - 1;
 
 const _: () = assert!(MAX_HELPERS == MAX_CHOSEN);
 
-/// `vm.limit_mt_num`: threads that work on a call, the caller among them.
-static LIMIT: Atomic<u32> = Atomic::new(DEFAULT_THREADS);
-
-/// Sets the number of threads, the caller's included, for calls to come. For any context.
-pub fn set_limit(threads: u32) {
-    LIMIT.store(threads, Relaxed);
-}
-
-/// How many threads may work on a call, the caller's included. For any context.
-pub fn limit() -> u32 {
-    LIMIT.load(Relaxed)
-}
-
-/// `vm.push_0_pull_1`: helpers are near what is copied to, not near what is copied.
-static PULL: Atomic<bool> = Atomic::new(false);
-
-/// Has helpers be near the destination, or near the source. For any context.
-pub fn set_pull(on: bool) {
-    PULL.store(on, Relaxed);
-}
-
 /// Near which node helpers are to be. For any context.
 pub fn near_node(source: NodeId, target: NodeId) -> NodeId {
-    match PULL.load(Relaxed) {
+    match settings::pulls() {
         true => target,
         false => source,
     }

@@ -23,9 +23,40 @@ use kernel::{
 
 use super::{
     note_help,
+    settings,
     MAX_HELPERS, //
 };
-use crate::abstractions::workqueue::OwnedQueue;
+use crate::abstractions::workqueue::{
+    Kind,
+    OwnedQueue, //
+};
+
+/// The queues that helpers are called by, of which one at a time is used.
+pub struct Queues {
+    bound: OwnedQueue,
+    unbound: OwnedQueue,
+    high_priority: OwnedQueue,
+}
+
+impl Queues {
+    /// Allocates them. May sleep.
+    pub fn new(bound: &'static CStr, unbound: &'static CStr, high: &'static CStr) -> Result<Self> {
+        Ok(Self {
+            bound: OwnedQueue::new(bound, Kind::Bound)?,
+            unbound: OwnedQueue::new(unbound, Kind::Unbound)?,
+            high_priority: OwnedQueue::new(high, Kind::HighPriority)?,
+        })
+    }
+
+    /// The one that an operator has chosen. For any context.
+    pub fn chosen(&self) -> &OwnedQueue {
+        match settings::queue() {
+            Kind::Bound => &self.bound,
+            Kind::Unbound => &self.unbound,
+            Kind::HighPriority => &self.high_priority,
+        }
+    }
+}
 
 /// What helpers can help with.
 pub trait Helped: Send + Sync + 'static {

@@ -11,9 +11,6 @@
 /// the waker; but a chunk has a flush of its own.
 pub const PAGES_PER_WORKER: u32 = 128;
 
-/// Lists with fewer pages than this stay with their caller.
-pub const MIN_CREW_PAGES: u32 = 2 * PAGES_PER_WORKER;
-
 /// Pages at which a chunk ends at the latest, with the folio that has the last of them: a quarter
 /// of mainline's batch, so that folios are unmapped for less time, also by workers that make each
 /// other slower, and all workers are done at about the same time.
@@ -33,27 +30,38 @@ const FOLIOS_PER_WORKER: u32 = 4;
 const PAGES_PER_TABLE: u64 = 512;
 
 /// What is known of a list before it is cut.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Folios, as far as they were counted.
     pub folios: u32,
     /// Base pages of those, as far as each is shared.
     pub pages: u32,
+    /// Base pages that a worker must have to itself: [`PAGES_PER_WORKER`], or as is set.
+    pub per_worker: u32,
 }
 
 impl Size {
+    /// That of an empty list.
+    pub fn new(per_worker: u32) -> Self {
+        Self {
+            folios: 0,
+            pages: 0,
+            per_worker,
+        }
+    }
+
     /// Adds a folio. It is not cut, so it is work for one, however large.
     pub fn add(&mut self, nr_pages: u32) {
         self.folios = self.folios.saturating_add(1);
-        self.pages = self.pages.saturating_add(nr_pages.min(PAGES_PER_WORKER));
+        self.pages = self.pages.saturating_add(nr_pages.min(self.per_worker));
     }
 
     /// Whether it is enough for a crew.
     ///
     /// ```
-    /// use ferry_logic::crew::Size;
+    /// use ferry_logic::crew::{Size, PAGES_PER_WORKER};
     ///
-    /// let size = |folios, pages| Size { folios, pages };
+    /// let size = |folios, pages| Size { folios, pages, ..Size::new(PAGES_PER_WORKER) };
     /// assert!(size(256, 256).is_enough());
     /// assert!(!size(255, 255).is_enough());
     /// assert!(size(8, 4096).is_enough());
@@ -65,7 +73,8 @@ impl Size {
 
     /// Whether more would make no difference to so many workers.
     pub fn is_plenty(&self, workers: u32) -> bool {
-        self.pages >= workers.saturating_mul(CHUNKS_PER_WORKER * MAX_CHUNK_PAGES)
+        let share = self.per_worker.max(CHUNKS_PER_WORKER * MAX_CHUNK_PAGES);
+        self.pages >= workers.saturating_mul(share)
             && self.folios >= workers.saturating_mul(FOLIOS_PER_WORKER)
     }
 }
@@ -75,19 +84,22 @@ impl Size {
 /// `limit` counts the caller as well, `idle_cpus` does not count its CPU.
 ///
 /// ```
-/// use ferry_logic::crew::{helpers, Size};
+/// use ferry_logic::crew::{helpers, Size, PAGES_PER_WORKER};
 ///
-/// let base_pages = |n| Size { folios: n, pages: n };
+/// let size = |folios, pages| Size { folios, pages, ..Size::new(PAGES_PER_WORKER) };
+/// let base_pages = |n| size(n, n);
 /// assert_eq!(helpers(base_pages(16384), 4, 16), 3); // the limit
 /// assert_eq!(helpers(base_pages(16384), 32, 1), 1); // the idle CPUs
 /// assert_eq!(helpers(base_pages(512), 32, 31), 3); // the work there is
 /// assert_eq!(helpers(base_pages(255), 32, 31), 0);
-/// let huge_pages = |n| Size { folios: n, pages: n * 512 };
+/// let huge_pages = |n| size(n, n * 512);
 /// assert_eq!(helpers(huge_pages(7), 32, 31), 0); // better copied together
 /// assert_eq!(helpers(huge_pages(16), 32, 31), 3);
 /// ```
 pub fn helpers(size: Size, limit: u32, idle_cpus: u32) -> u32 {
-    (size.pages / PAGES_PER_WORKER)
+    size.pages
+        .checked_div(size.per_worker)
+        .unwrap_or(size.pages)
         .min(size.folios / FOLIOS_PER_WORKER)
         .min(limit)
         .saturating_sub(1)
@@ -133,7 +145,7 @@ mod tests {
     #[test]
     fn what_is_plenty_stays_so() {
         for (workers, nr_pages) in (1..=32).flat_map(|workers| [(workers, 1), (workers, 512)]) {
-            let mut size = Size::default();
+            let mut size = Size::new(PAGES_PER_WORKER);
             while !size.is_plenty(workers) {
                 size.add(nr_pages);
             }
@@ -147,6 +159,7 @@ mod tests {
         let mut size = Size {
             folios: u32::MAX,
             pages: u32::MAX - 1,
+            per_worker: PAGES_PER_WORKER,
         };
         size.add(512);
         assert_eq!((size.folios, size.pages), (u32::MAX, u32::MAX));

@@ -5,7 +5,9 @@
 //! - [`claim`]: how the owner of a batch and its helpers take grains of it, lock-free;
 //! - [`batch`]: how a batch of folios is cut into grains, and a grain back into folios;
 //! - [`item`]: how far the copy of one folio has come;
-//! - [`policy`]: how many helpers a batch deserves, and how large a batch may grow;
+//! - [`policy`]: how many helpers a batch deserves at most;
+//! - [`gain`]: how many are worth it, by what was measured;
+//! - [`budget`]: how large a batch may grow;
 //! - [`crew`]: how many tasks a list deserves, and where it is cut into chunks;
 //! - [`topology`]: which CPUs help;
 //! - [`ascent`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
@@ -21,8 +23,10 @@
 
 pub mod ascent;
 pub mod batch;
+pub mod budget;
 pub mod claim;
 pub mod crew;
+pub mod gain;
 pub mod item;
 pub mod policy;
 pub mod sync;

@@ -40,7 +40,10 @@ use crate::{
             cond_resched,
             NodeId, //
         },
-        workqueue::OwnedQueue, //
+        workqueue::{
+            Kind,
+            OwnedQueue, //
+        }, //
     },
     copy::{
         copier::CpuCopier,
@@ -234,7 +237,7 @@ fn helper_copies_all() -> Result {
 }
 
 fn folio_is_whole_when_taken_back() -> Result {
-    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let queue = OwnedQueue::new(c"ferry_test", Kind::Bound)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..100 {
         let board = Arc::new(Board::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
@@ -278,7 +281,7 @@ fn call_all(lane: &Lane<CpuCopier>, queue: &OwnedQueue) {
 
 fn helpers_that_come_late() -> Result {
     let lane = Lane::new(CpuCopier)?;
-    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let queue = OwnedQueue::new(c"ferry_test", Kind::Bound)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
         copy_on(lane.board(), &mut pairs, || ())?;
@@ -292,7 +295,7 @@ fn helpers_that_come_late() -> Result {
 
 fn helpers_called_twice() -> Result {
     let lane = Lane::new(CpuCopier)?;
-    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let queue = OwnedQueue::new(c"ferry_test", Kind::Bound)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..200 {
         copy_on(lane.board(), &mut pairs, || {
@@ -306,7 +309,7 @@ fn helpers_called_twice() -> Result {
 
 fn more_helpers_than_cpus() -> Result {
     let board = Arc::new(Board::new(MIXED.len(), CpuCopier)?, GFP_KERNEL)?;
-    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let queue = OwnedQueue::new(c"ferry_test", Kind::Bound)?;
     let mut helpers = KVec::with_capacity(MAX_HELPERS, GFP_KERNEL)?;
     for _ in 0..MAX_HELPERS {
         helpers.push(Helper::new(board.clone())?, GFP_KERNEL)?;
@@ -327,7 +330,7 @@ fn more_helpers_than_cpus() -> Result {
 fn concurrent_migrations() -> Result {
     // Fewer lanes than migrations: some may find none free.
     let engine = Arc::new(Engine::new(2, || CpuCopier)?, GFP_KERNEL)?;
-    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let queue = OwnedQueue::new(c"ferry_test", Kind::Bound)?;
     let mut migrations = KVec::new();
     for cpu in cpus::<6>() {
         let engine = engine.clone();

@@ -21,6 +21,7 @@
 #include <linux/mempolicy.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
+#include <linux/timekeeping.h>
 
 #ifdef CONFIG_FERRY
 
@@ -28,6 +29,7 @@
  * struct ferry_batch - one batch, on the stack of migrate_pages_batch()
  * @board:	where its folios are posted to be copied; NULL: nowhere
  * @start_ns:	when its first folio was about to be unmapped; 0: not Ferry's
+ * @first_ns:	how long after that the first was mapped again; 0: not yet
  * @copy_ns:	for how long the migrating task copied, or waited for copies
  * @next:	how many of the posted folios were taken back
  * @folios:	how many of those have their content
@@ -35,10 +37,13 @@
  * @failed:	base pages of folios that could not be read
  * @helpers:	helpers called
  * @helped:	base pages copied by helpers; known in the end
+ * @all_folios:	folios that were unmapped
+ * @all_pages:	base pages of these
  */
 struct ferry_batch {
 	void *board;
 	s64 start_ns;
+	s64 first_ns;
 	s64 copy_ns;
 	u32 next;
 	u32 folios;
@@ -46,6 +51,8 @@ struct ferry_batch {
 	u32 failed;
 	u32 helpers;
 	u32 helped;
+	u32 all_folios;
+	u32 all_pages;
 };
 
 /**
@@ -102,6 +109,24 @@ struct ferry_move_pages {
 #define FERRY_MAX_THREADS	32
 #define FERRY_DEFAULT_THREADS	4
 
+/*
+ * copy/unmapped_us: for how long folios may be unmapped together; as long as a
+ * batch of mainline's, of 512 base pages, takes on a slow machine
+ */
+#define FERRY_DEFAULT_UNMAPPED_US	4000
+
+/* What an operator may set, see docs/admin-guide.rst */
+enum ferry_setting {
+	FERRY_SET_LIMIT,
+	FERRY_SET_PULL,
+	FERRY_SET_CREW,
+	FERRY_SET_ANY_CPU,
+	FERRY_SET_QUEUE,
+	FERRY_SET_THREADS,
+	FERRY_SET_MIN_KB,
+	FERRY_SET_UNMAPPED_US,
+};
+
 DECLARE_STATIC_KEY_FALSE(ferry_copy_key);
 /* A bit for each reason that vm.mt_page_copy holds for; 0 while that is off. */
 extern unsigned int ferry_reasons;
@@ -126,12 +151,9 @@ void ferry_copy_post(struct ferry_batch *batch, struct list_head *dst_folios,
 		     struct list_head *src_folios);
 int ferry_copy_take(struct ferry_batch *batch);
 void ferry_copy_end(struct ferry_batch *batch, int reason);
-unsigned int ferry_copy_threads(int nid);
-unsigned int ferry_copy_cost(unsigned int nr_pages, unsigned int threads);
+unsigned int ferry_copy_price(struct list_head *from);
 int ferry_prepare(void);
-void ferry_limit(unsigned int threads);
-void ferry_pull(bool on);
-void ferry_crew_enable(bool on);
+void ferry_set(enum ferry_setting which, unsigned int value);
 
 bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,
 			struct list_head *ret_folios,
@@ -144,41 +166,38 @@ int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
 		    bool migrate_all);
 
 /**
- * ferry_batch_threads() - how many could copy the next batch, with the caller
+ * ferry_batch_price() - what each page of a folio is to cost in the next batch
  * @from: what is to be migrated
  * @mt: whether its caller asks for it
  * @reason: for the migration
  *
- * Asked only where the answer matters: for lists that begin with a large folio.
+ * Return: parts of a unit, of which there are 1024; 0: a unit, as in mainline.
  */
-static inline unsigned int ferry_batch_threads(struct list_head *from,
-					       enum migrate_mode mt,
-					       enum migrate_reason reason)
+static inline unsigned int ferry_batch_price(struct list_head *from,
+					     enum migrate_mode mt,
+					     enum migrate_reason reason)
 {
-	struct folio *first;
-
 	if (!ferry_wanted(mt, reason) || list_empty(from) ||
 	    list_is_singular(from))
-		return 1;
-	first = list_first_entry(from, struct folio, lru);
-	return folio_test_large(first) ? ferry_copy_threads(folio_nid(first)) : 1;
+		return 0;
+	return ferry_copy_price(from);
 }
 
 /**
  * ferry_batch_cost() - what a folio adds to a batch of migrate_pages()
  * @folio: a folio to be migrated, not hugetlb
- * @threads: what ferry_batch_threads() said before the first folio of the batch
+ * @price: what ferry_batch_price() said before the first folio of the batch
  *
- * The batch ends at NR_MAX_BATCHED_MIGRATION, so that its folios are not
+ * The batch ends at NR_MAX_BATCHED_MIGRATION units, so that its folios are not
  * unmapped for long. Large folios cost less than their pages if several threads
  * copy them: one huge folio is too little to call helpers for.
  */
 static inline unsigned int ferry_batch_cost(const struct folio *folio,
-					    unsigned int threads)
+					    unsigned int price)
 {
-	if (threads > 1)
-		return ferry_copy_cost(folio_nr_pages(folio), threads);
-	return folio_nr_pages(folio);
+	unsigned long nr_pages = folio_nr_pages(folio);
+
+	return price ? DIV_ROUND_UP(nr_pages * price, 1024) : nr_pages;
 }
 
 /* What is left of split folios when a batch of them is cut. */
@@ -436,10 +455,17 @@ static inline int ferry_folio_copied(struct ferry_batch *batch, int state)
 	return state & FERRY_FOLIO_POSTED ? ferry_copy_take(batch) : 0;
 }
 
+/* When a folio of a batch is mapped again, or could not be migrated. */
+static inline void ferry_folio_done(struct ferry_batch *batch, int rc)
+{
+	if (unlikely(batch->start_ns) && !batch->first_ns && !rc)
+		batch->first_ns = ktime_get() - batch->start_ns;
+}
+
 /* When every folio of a batch is mapped again. */
 static inline void ferry_batch_end(struct ferry_batch *batch, int reason)
 {
-	if (unlikely(batch->board))
+	if (unlikely(batch->start_ns))
 		ferry_copy_end(batch, reason);
 }
 
@@ -449,15 +475,15 @@ struct ferry_batch { };
 
 #define FERRY_FOLIO_POSTED	0
 
-static inline unsigned int ferry_batch_threads(struct list_head *from,
-					       enum migrate_mode mt,
-					       enum migrate_reason reason)
+static inline unsigned int ferry_batch_price(struct list_head *from,
+					     enum migrate_mode mt,
+					     enum migrate_reason reason)
 {
-	return 1;
+	return 0;
 }
 
 static inline unsigned int ferry_batch_cost(const struct folio *folio,
-					    unsigned int threads)
+					    unsigned int price)
 {
 	return folio_nr_pages(folio);
 }
@@ -547,6 +573,8 @@ static inline int ferry_folio_copied(struct ferry_batch *batch, int state)
 {
 	return 0;
 }
+
+static inline void ferry_folio_done(struct ferry_batch *batch, int rc) { }
 
 static inline void ferry_batch_end(struct ferry_batch *batch, int reason) { }
 

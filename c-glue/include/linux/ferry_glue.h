@@ -62,6 +62,17 @@ struct ferry_crew_report {
 	u32 helped_pages;
 };
 
+/* What is told of as a histogram. */
+enum ferry_time {
+	FERRY_TIME_UNMAPPED,
+	FERRY_TIME_FIRST_FOLIO,
+	FERRY_NR_TIMES
+};
+
+/* c-glue/settings.c */
+extern const struct attribute_group ferry_settings_group;
+void ferry_count_time(enum ferry_time what, s64 ns);
+
 /* c-glue/move_pages.c */
 int ferry_isolate_run(struct ferry_run *run, struct list_head *pagelist);
 unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);

@@ -4,7 +4,7 @@
 #![cfg(not(loom))]
 
 use ferry_logic::batch::{segments, Grains, Segment, GRAIN_PAGES, SMALL_GRAIN_PAGES};
-use ferry_logic::policy::{batch_cost, helpers, MIN_PARALLEL_PAGES};
+use ferry_logic::policy::{self, PAGES_PER_THREAD};
 
 fn walk(starts: &[u32], total: u32, range: std::ops::Range<u32>) -> Vec<(usize, u32, u32)> {
     segments(starts, total, range)
@@ -87,32 +87,15 @@ fn segments_of_a_broken_table_end() {
 
 #[test]
 fn helpers_at_the_edges() {
-    assert_eq!(helpers(MIN_PARALLEL_PAGES - 1, 32, 64), 0);
-    assert_eq!(helpers(MIN_PARALLEL_PAGES, 32, 64), 1);
+    let helpers = |pages, limit, idle| policy::helpers(pages, PAGES_PER_THREAD, limit, idle);
+    assert_eq!(helpers(2 * PAGES_PER_THREAD - 1, 32, 64), 0);
+    assert_eq!(helpers(2 * PAGES_PER_THREAD, 32, 64), 1);
     assert_eq!(helpers(u32::MAX, 1, 64), 0);
     assert_eq!(helpers(u32::MAX, 0, 64), 0);
     assert_eq!(helpers(u32::MAX, 64, 0), 0);
     assert_eq!(helpers(u32::MAX, 64, 64), 63);
     assert_eq!(helpers(0, 32, 64), 0);
-}
-
-#[test]
-fn batch_cost_known_values() {
-    let known = [
-        (1, 2, 1),
-        (8, 2, 1),
-        (9, 2, 2),
-        (512, 0, 512),
-        (512, 1, 512),
-        (512, 2, 64),
-        (512, 4, 32),
-        (512, 64, 32),
-    ];
-    for (nr_pages, threads, cost) in known {
-        assert_eq!(
-            batch_cost(nr_pages, threads),
-            cost,
-            "{nr_pages} pages, {threads} threads"
-        );
-    }
+    assert_eq!(policy::helpers(8192, 4096, 32, 64), 1);
+    assert_eq!(policy::helpers(8191, 4096, 32, 64), 0);
+    assert_eq!(policy::helpers(8192, 0, 4, 64), 3);
 }

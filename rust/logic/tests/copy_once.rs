@@ -7,7 +7,7 @@
 
 use ferry_logic::batch::{segments, Grains};
 use ferry_logic::claim::{Claim, Cursor};
-use ferry_logic::policy::{batch_cost, helpers, MIN_PARALLEL_PAGES};
+use ferry_logic::policy::helpers;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -156,24 +156,16 @@ proptest! {
         total in prop_oneof![0u32..20_000, any::<u32>()],
         limit in prop_oneof![0u32..=64, any::<u32>()],
         idle in prop_oneof![0u32..=64, any::<u32>()],
+        per_thread in prop_oneof![Just(64u32), 1u32..=4096],
     ) {
-        let n = helpers(total, limit, idle);
+        let n = helpers(total, per_thread, limit, idle);
         prop_assert!(n <= idle);
         prop_assert!(n < limit.max(1));
-        prop_assert!(total >= MIN_PARALLEL_PAGES || n == 0);
+        prop_assert!(total / per_thread >= 2 || n == 0);
         prop_assert!(n < u32::from(Grains::new(total, n + 1).count()).max(1));
-        if total >= MIN_PARALLEL_PAGES && limit > 1 && idle > 0 {
+        if total / per_thread >= 2 && total >= 128 && limit > 1 && idle > 0 {
             prop_assert!(n > 0);
         }
-        prop_assert!(helpers(total.saturating_add(1), limit, idle) >= n);
-    }
-
-    #[test]
-    fn batch_cost_is_monotone_and_bounded(nr_pages in 1u32..=1 << 20, threads in 0u32..=64) {
-        let cost = batch_cost(nr_pages, threads);
-        prop_assert!(cost >= 1 && cost <= nr_pages);
-        prop_assert!(batch_cost(nr_pages + 1, threads) >= cost);
-        prop_assert!(batch_cost(nr_pages + 1, threads) - cost <= 1);
-        prop_assert!(batch_cost(nr_pages, threads + 1) <= cost);
+        prop_assert!(helpers(total.saturating_add(1), per_thread, limit, idle) >= n);
     }
 }

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::{self, SWITCH, Setting};
+use crate::kernel::{self, SWITCH, Setting, WORKING};
 use crate::plan::Engine;
 use crate::{cases, sys};
 
@@ -134,6 +134,8 @@ pub fn run(options: &Options) -> Result<bool> {
     for (i, case) in cases.iter().enumerate() {
         if found.is_some() {
             kernel::set_engine(Engine::On(TEST_THREADS))?;
+            // All of them: by itself the kernel now and then tries fewer.
+            kernel::write(WORKING, &TEST_THREADS.to_string())?;
             kernel::write(SWITCH, if options.engine { "1" } else { "0" })?;
         }
         let start = Instant::now();

@@ -15,7 +15,9 @@ pub const SWITCH: &str = "/proc/sys/vm/mt_page_copy";
 pub const THREADS: &str = "/proc/sys/vm/limit_mt_num";
 pub const CREW: &str = "/proc/sys/vm/mt_page_crew";
 pub const PULL: &str = "/proc/sys/vm/push_0_pull_1";
-pub const KNOBS: [&str; 4] = [SWITCH, THREADS, CREW, PULL];
+/// How many threads work, of those that may.
+pub const WORKING: &str = "/sys/kernel/mm/ferry/copy/threads";
+pub const KNOBS: [&str; 5] = [SWITCH, THREADS, CREW, PULL, WORKING];
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
 pub fn read(path: impl AsRef<Path>) -> Result<String> {

@@ -11,6 +11,7 @@ mod matrix;
 mod pinned;
 mod policy;
 mod races;
+mod settings;
 mod sysctl;
 mod system;
 mod tiers;
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Case> {
     all.extend(system::cases());
     if kernel::has_engine() {
         all.extend(sysctl::cases());
+        all.extend(settings::cases());
         all.extend(counters::cases());
     }
     all

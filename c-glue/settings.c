@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: how migration is shared, in /sys/kernel/mm/ferry/copy/, and for how long
+ * folios were unmapped.
+ *
+ * Locks: ferry_settings_lock, of all writers, under which a setting is told and
+ * kept. Histograms have none: each CPU counts for itself.
+ */
+#include <linux/ferry_glue.h>
+#include <linux/kobject.h>
+#include <linux/log2.h>
+#include <linux/mutex.h>
+#include <linux/percpu.h>
+#include <linux/string.h>
+#include <linux/sysfs.h>
+
+/*
+ * Buckets of a histogram: 1 us and less, then powers of two, then all else. The
+ * last has what took more than 8 seconds.
+ */
+#define FERRY_BUCKETS	25
+
+static DEFINE_PER_CPU(unsigned long [FERRY_NR_TIMES][FERRY_BUCKETS],
+		      ferry_times);
+
+void ferry_count_time(enum ferry_time what, s64 ns)
+{
+	unsigned long us = max(ns, 0LL) / NSEC_PER_USEC;
+	unsigned int bucket = us ? ilog2(us) + 1 : 0;
+
+	this_cpu_inc(ferry_times[what][min(bucket, FERRY_BUCKETS - 1U)]);
+}
+
+#ifdef CONFIG_SYSFS
+
+static DEFINE_MUTEX(ferry_settings_lock);
+
+/**
+ * struct ferry_setting_attr - a setting
+ * @attr:	its file
+ * @which:	what it is called in Rust
+ * @value:	what it is now
+ * @words:	what may be written, for values from 0 on; NULL: a number
+ * @zero:	the word for 0, of a number that has one
+ * @least:	of a number, beside that
+ * @most:	"
+ */
+struct ferry_setting_attr {
+	struct kobj_attribute attr;
+	enum ferry_setting which;
+	unsigned int value;
+	const char * const *words;
+	const char *zero;
+	unsigned int least;
+	unsigned int most;
+};
+
+static struct ferry_setting_attr *to_setting(struct kobj_attribute *attr)
+{
+	return container_of(attr, struct ferry_setting_attr, attr);
+}
+
+static ssize_t ferry_setting_show(struct kobject *kobj,
+				  struct kobj_attribute *attr, char *buf)
+{
+	const struct ferry_setting_attr *setting = to_setting(attr);
+	unsigned int i, value = READ_ONCE(setting->value);
+	int len = 0;
+
+	if (!setting->words && value)
+		return sysfs_emit(buf, "%u\n", value);
+	if (!setting->words)
+		return sysfs_emit(buf, "%s\n", setting->zero);
+	for (i = 0; setting->words[i]; i++)
+		len += sysfs_emit_at(buf, len, i == value ? "[%s] " : "%s ",
+				     setting->words[i]);
+	/* Over the last space. */
+	return len - 1 + sysfs_emit_at(buf, len - 1, "\n");
+}
+
+/* What is written, or -EINVAL. */
+static int ferry_parse_setting(const struct ferry_setting_attr *setting,
+			       const char *buf, unsigned int *value)
+{
+	int rc;
+
+	if (setting->words) {
+		rc = __sysfs_match_string(setting->words, -1, buf);
+		if (rc < 0)
+			return rc;
+		*value = rc;
+		return 0;
+	}
+	if (setting->zero && sysfs_streq(buf, setting->zero)) {
+		*value = 0;
+		return 0;
+	}
+	if (kstrtouint(buf, 10, value) ||
+	    !in_range(*value, setting->least, setting->most - setting->least + 1))
+		return -EINVAL;
+	return 0;
+}
+
+static ssize_t ferry_setting_store(struct kobject *kobj,
+				   struct kobj_attribute *attr,
+				   const char *buf, size_t count)
+{
+	struct ferry_setting_attr *setting = to_setting(attr);
+	unsigned int value;
+	int rc;
+
+	rc = ferry_parse_setting(setting, buf, &value);
+	if (rc)
+		return rc;
+
+	guard(mutex)(&ferry_settings_lock);
+	ferry_set(setting->which, value);
+	WRITE_ONCE(setting->value, value);
+	return count;
+}
+
+#define FERRY_SETTING(_name)						\
+	.attr = __ATTR(_name, 0644, ferry_setting_show, ferry_setting_store)
+
+static const char * const ferry_cpus_words[] = { "idle", "any", NULL };
+static const char * const ferry_queue_words[] = {
+	"bound", "unbound", "highpri", NULL
+};
+
+static struct ferry_setting_attr ferry_cpus = {
+	FERRY_SETTING(cpus),
+	.which	= FERRY_SET_ANY_CPU,
+	.words	= ferry_cpus_words,
+};
+
+static struct ferry_setting_attr ferry_queue = {
+	FERRY_SETTING(queue),
+	.which	= FERRY_SET_QUEUE,
+	.words	= ferry_queue_words,
+};
+
+static struct ferry_setting_attr ferry_threads = {
+	FERRY_SETTING(threads),
+	.which	= FERRY_SET_THREADS,
+	.zero	= "auto",
+	.least	= 1,
+	.most	= FERRY_MAX_THREADS,
+};
+
+static struct ferry_setting_attr ferry_min_kb = {
+	FERRY_SETTING(min_kb),
+	.which	= FERRY_SET_MIN_KB,
+	.zero	= "auto",
+	.least	= 8,
+	.most	= 1 << 20,
+};
+
+static struct ferry_setting_attr ferry_unmapped_us = {
+	FERRY_SETTING(unmapped_us),
+	.which	= FERRY_SET_UNMAPPED_US,
+	.value	= FERRY_DEFAULT_UNMAPPED_US,
+	.least	= 10,
+	.most	= 1000000,
+};
+
+static ssize_t ferry_time_show(enum ferry_time what, char *buf)
+{
+	int bucket, cpu, len = 0;
+
+	for (bucket = 0; bucket < FERRY_BUCKETS; bucket++) {
+		unsigned long sum = 0;
+
+		for_each_possible_cpu(cpu)
+			sum += per_cpu(ferry_times, cpu)[what][bucket];
+		if (bucket < FERRY_BUCKETS - 1)
+			len += sysfs_emit_at(buf, len, "%lu %lu\n",
+					     BIT(bucket), sum);
+		else
+			len += sysfs_emit_at(buf, len, "inf %lu\n", sum);
+	}
+	return len;
+}
+
+static ssize_t unmapped_histogram_show(struct kobject *kobj,
+				       struct kobj_attribute *attr, char *buf)
+{
+	return ferry_time_show(FERRY_TIME_UNMAPPED, buf);
+}
+
+static ssize_t first_folio_histogram_show(struct kobject *kobj,
+					  struct kobj_attribute *attr,
+					  char *buf)
+{
+	return ferry_time_show(FERRY_TIME_FIRST_FOLIO, buf);
+}
+
+static struct kobj_attribute ferry_unmapped_histogram_attr =
+	__ATTR_RO(unmapped_histogram);
+static struct kobj_attribute ferry_first_folio_histogram_attr =
+	__ATTR_RO(first_folio_histogram);
+
+static struct attribute *ferry_settings_list[] = {
+	&ferry_cpus.attr.attr,
+	&ferry_queue.attr.attr,
+	&ferry_threads.attr.attr,
+	&ferry_min_kb.attr.attr,
+	&ferry_unmapped_us.attr.attr,
+	&ferry_unmapped_histogram_attr.attr,
+	&ferry_first_folio_histogram_attr.attr,
+	NULL
+};
+
+const struct attribute_group ferry_settings_group = {
+	.attrs	= ferry_settings_list,
+};
+
+#endif /* CONFIG_SYSFS */

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! What was measured of batches and crews so far, by which threads are chosen and batches sized.
+//!
+//! No locks: estimates, each of one word that nothing else depends on, so relaxed. Of two tasks that
+//! add to one at a time, one may be forgotten.
+
+use kernel::{
+    page::PAGE_SIZE,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
+
+use super::settings;
+use crate::logic::{
+    budget::{
+        self,
+        Pace,
+        LARGE_PAGES, //
+    },
+    gain::{
+        self,
+        Rates,
+        STEPS, //
+    }, //
+};
+
+/// Base pages of a batch or list from which on it is a long one.
+const LONG_PAGES: u32 = 1024;
+
+/// What is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// The copies of a batch.
+    Batch,
+    /// A list, by a crew.
+    List,
+    /// The pages of a `move_pages(2)`, which are looked up meanwhile.
+    Call,
+}
+
+/// How many kinds there are.
+const NR_KINDS: usize = 3 * 4;
+
+/// Work of one kind, which is measured by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    work: Work,
+    large: bool,
+    long: bool,
+}
+
+impl Kind {
+    /// That of so many folios, of so many base pages.
+    pub fn new(work: Work, folios: u32, pages: u32) -> Self {
+        Self {
+            work,
+            large: pages / LARGE_PAGES >= folios,
+            long: pages >= LONG_PAGES,
+        }
+    }
+
+    fn index(self) -> usize {
+        let work = match self.work {
+            Work::Batch => 0,
+            Work::List => 1,
+            Work::Call => 2,
+        };
+        work * 4 + usize::from(self.large) * 2 + usize::from(self.long)
+    }
+
+    /// The fewest threads that may be tried to learn what they are worth: one for all, but not for
+    /// a batch that is large because several were to copy it.
+    fn least(self) -> u32 {
+        match (self.work, self.large && self.long) {
+            (Work::Batch, true) => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// What so many threads are worth, of one kind of work.
+struct Gain {
+    rates: [Atomic<u32>; STEPS.len()],
+    turn: Atomic<u32>,
+}
+
+static GAINS: [Gain; NR_KINDS] = [const {
+    Gain {
+        rates: [const { Atomic::new(0) }; STEPS.len()],
+        turn: Atomic::new(0),
+    }
+}; NR_KINDS];
+
+impl Gain {
+    fn of(kind: Kind) -> Option<&'static Self> {
+        GAINS.get(kind.index())
+    }
+
+    fn rates(&self) -> Rates {
+        let mut rates = Rates::default();
+        for (rate, known) in rates.iter_mut().zip(&self.rates) {
+            *rate = known.load(Relaxed);
+        }
+        rates
+    }
+}
+
+/// How many threads are to do work of this kind, of `most` that could, the caller among them. For
+/// any context.
+pub fn choose(kind: Kind, most: u32) -> u32 {
+    match Gain::of(kind) {
+        Some(gain) if most > 1 && settings::is_auto() => {
+            let turn = gain.turn.load(Relaxed).wrapping_add(1);
+            gain.turn.store(turn, Relaxed);
+            gain::choose(&gain.rates(), kind.least(), most, turn)
+        }
+        _ => most,
+    }
+}
+
+/// As [`choose`], without trying others. For any context.
+pub fn best(kind: Kind, most: u32) -> u32 {
+    match Gain::of(kind) {
+        Some(gain) if most > 1 && settings::is_auto() => gain::best(&gain.rates(), most),
+        _ => most,
+    }
+}
+
+/// Notes how long it took so many threads to do so many pages. For any context.
+pub fn learn(kind: Kind, threads: u32, pages: u32, ns: i64) {
+    let bytes = u64::from(pages) * PAGE_SIZE as u64;
+    let rate = Gain::of(kind).and_then(|gain| gain.rates.get(gain::step(threads)));
+    if let (Some(rate), Ok(ns)) = (rate, u64::try_from(ns)) {
+        rate.store(gain::learn(rate.load(Relaxed), bytes, ns), Relaxed);
+    }
+}
+
+static SMALL_NS: Atomic<u32> = Atomic::new(0);
+static ALONE_NS: Atomic<u32> = Atomic::new(0);
+static SHARED_NS: Atomic<u32> = Atomic::new(0);
+
+/// How long a page of a batch takes. For any context.
+pub fn pace() -> Pace {
+    Pace {
+        small_ns: SMALL_NS.load(Relaxed),
+        alone_ns: ALONE_NS.load(Relaxed),
+        shared_ns: SHARED_NS.load(Relaxed),
+    }
+}
+
+/// Notes for how long a batch was unmapped, that so many threads have copied. For any context.
+pub fn learn_pace(folios: u32, pages: u32, threads: u32, ns: i64) {
+    let page_ns = match pages / LARGE_PAGES >= folios {
+        false => &SMALL_NS,
+        true if threads > 1 => &SHARED_NS,
+        true => &ALONE_NS,
+    };
+    let ns = u64::try_from(ns).unwrap_or(0);
+    page_ns.store(budget::learn(page_ns.load(Relaxed), pages, ns), Relaxed);
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How large a batch may grow, so that its folios are not unmapped for too long: by what was
+//! measured of batches so far, and by what threads can share.
+
+/// Units of which a batch has as many as mainline takes base pages to one.
+pub const UNITS: u32 = 512;
+
+/// Parts of a unit.
+pub const PARTS: u32 = 1024;
+
+/// Pages that cost a batch one unit for each thread that copies it: with two threads a batch has
+/// eight huge folios, of which each copies four.
+pub const PAGES_PER_UNIT: u32 = 4;
+
+/// Threads beyond which a batch does not grow: more of them shorten it instead.
+pub const MAX_BATCH_THREADS: u32 = 4;
+
+/// Lists of fewer folios are a handful: who asked waits for the first, so batches are half as large.
+pub const HANDFUL: u32 = 8;
+
+/// Pages of a folio from which on copying is most of what it costs.
+pub const LARGE_PAGES: u32 = 16;
+
+/// Samples that weigh as much as one that is new.
+const MEMORY: u32 = 8;
+
+/// What a page of a batch took so far, in nanoseconds, all that is done for it included; 0: not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// Of folios of less than [`LARGE_PAGES`].
+    pub small_ns: u32,
+    /// Of larger ones, copied by one thread.
+    pub alone_ns: u32,
+    /// Of larger ones, copied by several.
+    pub shared_ns: u32,
+}
+
+/// What a page took, when `pages` more took `ns`.
+///
+/// ```
+/// use ferry_logic::budget::learn;
+///
+/// assert_eq!(learn(0, 512, 512_000), 1000);
+/// assert_eq!(learn(1000, 100, 900_000), 2000);
+/// assert_eq!(learn(1000, 0, 900_000), 1000);
+/// ```
+pub fn learn(page_ns: u32, pages: u32, ns: u64) -> u32 {
+    let Some(sample) = ns.checked_div(pages.into()) else {
+        return page_ns;
+    };
+    let sample = u32::try_from(sample).unwrap_or(u32::MAX).max(1);
+    match page_ns {
+        0 => sample,
+        _ => (page_ns - page_ns / MEMORY)
+            .saturating_add(sample / MEMORY)
+            .max(1),
+    }
+}
+
+/// What each page of a folio adds to a batch, in [`PARTS`] of a unit; the folio itself at least one
+/// unit. [`None`]: as in mainline, a unit for each page.
+///
+/// For a list that begins with folios that are `large`, or not, of which it has a handful, or more;
+/// copied by so many threads, and to be unmapped for `budget_ns` at most.
+///
+/// In mainline's own way one huge folio fills a batch, and there is too little to share. Here 512
+/// folios do, or 8 MB for each thread (32 MB at most), or what takes as long as the budget,
+/// whichever comes first.
+///
+/// ```
+/// use ferry_logic::budget::{page_price, Pace, PARTS};
+///
+/// let price = |large, handful, threads, pace| page_price(large, handful, threads, pace, 4_000_000);
+/// let folios = |price: u32| 512 * PARTS / (512 * price);
+/// let unknown = Pace::default();
+/// assert_eq!(price(true, false, 1, unknown), None); // nobody helps
+/// assert_eq!(price(true, false, 2, unknown).map(folios), Some(8));
+/// assert_eq!(price(true, false, 32, unknown).map(folios), Some(16));
+/// assert_eq!(price(true, true, 2, unknown).map(folios), Some(4));
+/// // A huge folio takes a millisecond.
+/// let slow = Pace { shared_ns: 1_953, ..unknown };
+/// assert_eq!(price(true, false, 2, slow).map(folios), Some(4));
+/// assert_eq!(price(false, false, 1, slow), None);
+/// ```
+pub fn page_price(
+    large: bool,
+    handful: bool,
+    threads: u32,
+    pace: Pace,
+    budget_ns: u64,
+) -> Option<u32> {
+    let (page_ns, pages_per_unit) = match (large, threads) {
+        (false, _) => (pace.small_ns, 1),
+        (true, 0 | 1) => (pace.alone_ns, 1),
+        (true, _) => {
+            let pages = PAGES_PER_UNIT * threads.min(MAX_BATCH_THREADS);
+            (pace.shared_ns, if handful { pages / 2 } else { pages })
+        }
+    };
+    let budget_ns = if handful { budget_ns / 2 } else { budget_ns };
+    let by_time = (u64::from(page_ns) * u64::from(PARTS * UNITS))
+        .checked_div(budget_ns)
+        .and_then(|parts| u32::try_from(parts).ok())
+        .map_or(0, |parts| parts.min(PARTS * UNITS));
+    let by_pages = PARTS.checked_div(pages_per_unit).unwrap_or(PARTS);
+    Some(by_time.max(by_pages)).filter(|&price| price != PARTS)
+}
+
+/// Base pages of a chunk or batch that take no longer than the budget, if that is known; at least
+/// `least`.
+///
+/// ```
+/// use ferry_logic::budget::{pages_within, Pace};
+///
+/// let pace = Pace { small_ns: 4_000, ..Pace::default() };
+/// assert_eq!(pages_within(pace, 400_000, 16), 100);
+/// assert_eq!(pages_within(pace, 4_000, 16), 16);
+/// assert_eq!(pages_within(Pace::default(), 4_000, 16), u32::MAX);
+/// ```
+pub fn pages_within(pace: Pace, budget_ns: u64, least: u32) -> u32 {
+    budget_ns
+        .checked_div(pace.small_ns.into())
+        .map_or(u32::MAX, |pages| u32::try_from(pages).unwrap_or(u32::MAX))
+        .max(least)
+}

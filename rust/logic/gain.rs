@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How many threads are worth it, by what was measured so far: more are not always faster.
+//!
+//! Work of one kind has a rate for each number of threads that was tried. The fewest that are about
+//! as fast as any are taken; now and then others, so that what has changed is noticed.
+
+/// Numbers of threads that are told apart; between two of them it counts as the lower.
+pub const STEPS: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
+
+/// Bytes per microsecond with so many threads, by [`STEPS`]; 0: not known.
+pub type Rates = [u32; STEPS.len()];
+
+/// Decisions of which one is to learn.
+pub const LEARN_EVERY: u32 = 64;
+
+/// Fewer threads will do, if they are as fast but for one part in so many.
+const CLOSE_ENOUGH: u32 = 16;
+
+/// Samples that weigh as much as one that is new.
+const MEMORY: u32 = 8;
+
+/// Which of [`STEPS`] so many threads count as.
+pub fn step(threads: u32) -> usize {
+    STEPS
+        .partition_point(|&step| step <= threads)
+        .saturating_sub(1)
+}
+
+/// How many threads to use of `most` that there could be, the caller included, and never none.
+///
+/// Until it is known what that many are worth, that many.
+///
+/// ```
+/// use ferry_logic::gain::{best, Rates};
+///
+/// let mut rates = Rates::default();
+/// assert_eq!(best(&rates, 4), 4);
+/// // One: 2 GB/s; two: 3.5; four: 3.6.
+/// (rates[0], rates[1], rates[3]) = (2000, 3500, 3600);
+/// assert_eq!(best(&rates, 4), 2);
+/// assert_eq!(best(&rates, 1), 1);
+/// rates[1] = 1900;
+/// assert_eq!(best(&rates, 2), 1);
+/// ```
+pub fn best(rates: &Rates, most: u32) -> u32 {
+    let most = most.max(1);
+    let known = rates.get(..=step(most)).unwrap_or_default();
+    if known.last().is_none_or(|&rate| rate == 0) {
+        return most;
+    }
+    let fastest = known.iter().copied().max().unwrap_or(0);
+    let enough = fastest - fastest / CLOSE_ENOUGH;
+    match known.iter().position(|&rate| rate >= enough) {
+        Some(at) if at < step(most) => STEPS.get(at).copied().unwrap_or(most),
+        _ => most,
+    }
+}
+
+/// As [`best`], for the decision number `turn`: each [`LEARN_EVERY`] takes another number of threads,
+/// no fewer than `least`.
+///
+/// ```
+/// use ferry_logic::gain::{choose, Rates, LEARN_EVERY};
+///
+/// let rates = Rates::default();
+/// assert_eq!(choose(&rates, 1, 2, 0), 2);
+/// assert_eq!(choose(&rates, 1, 2, LEARN_EVERY), 1);
+/// assert_eq!(choose(&rates, 2, 2, LEARN_EVERY), 2);
+/// ```
+pub fn choose(rates: &Rates, least: u32, most: u32, turn: u32) -> u32 {
+    let best = best(rates, most).max(least.min(most));
+    let (first, last) = (step(least), step(most.max(1)));
+    if turn % LEARN_EVERY != 0 || turn == 0 || first >= last {
+        return best;
+    }
+    // All but the best in turn.
+    let others = (last - first) as u32;
+    let nr = (turn / LEARN_EVERY).checked_rem(others).unwrap_or(0);
+    let at = first + nr as usize;
+    let at = if at >= step(best) { at + 1 } else { at };
+    STEPS
+        .get(at)
+        .copied()
+        .map_or(best, |threads| threads.min(most))
+}
+
+/// What the rate is when `bytes` more took `ns`.
+///
+/// ```
+/// use ferry_logic::gain::learn;
+///
+/// assert_eq!(learn(0, 2_000_000, 1_000_000), 2000);
+/// assert_eq!(learn(2000, 1_000_000, 1_000_000), 1875);
+/// assert_eq!(learn(2000, 1, 0), 2000);
+/// ```
+pub fn learn(rate: u32, bytes: u64, ns: u64) -> u32 {
+    let Some(sample) = bytes.saturating_mul(1000).checked_div(ns) else {
+        return rate;
+    };
+    let sample = u32::try_from(sample).unwrap_or(u32::MAX).max(1);
+    match rate {
+        0 => sample,
+        _ => (rate - rate / MEMORY)
+            .saturating_add(sample / MEMORY)
+            .max(1),
+    }
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How many threads are chosen on made-up machines, and how large batches are.
+#![cfg(not(loom))]
+
+use ferry_logic::budget::{self, page_price, pages_within, Pace, PARTS, UNITS};
+use ferry_logic::gain::{best, choose, learn, step, Rates, LEARN_EVERY, STEPS};
+use proptest::prelude::*;
+
+/// A machine: bytes in a microsecond, by number of threads.
+type Curve = fn(u32) -> f64;
+
+/// Where each thread adds as much; where memory is the limit; where more than two are in each other's
+/// way; where helpers only cost.
+const CURVES: [Curve; 4] = [
+    |n| 2000.0 * f64::from(n),
+    |n| f64::min(2000.0 * f64::from(n), 7000.0),
+    |n| 4000.0 / f64::from(n.max(2) - 1),
+    |n| 2000.0 / f64::from(n),
+];
+
+struct Machine {
+    rates: Rates,
+    turn: u32,
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self {
+            rates: Rates::default(),
+            turn: 0,
+        }
+    }
+
+    /// One piece of work of 1 MB, with `most` threads at hand; how many did it. `noise`: how much
+    /// longer it took than it should.
+    fn work(&mut self, curve: Curve, most: u32, noise: f64) -> u32 {
+        self.turn += 1;
+        let threads = choose(&self.rates, 1, most, self.turn);
+        let us = f64::from(1 << 20) / curve(threads) * noise;
+        let rate = &mut self.rates[step(threads)];
+        *rate = learn(*rate, 1 << 20, (us * 1000.0) as u64);
+        threads
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_found_is_nearly_the_best(
+        curve in 0..CURVES.len(),
+        most in 2u32..=32,
+        noise in proptest::collection::vec(0.95f64..1.05, 3000),
+    ) {
+        let curve = CURVES[curve];
+        let mut machine = Machine::new();
+        for noise in noise {
+            let threads = machine.work(curve, most, noise);
+            prop_assert!((1..=most).contains(&threads));
+        }
+        let steps = STEPS.into_iter().filter(|&n| n <= most).chain([most]);
+        let fastest = steps.map(curve).fold(0.0, f64::max);
+        let found = curve(best(&machine.rates, most));
+        prop_assert!(found >= fastest * 0.8, "{found} of {fastest}: {:?}", machine.rates);
+    }
+
+    #[test]
+    fn a_change_is_noticed(most in 2u32..=8) {
+        let mut machine = Machine::new();
+        for _ in 0..1000 {
+            machine.work(CURVES[0], most, 1.0);
+        }
+        prop_assert_eq!(best(&machine.rates, most), most);
+        for _ in 0..2000 {
+            machine.work(CURVES[3], most, 1.0);
+        }
+        prop_assert_eq!(best(&machine.rates, most), 1);
+        for _ in 0..LEARN_EVERY * 60 {
+            machine.work(CURVES[0], most, 1.0);
+        }
+        prop_assert_eq!(best(&machine.rates, most), most);
+    }
+
+    #[test]
+    fn little_is_spent_on_learning(most in 2u32..=32) {
+        let mut machine = Machine::new();
+        let others = (0..6400).filter(|_| machine.work(CURVES[0], most, 1.0) != most).count();
+        prop_assert!(others <= 100, "{} of 6400 had other threads", others);
+    }
+
+    #[test]
+    fn a_choice_keeps_its_bounds(
+        rates in any::<Rates>(),
+        least in 0u32..=40,
+        most in 0u32..=40,
+        turn in any::<u32>(),
+    ) {
+        let threads = choose(&rates, least, most, turn);
+        prop_assert!(threads >= 1 && threads <= most.max(1));
+        prop_assert!(best(&rates, most) >= 1 && best(&rates, most) <= most.max(1));
+        prop_assert!(threads >= STEPS[step(least.min(most))].min(most));
+    }
+
+    #[test]
+    fn learning_never_overflows(rate in any::<u32>(), bytes in any::<u64>(), ns in any::<u64>()) {
+        prop_assert!(learn(rate, bytes, ns) > 0 || (rate == 0 && ns == 0));
+        let pages = bytes as u32;
+        prop_assert!(budget::learn(rate, pages, ns) > 0 || (rate == 0 && pages == 0));
+    }
+
+    /// However long a page takes, a batch of folios of a size takes no longer than the budget, or
+    /// has one folio; and no more than 32 MB, or 512 folios.
+    #[test]
+    fn batches_keep_to_their_time(
+        large: bool,
+        handful: bool,
+        threads in 0u32..=64,
+        ns in 1u32..=1_000_000,
+        budget_us in 10u64..=1_000_000,
+        order in 0u32..=9,
+    ) {
+        let pace = Pace { small_ns: ns, alone_ns: ns, shared_ns: ns };
+        let price = page_price(large, handful, threads, pace, budget_us * 1000).unwrap_or(PARTS);
+        let cost = (u64::from(price) << order).div_ceil(u64::from(PARTS));
+        prop_assert!(cost >= 1);
+        // As migrate_pages_batch() does: the folio that reaches the limit is still in.
+        let folios = u64::from(UNITS).div_ceil(cost);
+        prop_assert!(folios <= 512);
+        prop_assert!(folios << order <= 8192 + 512);
+        let without_last = (folios - 1) << order;
+        prop_assert!(without_last * u64::from(ns) <= budget_us * 1000 + u64::from(ns));
+    }
+
+    #[test]
+    fn chunks_keep_to_their_time(ns in 1u32..=1_000_000, budget_ns in any::<u64>()) {
+        let pace = Pace { small_ns: ns, ..Pace::default() };
+        let pages = pages_within(pace, budget_ns, 16);
+        prop_assert!(pages >= 16);
+        prop_assert!(pages == 16 || u64::from(pages) * u64::from(ns) <= budget_ns);
+    }
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What is set in `/sys/kernel/mm/ferry/copy/`: what is taken and refused, and that it holds.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::{Context, Result, ensure};
+use nix::unistd::{Uid, setuid};
+
+use crate::harness::{Case, Log};
+use crate::kernel::{self, CREW, SWITCH, Setting};
+use crate::plan::FolioSize;
+use crate::sys::{MF_MOVE, PAGE};
+use crate::{pattern, region};
+
+const DIR: &str = "/sys/kernel/mm/ferry/copy";
+/// What may be written, and how it then reads.
+type Written = (&'static str, &'static str);
+/// Each setting, how it reads at first, and what else it may be.
+const SETTINGS: [(&str, &str, &[Written]); 5] = [
+    ("cpus", "[idle] any", &[("any", "idle [any]")]),
+    (
+        "queue",
+        "[bound] unbound highpri",
+        &[
+            ("unbound", "bound [unbound] highpri"),
+            ("highpri", "bound unbound [highpri]"),
+        ],
+    ),
+    ("threads", "auto", &[("1", "1"), ("32", "32")]),
+    ("min_kb", "auto", &[("8", "8"), ("1048576", "1048576")]),
+    (
+        "unmapped_us",
+        "4000",
+        &[("10", "10"), ("1000000", "1000000")],
+    ),
+];
+const REFUSED: [(&str, &[&str]); 5] = [
+    ("cpus", &["busy", "Any", "0", "any idle"]),
+    ("queue", &["percpu", "boundx", "-1"]),
+    ("threads", &["0", "33", "-1", "4294967297", "4 4", "autox"]),
+    ("min_kb", &["0", "7", "1048577", "64k", "-64"]),
+    ("unmapped_us", &["0", "9", "1000001", "auto", "4294971296"]),
+];
+const HISTOGRAMS: [&str; 2] = ["unmapped_histogram", "first_folio_histogram"];
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("settings/accepted", accepted),
+        Case::new("settings/refused", |_| refused()),
+        Case::new("settings/unprivileged", |_| unprivileged()),
+        Case::new("settings/written-by-many", |_| written_by_many()),
+        Case::new("settings/queue", |_| queue()),
+        Case::new("settings/any-cpu", |_| any_cpu()),
+        Case::new("settings/min-kb", |_| min_kb()),
+        Case::new("settings/unmapped-us", |_| unmapped_us()),
+        Case::new("settings/auto", |_| auto()),
+        Case::new("settings/histograms", |_| histograms()),
+    ]
+}
+
+fn path(name: &str) -> String {
+    format!("{DIR}/{name}")
+}
+
+fn read(name: &str) -> Result<String> {
+    Ok(kernel::read(path(name))?.trim_end().to_owned())
+}
+
+fn change(name: &str, value: &str) -> Result<Setting> {
+    Setting::change(&path(name), value)
+}
+
+fn accepted(log: &mut Log) -> Result<()> {
+    for (name, at_first, others) in SETTINGS {
+        let found = match name {
+            // Fixed for each test; this is what it was before.
+            "threads" => log.found.last().cloned().unwrap_or_default(),
+            _ => read(name)?,
+        };
+        ensure!(found == at_first, "{name} was {found} at first");
+        let _kept = Setting::keep(&path(name))?;
+        for (written, wanted) in others {
+            kernel::write(path(name), written)?;
+            ensure!(
+                read(name)? == *wanted,
+                "{name}: wrote {written}, reads {}",
+                read(name)?
+            );
+        }
+    }
+    Ok(())
+}
+
+fn refused() -> Result<()> {
+    for (name, bad) in REFUSED {
+        let before = read(name)?;
+        for bad in bad.iter().chain(&["\n", " ", "\u{0}", "x"]) {
+            let errno = fs::write(path(name), bad)
+                .err()
+                .and_then(|e| e.raw_os_error());
+            ensure!(
+                errno == Some(libc::EINVAL),
+                "{name}: '{}' was answered with {errno:?}, not EINVAL",
+                bad.escape_default()
+            );
+            ensure!(
+                read(name)? == before,
+                "{name}: after '{}' it is {}",
+                bad.escape_default(),
+                read(name)?
+            );
+        }
+    }
+    Ok(())
+}
+
+fn unprivileged() -> Result<()> {
+    setuid(Uid::from_raw(65534)).context("setuid")?;
+    for (name, at_first, _) in SETTINGS {
+        let written = fs::write(path(name), at_first);
+        ensure!(written.is_err(), "{name} can be written by anybody");
+    }
+    Ok(())
+}
+
+/// Whoever reads sees what somebody has written, never a mix.
+fn written_by_many() -> Result<()> {
+    let _kept = (
+        Setting::keep(&path("queue"))?,
+        Setting::keep(&path("unmapped_us"))?,
+    );
+    let stop = AtomicBool::new(false);
+    let wanted = |name: &str, value: &str| match name {
+        "queue" => SETTINGS[1].1 == value || SETTINGS[1].2.iter().any(|(_, read)| *read == value),
+        _ => ["4000", "11111", "999999"].contains(&value),
+    };
+    std::thread::scope(|scope| {
+        let write = |name, value: &'static str| {
+            while !stop.load(Relaxed) {
+                kernel::write(path(name), value)?;
+            }
+            anyhow::Ok(())
+        };
+        let writers = [
+            ("queue", "unbound"),
+            ("queue", "highpri"),
+            ("unmapped_us", "11111"),
+            ("unmapped_us", "999999"),
+        ]
+        .map(|(name, value)| scope.spawn(move || write(name, value)));
+        let seen = (0..2000).try_for_each(|_| {
+            ["queue", "unmapped_us"].into_iter().try_for_each(|name| {
+                let value = read(name)?;
+                ensure!(wanted(name, &value), "{name} reads '{value}'");
+                Ok(())
+            })
+        });
+        stop.store(true, Relaxed);
+        for writer in writers {
+            writer.join().ok().context("a writer panicked")??;
+        }
+        seen
+    })
+}
+
+/// Moves pages there and back, up to so often, until a counter has moved; whether it has.
+fn moves(counter: &str, folio: FolioSize, count: usize, rounds: usize) -> Result<bool> {
+    let map = region::anon(folio, count)?;
+    pattern::fill(map.words(), 5);
+    let value = || Ok::<_, anyhow::Error>(kernel::counters()?.get(counter).copied());
+    let before = value()?.with_context(|| format!("no {counter}"))?;
+    for round in 0..rounds {
+        region::move_all(&map.addrs(folio.bytes()), 1 - round as i32 % 2, MF_MOVE)?;
+        pattern::check(map.words(), 5)?;
+        if value()? > Some(before) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Helpers come whatever queue they are called by, and what they carry is right.
+fn queue() -> Result<()> {
+    let _on = Setting::change(SWITCH, "1")?;
+    for word in ["bound", "unbound", "highpri"] {
+        let _queue = change("queue", word)?;
+        for crew in ["1", "0"] {
+            let _crew = Setting::change(CREW, crew)?;
+            let counter =
+                ["ferry_pages_helper", "ferry_crew_pages_helper"][usize::from(crew == "1")];
+            ensure!(
+                moves(counter, FolioSize::Huge, 16, 40)?,
+                "with the queue {word} nobody helps: {counter}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Busy CPUs are asked if that is wanted.
+fn any_cpu() -> Result<()> {
+    let _on = Setting::change(SWITCH, "1")?;
+    let spin = |cpu: usize| {
+        Command::new("/proc/self/exe")
+            .args(["spin", &cpu.to_string()])
+            .stdin(Stdio::null())
+            .spawn()
+            .context("starting a process to keep a CPU busy")
+    };
+    let mut spinners = Vec::new();
+    for cpu in kernel::online_cpus()? {
+        spinners.push(spin(cpu)?);
+    }
+    let called = || -> Result<bool> {
+        let _any = change("cpus", "any")?;
+        moves("ferry_crews", FolioSize::Small, 1024, 20)
+    };
+    let called = called();
+    for mut spinner in spinners {
+        // One that is gone already is as good as killed.
+        let _ = spinner.kill();
+        let _ = spinner.wait();
+    }
+    ensure!(called?, "busy CPUs were not asked");
+    Ok(())
+}
+
+/// What is less than that is not shared, and what is more is.
+fn min_kb() -> Result<()> {
+    let _on = Setting::change(SWITCH, "1")?;
+    {
+        let _large = change("min_kb", "65536")?;
+        for counter in ["ferry_crews", "ferry_batches"] {
+            ensure!(
+                !moves(counter, FolioSize::Small, 8192, 4)?,
+                "{counter}: 32 MB were shared, though 64 MB are to be the least"
+            );
+        }
+    }
+    let _small = change("min_kb", "128")?;
+    for counter in ["ferry_crews", "ferry_batches"] {
+        let _crew = Setting::change(CREW, if counter == "ferry_crews" { "1" } else { "0" })?;
+        ensure!(
+            moves(counter, FolioSize::Small, 48, 40)?,
+            "{counter}: 192 KB were not shared, though 128 KB are to be the least"
+        );
+    }
+    Ok(())
+}
+
+/// The less time there is, the more batches.
+fn unmapped_us() -> Result<()> {
+    let _on = Setting::change(SWITCH, "1")?;
+    let _crew = Setting::change(CREW, "0")?;
+    let map = region::anon(FolioSize::Huge, 16)?;
+    pattern::fill(map.words(), 7);
+    let batches = |us: &str| -> Result<u64> {
+        let _us = change("unmapped_us", us)?;
+        let count = || -> Result<u64> { Ok(histogram("unmapped_histogram")?.iter().sum()) };
+        let before = count()?;
+        for round in 0..8 {
+            region::move_all(&map.addrs(FolioSize::Huge.bytes()), 1 - round % 2, MF_MOVE)?;
+            pattern::check(map.words(), 7)?;
+        }
+        Ok(count()? - before)
+    };
+    let (many, few) = (batches("10")?, batches("1000000")?);
+    // A batch of one folio each, but for those before anything was measured.
+    ensure!(
+        many >= 7 * 16,
+        "{many} batches of 8 x 16 folios within 10 us"
+    );
+    ensure!(
+        few < many,
+        "{few} batches within a second, {many} within 10 us"
+    );
+    Ok(())
+}
+
+/// Numbers of threads are tried in turn, and what is carried is right.
+fn auto() -> Result<()> {
+    let _on = Setting::change(SWITCH, "1")?;
+    let _auto = change("threads", "auto")?;
+    for (folio, count) in [(FolioSize::Small, 512), (FolioSize::Huge, 2)] {
+        let map = region::anon(folio, count)?;
+        pattern::fill(map.words(), 9);
+        for round in 0..140 {
+            region::move_all(&map.addrs(folio.bytes()), 1 - round % 2, MF_MOVE)?;
+            pattern::check(map.words(), 9)?;
+        }
+    }
+    Ok(())
+}
+
+/// The counts of a histogram; its bounds are as they are to be.
+fn histogram(name: &str) -> Result<Vec<u64>> {
+    let text = read(name)?;
+    let last = text.lines().count() - 1;
+    text.lines()
+        .enumerate()
+        .map(|(at, line)| {
+            let (bound, count) = line.split_once(' ').context("no space in a line")?;
+            let wanted = match at == last {
+                true => "inf".to_owned(),
+                false => (1u64 << at).to_string(),
+            };
+            ensure!(bound == wanted, "{name}: bound {bound}, not {wanted}");
+            Ok(count.parse()?)
+        })
+        .collect()
+}
+
+fn histograms() -> Result<()> {
+    let sums = || -> Result<Vec<u64>> {
+        HISTOGRAMS
+            .iter()
+            .map(|name| Ok(histogram(name)?.iter().sum()))
+            .collect()
+    };
+    for name in HISTOGRAMS {
+        let written = fs::write(path(name), "0");
+        ensure!(written.is_err(), "{name} can be written");
+    }
+    for (switch, rises) in [("1", true), ("0", false)] {
+        let _switch = Setting::change(SWITCH, switch)?;
+        let before = sums()?;
+        for folio in [FolioSize::Small, FolioSize::Huge] {
+            let map = region::anon(folio, 8)?;
+            region::move_all(
+                &map.addrs(if folio == FolioSize::Small {
+                    PAGE
+                } else {
+                    folio.bytes()
+                }),
+                1,
+                MF_MOVE,
+            )?;
+        }
+        for (name, (before, after)) in HISTOGRAMS.iter().zip(before.iter().zip(sums()?)) {
+            ensure!(
+                (after >= before + 2) == rises && (rises || after == *before),
+                "{name} went from {before} to {after} with the switch at {switch}"
+            );
+        }
+    }
+    Ok(())
+}
