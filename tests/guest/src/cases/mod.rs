@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The functional tests, by theme.
 
+mod accounting;
 mod counters;
 mod crews;
 mod disk;
@@ -34,6 +35,7 @@ pub fn all() -> Vec<Case> {
     if kernel::has_engine() {
         all.extend(sysctl::cases());
         all.extend(counters::cases());
+        all.extend(accounting::cases());
     }
     all
 }
