@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: CPUs, as far as Rust cannot reach them. What is said of one is a hint,
- * without locks: it may get busy, or go offline, right after. queue_work_on()
- * then runs the work there later, or elsewhere.
+ * Ferry: CPUs and their time, as far as Rust cannot reach them. What is said of
+ * a CPU is a hint, without locks: it may get busy, or go offline, right after.
+ * queue_work_on() then runs the work there later, or elsewhere.
  */
+#include <linux/cgroup.h>
 #include <linux/cpumask.h>
 #include <linux/ferry_glue.h>
+#include <linux/irqflags.h>
+#include <linux/kernel_stat.h>
 #include <linux/nodemask.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
+#include <linux/sched/cputime.h>
 #include <linux/sched/isolation.h>
 #include <linux/sched/topology.h>
 #include <linux/topology.h>
@@ -99,4 +103,32 @@ unsigned int ferry_nr_nodes(void)
 int ferry_node_distance(int from, int to)
 {
 	return node_distance(from, to);
+}
+
+/* Nanoseconds for which the calling task has run. Takes its runqueue's lock. */
+u64 ferry_runtime(void)
+{
+	return task_sched_runtime(current);
+}
+
+/*
+ * Charges CPU time of workers to the cgroup of the calling task, for which they
+ * worked. Nothing is counted twice: workers cannot be moved out of the root
+ * cgroup, into which no time is charged, as it shows that of the CPUs
+ * (cgroup_account_cputime(), root_cgroup_cputime()).
+ */
+void ferry_charge_cgroup(u64 ns)
+{
+#ifdef CONFIG_CGROUPS
+	struct cgroup *cgrp;
+
+	guard(rcu)();
+	/* The tick adds to the same sums of this CPU. */
+	guard(irqsave)();
+	cgrp = task_dfl_cgroup(current);
+	if (!cgroup_parent(cgrp))
+		return;
+	__cgroup_account_cputime(cgrp, ns);
+	__cgroup_account_cputime_field(cgrp, CPUTIME_SYSTEM, ns);
+#endif
 }

@@ -147,6 +147,11 @@ void ferry_cond_resched(void)
 	cond_resched();
 }
 
+bool ferry_need_resched(void)
+{
+	return need_resched();
+}
+
 struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 					       unsigned int flags)
 {

@@ -97,7 +97,9 @@ pub unsafe extern "C" fn ferry_copy_take(batch: *mut bindings::ferry_batch) -> c
 #[export]
 pub unsafe extern "C" fn ferry_copy_end(batch: *mut bindings::ferry_batch, reason: c_int) {
     // SAFETY: By the safety requirement.
-    copy::count(unsafe { Batch::from_raw(batch) }.end(reason));
+    let copied = unsafe { Batch::from_raw(batch) }.end(reason);
+    copy::count(copied);
+    crew::charge(copied.helper_ns);
 }
 
 /// A list is to be migrated: called by `ferry_crew()`. May sleep.

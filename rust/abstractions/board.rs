@@ -10,9 +10,10 @@
 //! The owner takes its folios back one by one, in order: while it switches the first ones to their
 //! new places, helpers copy the next.
 //!
-//! Locks: none are taken. Contexts: owners and helpers may sleep; a helper copies each grain with
-//! preemption disabled, so an owner that waits for one spins no longer than a grain takes, and the
-//! interrupts in between.
+//! Locks: none are taken but, for a moment, that of the CPU's runqueue, when a helper asks for how
+//! long it has run. Contexts: owners and helpers may sleep; a helper copies each grain with
+//! preemption disabled, and ends when it is due to be preempted, so an owner that waits for one
+//! spins no longer than a grain takes, and the interrupts in between.
 
 use core::{
     cell::UnsafeCell,
@@ -35,10 +36,12 @@ use kernel::{
 
 use super::{
     clock::now_ns,
+    cputime::runtime_ns,
     folio::Folio,
     folio_pair::FolioPair,
     sched::{
         cond_resched,
+        need_resched,
         without_preemption, //
     }, //
 };
@@ -86,8 +89,10 @@ struct Table {
     /// Where each slot's folio begins, in pages from the start of the batch.
     starts: KVec<u32>,
     grains: Grains,
-    /// Pages that others than the owner copied.
+    /// Pages that others than the owner copied, and the CPU time that they took: relaxed, as the
+    /// owner reads them when all grains are complete, which each of them waited for.
     helped: Atomic<u32>,
+    helper_ns: Atomic<u64>,
 }
 
 /// Where batches are posted, one after the other.
@@ -127,6 +132,7 @@ impl<C: CopySegment> Board<C> {
                 starts: KVec::with_capacity(capacity, GFP_KERNEL)?,
                 grains: Grains::new(0, 1),
                 helped: Atomic::new(0),
+                helper_ns: Atomic::new(0),
             }),
             copier,
         })
@@ -158,20 +164,35 @@ impl<C: CopySegment> Board<C> {
     /// Returns the number of pages copied. With nothing to do it returns at once.
     pub fn help(&self) -> u32 {
         let mut pages = 0;
-        loop {
-            // Not preempted between claim and complete: the owner may be waiting.
-            let copied = without_preemption(|| {
-                let grain = self.claim()?;
-                let copied = grain.copy();
-                grain.table().helped.fetch_add(copied, Relaxed);
-                Some(copied)
-            });
-            let Some(copied) = copied else {
-                return pages;
-            };
+        let mut since = runtime_ns();
+        // Not preempted between claim and complete: the owner may be waiting.
+        while let Some(copied) = without_preemption(|| self.help_one(&mut since)) {
             pages += copied;
             cond_resched();
         }
+        pages
+    }
+
+    /// Helps one batch, until others are due on this CPU or no grain of it is left, and tells the
+    /// batch what it took since the task had run for `since`, which becomes what it has by then.
+    fn help_one(&self, since: &mut u64) -> Option<u32> {
+        let mut grain = self.claim()?;
+        let mut pages = grain.copy();
+        while !need_resched() {
+            // Of the same batch, as that does not end before the grain that is still held.
+            let Some(next) = self.claim() else {
+                break;
+            };
+            grain = next;
+            pages += grain.copy();
+        }
+        // Told before the last grain is complete: after that the next batch may be here.
+        let now = runtime_ns();
+        let table = grain.table();
+        table.helped.fetch_add(pages, Relaxed);
+        table.helper_ns.fetch_add(now.wrapping_sub(*since), Relaxed);
+        *since = now;
+        Some(pages)
     }
 
     fn claim(&self) -> Option<Grain<'_, C>> {
@@ -377,6 +398,7 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
         let table = self.owner.table_mut();
         table.grains = Grains::new(pages, threads);
         table.helped.store(0, Relaxed);
+        table.helper_ns.store(0, Relaxed);
         let total = table.grains.count();
         for slot in table.slots.iter() {
             // SAFETY: The destination is that of a valid pair, which nobody else uses yet.
@@ -425,6 +447,8 @@ pub struct Copied {
     pub folios: u32,
     /// Nanoseconds for which the owner copied, or waited for a folio.
     pub busy_ns: i64,
+    /// Nanoseconds for which helpers ran; known when the batch is finished.
+    pub helper_ns: u64,
 }
 
 impl<'b, C: CopySegment> Posted<'b, '_, C> {
@@ -483,6 +507,7 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
         self.wait_for_all();
         Copied {
             helped: self.table().helped.load(Relaxed),
+            helper_ns: self.table().helper_ns.load(Relaxed),
             ..self.copied
         }
     }

@@ -174,6 +174,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
                 helped: self.raw.helped,
                 folios: self.raw.folios,
                 busy_ns: self.raw.copy_ns,
+                helper_ns: 0,
             },
         };
         // SAFETY: By the type invariant this is what `put_back` has kept, and is gone now.

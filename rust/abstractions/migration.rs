@@ -234,6 +234,8 @@ pub struct Outcome {
     pub stats: bindings::migrate_pages_stats,
     /// For the tracepoint.
     pub report: bindings::ferry_crew_report,
+    /// Nanoseconds for which helpers ran, see [`Migration::helped`].
+    pub helper_ns: u64,
     mode: bindings::migrate_mode,
 }
 
@@ -313,6 +315,7 @@ struct Work {
     failed: c_int,
     stats: bindings::migrate_pages_stats,
     report: bindings::ferry_crew_report,
+    helper_ns: u64,
 }
 
 /// A chunk, on the stack of who works on it.
@@ -353,6 +356,7 @@ impl<'a> Migration<'a> {
                 failed: 0,
                 stats: Default::default(),
                 report,
+                helper_ns: 0,
             })),
         })
     }
@@ -378,6 +382,13 @@ impl<'a> Migration<'a> {
     /// sleep.
     pub fn on_behalf<R>(&self, f: impl FnOnce() -> R) -> R {
         self.context.run(f)
+    }
+
+    /// Says for how many nanoseconds a helper ran for this. May sleep.
+    pub fn helped(&self, ns: u64) {
+        let mut work = self.work.lock();
+        let all = work.as_mut().project().helper_ns;
+        *all = all.wrapping_add(ns);
     }
 
     /// Tells lockdep that the task that this is for is about to wait for its helpers. May sleep.
@@ -415,7 +426,7 @@ impl<'a> Migration<'a> {
     /// As it has the migration for itself no chunk is being migrated.
     pub fn finish(self: Pin<&mut Self>, ret: &mut IsolatedList<'_>) -> Outcome {
         stack_pin_init!(let left = CListHead::new());
-        let (mut failed, mut stats, mut report) = {
+        let (mut failed, mut stats, mut report, helper_ns) = {
             let mut work = self.work.lock();
             let work = work.as_mut().project();
             // SAFETY: By the type invariants, and with no chunk in flight, these are folios of
@@ -428,7 +439,7 @@ impl<'a> Migration<'a> {
                 Some(error) => Err(error),
                 None => Ok(*work.failed),
             };
-            (failed, *work.stats, *work.report)
+            (failed, *work.stats, *work.report, *work.helper_ns)
         };
 
         if self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC && left.is_linked() {
@@ -451,6 +462,7 @@ impl<'a> Migration<'a> {
             failed,
             stats,
             report,
+            helper_ns,
             mode: self.call.raw.mode,
         }
     }

@@ -8,6 +8,7 @@
 
 pub mod board;
 pub mod clock;
+pub mod cputime;
 pub mod folio;
 pub mod folio_pair;
 pub mod lend;

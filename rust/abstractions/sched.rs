@@ -38,6 +38,12 @@ pub fn cond_resched() {
     unsafe { bindings::ferry_cond_resched() };
 }
 
+/// Whether the calling task is due to let others run. For any context.
+pub fn need_resched() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::ferry_need_resched() }
+}
+
 /// A number that no other task has while the calling one runs. For any context.
 pub fn this_task() -> usize {
     // SAFETY: No requirements.

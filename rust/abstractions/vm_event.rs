@@ -16,6 +16,8 @@ pub enum VmEvent {
     PagesCaller = bindings::vm_event_item_FERRY_PAGES_CALLER,
     /// Copied by their helpers.
     PagesHelper = bindings::vm_event_item_FERRY_PAGES_HELPER,
+    /// CPU time of helpers, in microseconds.
+    HelperUsec = bindings::vm_event_item_FERRY_HELPER_USEC,
     /// Left to the serial copy: a batch too small to share.
     SerialSmall = bindings::vm_event_item_FERRY_SERIAL_SMALL,
     /// Left to the serial copy: all lanes of the engine in use.

@@ -15,6 +15,7 @@ use kernel::{
 use super::members::Members;
 use crate::{
     abstractions::{
+        cputime::runtime_ns,
         lend::Lending,
         migration::{
             IsolatedList,
@@ -103,10 +104,11 @@ impl<'a> Job<'a> {
         if self.only.is_some_and(|cpus| !cpus.has(CpuId::current())) {
             return false;
         }
-        let Some(_member) = members.enter_helper(self.helpers()) else {
+        let Some(member) = members.enter_helper(self.helpers()) else {
             return false;
         };
-        self.migration.on_behalf(|| {
+        let start = runtime_ns();
+        let leaves_idle = self.migration.on_behalf(|| {
             let mut helped = false;
             while !others_want_cpu() {
                 if self.work_as(Worker::Helper).is_none() {
@@ -115,7 +117,11 @@ impl<'a> Job<'a> {
                 helped = true;
             }
             false
-        })
+        });
+        let own = runtime_ns().wrapping_sub(start);
+        self.migration
+            .helped(own.wrapping_add(member.borrowed_ns()));
+        leaves_idle
     }
 }
 

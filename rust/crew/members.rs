@@ -4,7 +4,8 @@
 //!
 //! No locks: a task enters and leaves for itself, looks for itself alone, and of others reads how
 //! many there are; so nearly all of it is relaxed. But whether the caller is confined is known when
-//! it is there, which is therefore released and acquired.
+//! it is there, which is therefore released and acquired; and so is a helper's place, as what the
+//! one before was helped is done with when it is left.
 
 use kernel::sync::atomic::{
     Acquire,
@@ -29,14 +30,23 @@ pub fn any() -> bool {
     COUNT.load(Relaxed) != 0
 }
 
-/// The members of one lane's crew, as [`this_task`] names them; 0: none.
+/// Where a helper is.
+struct Place {
+    /// As [`this_task`] names it; 0: none.
+    task: Atomic<usize>,
+    /// Nanoseconds for which others have helped it. Its own: nobody else looks.
+    borrowed_ns: Atomic<u64>,
+}
+
+/// The members of one lane's crew.
 pub struct Members {
+    /// As [`this_task`] names it; 0: none.
     caller: Atomic<usize>,
     /// Whether the caller may be helped on some CPUs alone. Which, its helpers cannot tell.
     confined: Atomic<bool>,
     /// Helpers that may come.
     most: Atomic<usize>,
-    helpers: [Atomic<usize>; MAX_HELPERS],
+    helpers: [Place; MAX_HELPERS],
 }
 
 impl Default for Members {
@@ -46,7 +56,12 @@ impl Default for Members {
             caller: Atomic::new(0),
             confined: Atomic::new(false),
             most: Atomic::new(0),
-            helpers: [const { Atomic::new(0) }; MAX_HELPERS],
+            helpers: [const {
+                Place {
+                    task: Atomic::new(0),
+                    borrowed_ns: Atomic::new(0),
+                }
+            }; MAX_HELPERS],
         }
     }
 }
@@ -61,9 +76,23 @@ impl Members {
     }
 
     /// Enters the calling task, unless `most` have come to help already. For any context.
-    pub fn enter_helper(&self, most: usize) -> Option<Member<'_>> {
-        let free = |place: &&Atomic<usize>| place.cmpxchg(0, this_task(), Relaxed).is_ok();
-        self.helpers.iter().take(most).find(free).map(Member::new)
+    pub fn enter_helper(&self, most: usize) -> Option<Helper<'_>> {
+        let free = |place: &&Place| place.task.cmpxchg(0, this_task(), Acquire).is_ok();
+        let place = self.helpers.iter().take(most).find(free)?;
+        Some(Helper {
+            _member: Member::new(&place.task),
+            borrowed_ns: &place.borrowed_ns,
+        })
+    }
+
+    /// Notes that others have helped the calling task for so long, if it is one of the helpers;
+    /// whether it is. For any context.
+    pub fn note_borrowed(&self, ns: u64) -> bool {
+        let me = this_task();
+        let is_own = |place: &&Place| place.task.load(Relaxed) == me;
+        let own = self.helpers.iter().find(is_own);
+        own.map(|place| place.borrowed_ns.add(ns, Relaxed))
+            .is_some()
     }
 
     /// How many there can be, the caller included. For any context.
@@ -73,7 +102,7 @@ impl Members {
 
     /// How many help. For any context.
     pub fn helpers(&self) -> usize {
-        let taken = |place: &&Atomic<usize>| place.load(Relaxed) != 0;
+        let taken = |place: &&Place| place.task.load(Relaxed) != 0;
         self.helpers.iter().filter(taken).count()
     }
 
@@ -90,7 +119,8 @@ impl Members {
     /// Whether the calling task is one of them. For any context.
     pub fn has_this_task(&self) -> bool {
         let me = this_task();
-        self.caller.load(Relaxed) == me || self.helpers.iter().any(|at| at.load(Relaxed) == me)
+        let is_own = |place: &Place| place.task.load(Relaxed) == me;
+        self.caller.load(Relaxed) == me || self.helpers.iter().any(is_own)
     }
 }
 
@@ -105,9 +135,23 @@ impl<'a> Member<'a> {
     }
 }
 
+/// The calling task, as a helper of a crew for as long as this lives.
+#[must_use = "dropping it leaves the crew"]
+pub struct Helper<'a> {
+    _member: Member<'a>,
+    borrowed_ns: &'a Atomic<u64>,
+}
+
+impl Helper<'_> {
+    /// For how many nanoseconds others have helped it since this was last asked.
+    pub fn borrowed_ns(&self) -> u64 {
+        self.borrowed_ns.xchg(0, Relaxed)
+    }
+}
+
 impl Drop for Member<'_> {
     fn drop(&mut self) {
-        self.0.store(0, Relaxed);
+        self.0.store(0, Release);
         COUNT.fetch_sub(1, Relaxed);
     }
 }

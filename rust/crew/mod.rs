@@ -31,6 +31,7 @@ use pin_init::stack_pin_init;
 
 use crate::{
     abstractions::{
+        cputime::charge_cgroup,
         folio::Folio,
         migration::{
             IsolatedList,
@@ -145,14 +146,29 @@ pub fn spare_threads() -> u32 {
         return limit;
     }
     let is_own = |members: &&Members| members.has_this_task();
-    let all = CREW.as_ref().into_iter().flat_map(|crew| &crew.lanes);
-    match all.map(Lane::members).find(is_own) {
+    match all_members().find(is_own) {
         Some(own) if !own.may_call() => 1,
         Some(own) => limit
             .checked_div(own.most())
             .map_or(1, |share| share.max(1)),
         None => limit,
     }
+}
+
+/// The members of each crew.
+fn all_members() -> impl Iterator<Item = &'static Members> {
+    let lanes = CREW.as_ref().into_iter().flat_map(|crew| &crew.lanes);
+    lanes.map(Lane::members)
+}
+
+/// Charges nanoseconds for which helpers ran for the calling task to its cgroup; if it is a helper
+/// itself that goes with its own time to who it works for. For any context but NMI.
+pub fn charge(ns: u64) {
+    if ns == 0 || (members::any() && all_members().any(|members| members.note_borrowed(ns))) {
+        return;
+    }
+    VmEvent::HelperUsec.count((ns.saturating_add(500) / 1000) as usize);
+    charge_cgroup(ns);
 }
 
 /// A list that a crew migrates, while its caller may still add to it.
@@ -297,6 +313,7 @@ fn count(outcome: &Outcome) {
     VmEvent::Crews.count(1);
     VmEvent::CrewPagesCaller.count(own as usize);
     VmEvent::CrewPagesHelper.count(report.helped_pages as usize);
+    charge(outcome.helper_ns);
     outcome.trace();
 }
 

@@ -18,6 +18,7 @@ macro_rules! examples {
 examples!(
     board,
     clock,
+    cputime,
     folio,
     lend,
     owned_pairs,
@@ -42,6 +43,11 @@ mod suite {
     #[test]
     fn clock() -> Result {
         super::clock::run()
+    }
+
+    #[test]
+    fn cputime() -> Result {
+        super::cputime::run()
     }
 
     #[test]

@@ -35,6 +35,7 @@ use crate::{
             Segment,
             Unreadable, //
         },
+        cputime::runtime_ns,
         owned_pairs::OwnedPairs,
         sched::{
             cond_resched,
@@ -231,8 +232,14 @@ fn helper_copies_all() -> Result {
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let pages = pairs.pages() as u32;
     let mut helped = 0;
+    let start = runtime_ns();
     let copied = copy_on(lane.board(), &mut pairs, || helped = lane.board().help())?;
+    let ran = runtime_ns() - start;
     assert_eq!((helped, copied.helped), (pages, pages));
+    assert!(copied.helper_ns <= ran);
+    // Nobody helps the next one, which has nothing of this.
+    let next = copy_on(lane.board(), &mut pairs, || ())?;
+    assert_eq!((next.helped, next.helper_ns), (0, 0));
     Ok(())
 }
 

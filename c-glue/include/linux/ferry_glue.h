@@ -120,6 +120,8 @@ int ferry_cpu_core(int cpu);
 int ferry_cpu_llc(int cpu);
 int ferry_node_distance(int from, int to);
 unsigned int ferry_nr_nodes(void);
+u64 ferry_runtime(void);
+void ferry_charge_cgroup(u64 ns);
 
 /* c-glue/glue.c: inline functions and macros */
 bool ferry_folio_has_movable_ops(const struct folio *folio);
@@ -145,6 +147,7 @@ void ferry_count_vm_events(enum vm_event_item item, unsigned long nr);
 void ferry_preempt_disable(void);
 void ferry_preempt_enable(void);
 void ferry_cond_resched(void);
+bool ferry_need_resched(void);
 struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 					       unsigned int flags);
 void ferry_report_batch(const struct ferry_batch *batch, int reason,

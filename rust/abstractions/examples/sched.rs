@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 use crate::abstractions::sched::{
-    cond_resched, distance, is_allowed, is_idle, is_online, may_help, node_of, places,
-    without_preemption,
+    cond_resched, distance, is_allowed, is_idle, is_online, may_help, need_resched, node_of,
+    places, without_preemption,
 };
 use kernel::cpu::CpuId;
 use kernel::prelude::*;
 
 fn example() -> Result {
-    cond_resched();
+    if need_resched() {
+        cond_resched();
+    }
     let (online, idle, here) = without_preemption(|| {
         let here = CpuId::current();
         (is_online(here), is_idle(here), here)

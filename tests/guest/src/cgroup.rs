@@ -30,12 +30,24 @@ impl Groups {
         Ok(groups)
     }
 
+    /// Makes one more, inside another; its number.
+    pub fn make_inside(&mut self, outer: usize, name: &str) -> Result<usize> {
+        let dir = self.made[outer].join(name);
+        std::fs::create_dir(&dir).context("making a cgroup")?;
+        self.made.push(dir);
+        Ok(self.made.len() - 1)
+    }
+
     pub fn add(&self, group: usize, pid: Pid) -> Result<()> {
         self.set(group, "cgroup.procs", &pid.to_string())
     }
 
     pub fn set(&self, group: usize, file: &str, value: &str) -> Result<()> {
         kernel::write(self.made[group].join(file), value)
+    }
+
+    pub fn get(&self, group: usize, file: &str) -> Result<String> {
+        kernel::read(self.made[group].join(file))
     }
 }
 
@@ -44,7 +56,7 @@ impl Drop for Groups {
         let own = std::process::id().to_string();
         // If this process is in one of them.
         let _ = kernel::write(self.root.dir().join("cgroup.procs"), &own);
-        for dir in &self.made {
+        for dir in self.made.iter().rev() {
             // Not while a child is left in it, which then is what the test reports.
             let _ = std::fs::remove_dir(dir);
         }

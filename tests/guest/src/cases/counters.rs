@@ -69,6 +69,7 @@ fn rows() -> Result<()> {
         "ferry_batches",
         "ferry_pages_caller",
         "ferry_pages_helper",
+        "ferry_helper_usec",
         "ferry_serial_small",
         "ferry_serial_busy",
         "ferry_serial_alone",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The functional tests, by theme.
 
+mod accounting;
 mod counters;
 mod crews;
 mod disk;
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Case> {
         all.extend(sysctl::cases());
         all.extend(settings::cases());
         all.extend(counters::cases());
+        all.extend(accounting::cases());
     }
     all
 }

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The CPU time of helpers: the cgroup of who is helped pays for it, and no other.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
+use nix::unistd::{Pid, pause};
+
+use crate::cgroup::Groups;
+use crate::harness::Case;
+use crate::kernel;
+use crate::plan::{Engine, FolioSize};
+use crate::sys::{MF_MOVE, fork_child};
+use crate::{pattern, region};
+
+const THREADS: u32 = 4;
+const SLOW: u32 = 240;
+
+/// Time of helpers that is long beside whatever else happens in a guest.
+const ENOUGH: Duration = Duration::from_millis(60);
+/// Moves after which helpers should have come for so long.
+const MOVES: u32 = 600;
+
+pub fn cases() -> Vec<Case> {
+    let charged = |name: &str, engine, folio, count| {
+        Case::new(name, move |_| charged(engine, folio, count)).limit(SLOW)
+    };
+    vec![
+        charged(
+            "accounting/crew-4k",
+            Engine::On(THREADS),
+            FolioSize::Small,
+            8192,
+        ),
+        // Where there are CPUs enough the members of the crew are helped in turn.
+        charged(
+            "accounting/crew-2m",
+            Engine::On(THREADS),
+            FolioSize::Huge,
+            12,
+        ),
+        charged(
+            "accounting/engine-2m",
+            Engine::CopyOnly(THREADS),
+            FolioSize::Huge,
+            6,
+        ),
+        charged(
+            "accounting/engine-4k",
+            Engine::CopyOnly(THREADS),
+            FolioSize::Small,
+            2048,
+        ),
+        Case::new("accounting/off", |_| off()).limit(SLOW),
+    ]
+}
+
+/// A process that does nothing; killed in the end.
+struct Sleeper(Pid);
+
+impl Sleeper {
+    fn start() -> Result<Self> {
+        Ok(Self(fork_child(|| {
+            loop {
+                pause();
+            }
+        })?))
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // The harness kills what is left.
+        let _ = kill(self.0, Signal::SIGKILL);
+        let _ = waitpid(self.0, None);
+    }
+}
+
+/// What `cpu.stat` says of a group, since the group was made.
+#[derive(Clone, Copy)]
+struct Stat {
+    usage: Duration,
+    system: Duration,
+}
+
+impl Stat {
+    fn of(groups: &Groups, group: usize) -> Result<Self> {
+        let text = groups.get(group, "cpu.stat")?;
+        let row = |name: &str| {
+            let rows = text.lines().filter_map(|line| line.split_once(' '));
+            let mut found = rows.filter(|(row, _)| *row == name);
+            let value = found.next().and_then(|(_, value)| value.parse().ok());
+            value.with_context(|| format!("no {name} in cpu.stat"))
+        };
+        Ok(Self {
+            usage: Duration::from_micros(row("usage_usec")?),
+            system: Duration::from_micros(row("system_usec")?),
+        })
+    }
+}
+
+/// The counter of helpers' time.
+fn counted() -> Result<Duration> {
+    const ROW: &str = "ferry_helper_usec";
+    let rows = kernel::counters()?;
+    let usec = rows.get(ROW).with_context(|| format!("no {ROW}"))?;
+    Ok(Duration::from_micros(*usec))
+}
+
+/// What each worker of the kernel has run, as the scheduler has it.
+fn workers() -> Result<BTreeMap<i32, Duration>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Ok(pid) = entry.file_name().to_string_lossy().parse() else {
+            continue;
+        };
+        // One that goes meanwhile is no longer of interest.
+        let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let clock = clock_getcpuclockid(Pid::from_raw(pid));
+        if let (true, Ok(clock)) = (comm.starts_with("kworker/"), clock) {
+            all.insert(pid, clock_gettime(clock)?.into());
+        }
+    }
+    Ok(all)
+}
+
+/// Three groups, one in another, this process in the inner one and a sleeper in the third; and what was
+/// spent when it went there.
+struct Watch {
+    groups: Groups,
+    _sleeper: Sleeper,
+    counted: Duration,
+    own: Duration,
+    workers: BTreeMap<i32, Duration>,
+}
+
+/// What was spent since.
+struct Spent {
+    /// By helpers, as the counter says.
+    counted: Duration,
+    /// By this process itself.
+    own: Duration,
+    /// By all workers of the kernel.
+    workers: Duration,
+    outer: Stat,
+    inner: Stat,
+    sibling: Stat,
+}
+
+impl Watch {
+    const OUTER: usize = 0;
+    const SIBLING: usize = 1;
+    const INNER: usize = 2;
+
+    fn own() -> Result<Duration> {
+        Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
+    }
+
+    fn start(sleeper: Sleeper) -> Result<Self> {
+        let mut groups = Groups::new(&["outer", "sibling"])?;
+        groups.make_inside(Self::OUTER, "inner")?;
+        groups.add(Self::SIBLING, sleeper.0)?;
+        let (workers, counted) = (workers()?, counted()?);
+        groups.add(Self::INNER, Pid::this())?;
+        Ok(Self {
+            groups,
+            _sleeper: sleeper,
+            counted,
+            own: Self::own()?,
+            workers,
+        })
+    }
+
+    fn helped(&self) -> Result<Duration> {
+        Ok(counted()? - self.counted)
+    }
+
+    fn spent(&self) -> Result<Spent> {
+        // Asking for its own time brings that of its group up to date.
+        let own = Self::own()? - self.own;
+        let stat = |group| Stat::of(&self.groups, group);
+        let gained = |(pid, after): (i32, Duration)| {
+            after.saturating_sub(self.workers.get(&pid).copied().unwrap_or_default())
+        };
+        Ok(Spent {
+            own,
+            inner: stat(Self::INNER)?,
+            outer: stat(Self::OUTER)?,
+            sibling: stat(Self::SIBLING)?,
+            counted: self.helped()?,
+            workers: workers()?.into_iter().map(gained).sum(),
+        })
+    }
+}
+
+impl std::fmt::Display for Spent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let group = |stat: Stat| format!("{:.1?} (kernel {:.1?})", stat.usage, stat.system);
+        write!(
+            f,
+            "counted {:.1?}, own {:.1?}, workers {:.1?}, inner {}, outer {}, sibling {}",
+            self.counted,
+            self.own,
+            self.workers,
+            group(self.inner),
+            group(self.outer),
+            group(self.sibling)
+        )
+    }
+}
+
+/// Who is helped pays: its group, and those that this is in.
+fn charged(engine: Engine, folio: FolioSize, count: usize) -> Result<()> {
+    kernel::set_engine(engine)?;
+    // Before there is memory that it would share.
+    let sleeper = Sleeper::start()?;
+    let map = region::anon(folio, count)?;
+    pattern::fill(map.words(), 1);
+    let addrs = map.addrs(folio.bytes());
+    let watch = Watch::start(sleeper)?;
+    for round in 0..MOVES {
+        region::move_all(&addrs, 1 - (round % 2) as i32, MF_MOVE)?;
+        if watch.helped()? >= ENOUGH {
+            break;
+        }
+    }
+    let spent = watch.spent()?;
+    pattern::check(map.words(), 1)?;
+
+    let helped = spent.counted;
+    ensure!(helped >= ENOUGH, "little help in {MOVES} moves: {spent}");
+    for group in [spent.inner, spent.outer] {
+        ensure!(
+            group.usage >= spent.own + helped / 2 && group.system >= helped / 2,
+            "helpers were not charged: {spent}"
+        );
+        ensure!(
+            group.usage <= spent.own + helped * 3 / 2,
+            "more was charged than helpers took: {spent}"
+        );
+    }
+    ensure!(
+        spent.sibling.usage <= helped / 10,
+        "who was not helped was charged: {spent}"
+    );
+    ensure!(
+        helped <= spent.workers * 5 / 4 && helped >= spent.workers / 4,
+        "that is not what workers took: {spent}"
+    );
+    Ok(())
+}
+
+/// Without help everybody pays for what he does.
+fn off() -> Result<()> {
+    kernel::set_engine(Engine::Off)?;
+    let sleeper = Sleeper::start()?;
+    let map = region::anon(FolioSize::Huge, 12)?;
+    pattern::fill(map.words(), 1);
+    let watch = Watch::start(sleeper)?;
+    for round in 0..20 {
+        region::move_all(&map.addrs(FolioSize::Huge.bytes()), 1 - round % 2, MF_MOVE)?;
+    }
+    let spent = watch.spent()?;
+    pattern::check(map.words(), 1)?;
+    ensure!(
+        spent.counted.is_zero(),
+        "off, but helpers were counted: {spent}"
+    );
+    ensure!(
+        spent.inner.usage <= spent.own * 5 / 4 + ENOUGH / 4,
+        "more was charged than was spent: {spent}"
+    );
+    Ok(())
+}
