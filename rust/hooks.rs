@@ -97,9 +97,9 @@ pub unsafe extern "C" fn ferry_copy_take(batch: *mut bindings::ferry_batch) -> c
 #[export]
 pub unsafe extern "C" fn ferry_copy_end(batch: *mut bindings::ferry_batch, reason: c_int) {
     // SAFETY: By the safety requirement.
-    let copied = unsafe { Batch::from_raw(batch) }.end(reason);
-    copy::count(copied);
-    crew::charge(copied.helper_ns);
+    let ended = unsafe { Batch::from_raw(batch) }.end(reason);
+    copy::count(&ended);
+    crew::charge(ended.copied.helper_ns);
 }
 
 /// A list is to be migrated: called by `ferry_crew()`. May sleep.

@@ -77,8 +77,8 @@ pub fn post<'a>(
 }
 
 /// Counts what became of a batch, and learns from it. For any context but NMI.
-pub fn count(ended: Ended) {
-    let Ended {
+pub fn count(ended: &Ended) {
+    let &Ended {
         copied,
         folios,
         pages,
