@@ -26,7 +26,7 @@ use walkdir::WalkDir;
 
 type Test = fn(&Context) -> Result<()>;
 
-const TESTS: [(&str, Test); 10] = [
+const TESTS: [(&str, Test); 11] = [
     ("apply: a plain tree, then again", apply_plain),
     ("apply: a clean git tree, then again", apply_git),
     ("apply: a tree of another version", wrong_version),
@@ -36,6 +36,7 @@ const TESTS: [(&str, Test); 10] = [
     ("KDIR of another version", wrong_kdir),
     ("no network", no_network),
     ("a missing tool", missing_tool),
+    ("top: a kernel without Ferry, no terminal", top_refuses),
     ("a guest that hangs", hanging_guest),
 ];
 
@@ -293,6 +294,33 @@ fn missing_tool(context: &Context) -> Result<()> {
         .output()?;
     refused(&out, &["cannot start git", "install"])?;
     ensure!(snapshot(tree.path())? == before, "the tree was changed");
+    Ok(())
+}
+
+fn top_refuses(context: &Context) -> Result<()> {
+    let root = tempfile::tempdir()?;
+    // This machine's own counters, less those that it has if it runs Ferry.
+    let vmstat = fs::read_to_string("/proc/vmstat")?;
+    let vmstat: Vec<&str> = vmstat
+        .lines()
+        .filter(|l| !l.starts_with("ferry_"))
+        .collect();
+    fs::create_dir(root.path().join("proc"))?;
+    fs::write(root.path().join("proc/vmstat"), vmstat.join("\n"))?;
+    let cache = root.path().join("cache");
+    let top = |args: &[&str]| -> Result<Output> {
+        let mut ferry = ferry(context, &cache)?;
+        ferry.arg("top").arg("--root").arg(root.path()).args(args);
+        Ok(ferry.output()?)
+    };
+    for args in [&["--once"][..], &["--once", "--json"]] {
+        let out = top(args)?;
+        refused(&out, &["no Ferry", "CONFIG_FERRY=y", "what to do"])?;
+        ensure!(out.status.code() == Some(2), "it ended with {}", out.status);
+        ensure!(out.stdout.is_empty(), "it printed something");
+    }
+    refused(&top(&[])?, &["needs a terminal", "--once"])?;
+    ensure!(!cache.exists(), "it made a cache");
     Ok(())
 }
 
