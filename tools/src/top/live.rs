@@ -36,7 +36,7 @@ pub fn show(source: &Source, interval: f64, page_size: u64) -> Result<()> {
     // A panic gives the terminal back as well.
     let mut terminal = ratatui::try_init().context("cannot take the terminal")?;
     let ended = run(&mut app, source, &mut terminal, &signals);
-    ratatui::restore();
+    give_back(&mut terminal);
     if let Some(signal) = ended? {
         // For the exit status that whoever sent it expects.
         low_level::emulate_default_handler(signal)?;
@@ -77,9 +77,15 @@ fn run(
     }
 }
 
+/// As it was found. Nobody is left to tell if that fails.
+fn give_back(terminal: &mut DefaultTerminal) {
+    let _ = terminal.show_cursor();
+    ratatui::restore();
+}
+
 /// Gives the terminal to the shell until this program goes on.
 fn stop(terminal: &mut DefaultTerminal) -> Result<()> {
-    ratatui::restore();
+    give_back(terminal);
     low_level::raise(SIGSTOP)?;
     *terminal = ratatui::try_init().context("cannot take the terminal")?;
     Ok(())

@@ -32,7 +32,7 @@ pub fn flows(report: &Report) -> [Flow; 3] {
 /// All tables.
 pub fn tables(report: &Report) -> String {
     let mut text = format!(
-        "{:.2} s; {:.1} batches/s, {:.1} crews/s; helpers used {}{}\n",
+        "{:.2} s; {:.1} batches/s, {:.1} crews/s; {}{}\n",
         report.seconds,
         report.counter("ferry_batches").per_s,
         report.counter("ferry_crews").per_s,
@@ -53,7 +53,7 @@ pub fn tables(report: &Report) -> String {
             cell(split.map(|s| s.1)),
         ]);
     }
-    add(&mut text, "", &moved);
+    add(&mut text, &moved);
     let of_rows = |header: &str, rows: Vec<Row>| {
         let mut table = table(&[header, "per s", "total"]);
         for row in rows {
@@ -68,7 +68,7 @@ pub fn tables(report: &Report) -> String {
         ("demoted: pages", words::demoted(&report.counters)),
     ] {
         if !rows.is_empty() {
-            add(&mut text, "", &of_rows(header, rows));
+            add(&mut text, &of_rows(header, rows));
         }
     }
     for (title, times) in times(report) {
@@ -84,28 +84,30 @@ pub fn tables(report: &Report) -> String {
     for (name, value) in &report.settings {
         settings.add_row([name, value]);
     }
-    add(&mut text, "", &settings);
+    if !report.settings.is_empty() {
+        add(&mut text, &settings);
+    }
     text
 }
 
 /// Both histograms and what they are of.
 pub fn times(report: &Report) -> [(&'static str, &Times); 2] {
     [
-        ("unmapped for", &report.unmapped),
-        ("first folio after", &report.first_folio),
+        ("unmapped time", &report.unmapped),
+        ("first-folio latency", &report.first_folio),
     ]
 }
 
 /// What helpers used, in words.
-pub fn cpus(report: &Report) -> String {
+fn cpus(report: &Report) -> String {
     match report.helper_cpus() {
-        Some(cpus) => format!("{cpus:.2} CPUs"),
-        None => "CPU time that this kernel does not count".to_owned(),
+        Some(cpus) => format!("helpers used {cpus:.2} CPUs"),
+        None => "this kernel does not count helpers' CPU time".to_owned(),
     }
 }
 
-fn add(text: &mut String, title: &str, table: &Table) {
-    text.push_str(&format!("{title}\n{table}\n"));
+fn add(text: &mut String, table: &Table) {
+    text.push_str(&format!("\n{table}\n"));
 }
 
 /// Of which the first column is text.
@@ -212,9 +214,9 @@ mod tests {
         assert!(line(&text, "migrated, all").contains("2.05"));
         let small = line(&text, "too few to share");
         assert!(small.contains("1.50k") && small.contains("1550"), "{small}");
-        assert!(line(&text, "unmapped for").contains("median < 64 us, 99% >= 128 us"));
+        assert!(line(&text, "unmapped time").contains("median < 64 us, 99% >= 128 us"));
         assert!(line(&text, ">= 128 us ").contains('#'));
-        assert!(line(&text, "first folio after").contains("none in this interval"));
+        assert!(line(&text, "first-folio latency").contains("none in this interval"));
         assert!(line(&text, "reasons").contains("syscall mbind"));
         assert!(!text.contains("is not 1"));
     }
@@ -241,8 +243,8 @@ mod tests {
         let sample = fixture::sample(&root);
         let report = Report::new(&sample, &sample, None, 4096);
         let text = tables(&report);
-        assert!(line(&text, "unmapped for").contains("does not have it"));
-        assert!(line(&text, "helpers used").contains("does not count"));
+        assert!(line(&text, "unmapped time").contains("does not have it"));
+        assert!(line(&text, "batches/s").contains("does not count"));
         assert!(line(&text, "mt_page_copy").contains("not 1"));
         let value = document(&report);
         assert_eq!(value["helper_cpus"], Value::Null);
