@@ -33,8 +33,7 @@ const HISTORY: usize = 1000;
 pub fn show(source: &Source, interval: f64, page_size: u64) -> Result<()> {
     let mut app = App::new(source.sample()?, interval, page_size);
     let signals = Signals::catch()?;
-    // A panic gives the terminal back as well.
-    let mut terminal = ratatui::try_init().context("cannot take the terminal")?;
+    let mut terminal = take()?;
     let ended = run(&mut app, source, &mut terminal, &signals);
     give_back(&mut terminal);
     if let Some(signal) = ended? {
@@ -77,6 +76,13 @@ fn run(
     }
 }
 
+/// The terminal, empty: not all have a second screen. A panic gives it back as well.
+fn take() -> Result<DefaultTerminal> {
+    let mut terminal = ratatui::try_init().context("cannot take the terminal")?;
+    terminal.clear()?;
+    Ok(terminal)
+}
+
 /// As it was found. Nobody is left to tell if that fails.
 fn give_back(terminal: &mut DefaultTerminal) {
     let _ = terminal.show_cursor();
@@ -87,7 +93,7 @@ fn give_back(terminal: &mut DefaultTerminal) {
 fn stop(terminal: &mut DefaultTerminal) -> Result<()> {
     give_back(terminal);
     low_level::raise(SIGSTOP)?;
-    *terminal = ratatui::try_init().context("cannot take the terminal")?;
+    *terminal = take()?;
     Ok(())
 }
 

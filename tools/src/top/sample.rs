@@ -54,8 +54,8 @@ impl Source {
     /// An error if this kernel has no Ferry.
     pub fn sample(&self) -> Result<Sample> {
         let path = self.root.join("proc/vmstat");
-        let vmstat = fs::read_to_string(&path)
-            .with_context(|| format!("cannot read {}: mount /proc first", path.display()))?;
+        let vmstat =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let counters = rows(&vmstat);
         if !counters.keys().any(|name| name.starts_with("ferry_")) {
             bail!(

@@ -8,8 +8,11 @@ use super::{
     words::{self, short, Row},
 };
 use crate::table::plain;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, ContentArrangement, Table};
 use serde_json::{json, Map, Value};
+
+/// Of what could be longer.
+const WIDTH: u16 = 80;
 
 /// Who moved how much, in GB/s: what it is called, all, by callers, by helpers.
 pub type Flow = (&'static str, f64, Option<(f64, f64)>);
@@ -78,6 +81,8 @@ pub fn tables(report: &Report) -> String {
         }
     }
     let mut settings = table(&["setting", "value"]);
+    settings.set_content_arrangement(ContentArrangement::Dynamic);
+    settings.set_width(WIDTH);
     settings.column_mut(1).into_iter().for_each(|column| {
         column.set_cell_alignment(CellAlignment::Left);
     });
