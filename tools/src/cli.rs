@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The command line: what may be asked for, and who answers.
 
-use crate::{apply, bench, choice, context::Context, phases, run, series, shell, suites};
+use crate::{apply, bench, choice, context::Context, phases, run, series, shell, suites, top};
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -34,6 +34,8 @@ enum Command {
     },
     /// Open a shell inside the booted Ferry kernel, on two NUMA nodes
     Shell,
+    /// Show what Ferry does on the machine this runs on: live, or once for scripts
+    Top(top::TopArgs),
     /// Put Ferry into a Linux tree of your own: patches applied, the code in mm/ferry
     Apply {
         /// The kernel tree to change
@@ -244,6 +246,7 @@ impl Cli {
                 .map(|()| true)
             }
             Command::Shell => shell::shell(&context()?).map(|()| true),
+            Command::Top(args) => top::top(&args).map(|()| true),
             Command::Apply { tree } => apply::apply(&tree).map(|()| true),
             Command::Series { dir } => series::series(&context()?, &dir).map(|()| true),
         }

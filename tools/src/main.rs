@@ -28,6 +28,7 @@ mod step;
 mod suites;
 mod table;
 mod toolchain;
+mod top;
 mod tree;
 mod uml;
 

@@ -20,8 +20,10 @@ pub fn shell(context: &Context) -> Result<()> {
     };
     let guest = Guest::new(context, &kernel.image, "shell", shape)?;
     guest.bring(&guest::program(context)?)?;
+    guest.bring(&env::current_exe()?)?;
     eprintln!(
         "Ferry is off until: sysctl vm.mt_page_copy=1\n\
+         What it does: ./ferry top\n\
          {} is here and writable from both sides; leave with `exit`.",
         guest.share().display()
     );

@@ -9,7 +9,7 @@ use crate::{
     kernel::{self, Variant},
     ktap::{self, Outcome},
 };
-use anyhow::{anyhow, Result};
+use anyhow::{anyhow, ensure, Result};
 use serde_json::Value;
 use std::{fs, path::Path, time::Duration};
 
@@ -38,6 +38,44 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         "same outcomes with Ferry as without",
         compare(vanilla, ferry),
     );
+    tally.check("ferry top sees what moves", top(context, &program))
+}
+
+/// `ferry top` in the guest while pages move.
+fn top(context: &Context, program: &Path) -> Result<()> {
+    let kernel = kernel::build(context, Variant::Ferry)?;
+    let shape = Shape {
+        cpus: 2,
+        node_gib: NODE_GIB,
+    };
+    let guest = Guest::new(context, &kernel.image, "test-top", shape)?
+        .kernel_args("kunit.enable=0")
+        .timeout(Duration::from_secs(600));
+    guest.bring(program)?;
+    guest.bring(&std::env::current_exe()?)?;
+    let script = "(./ferry top --once --json --interval 10 >top.json; echo $? >ended) &\n\
+        until [ -s ended ]; do\n\
+        ./ferry-guest test counters/huge-pages counters/crew --engine on || exit 1\n\
+        done\n\
+        ./ferry top --once --interval 0.1 || exit 1\n\
+        exit $(cat ended)\n";
+    let status = guest.run(script)?;
+    let log = guest.console().display();
+    ensure!(status == 0, "exit status {status}; log: {log}");
+    let text = fs::read_to_string(guest.share().join("top.json"))?;
+    let seen: Value = serde_json::from_str(&text)?;
+    for place in [
+        "/batches_per_s",
+        "/crews_per_s",
+        "/gb_per_s/migrated/all",
+        "/gb_per_s/copied_together/all",
+        "/counters/ferry_batches/gained",
+    ] {
+        let number = seen.pointer(place).and_then(Value::as_f64);
+        ensure!(number > Some(0.0), "no {place} in {text}");
+    }
+    let limit = seen.pointer("/settings/limit_mt_num");
+    ensure!(limit.is_some(), "no settings in {text}");
     Ok(())
 }
 

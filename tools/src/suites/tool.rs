@@ -14,11 +14,20 @@ use crate::{
     toolchain::which,
 };
 use anyhow::{bail, ensure, Context as _, Result};
+use nix::{
+    pty::{openpty, Winsize},
+    sys::{
+        signal::{kill, Signal},
+        termios::tcgetattr,
+    },
+    unistd::Pid,
+};
 use std::{
-    fs,
+    fs::{self, File},
+    io::{self, Write},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output},
     time::Duration,
 };
 use tempfile::TempDir;
@@ -26,7 +35,7 @@ use walkdir::WalkDir;
 
 type Test = fn(&Context) -> Result<()>;
 
-const TESTS: [(&str, Test); 10] = [
+const TESTS: [(&str, Test); 12] = [
     ("apply: a plain tree, then again", apply_plain),
     ("apply: a clean git tree, then again", apply_git),
     ("apply: a tree of another version", wrong_version),
@@ -36,6 +45,8 @@ const TESTS: [(&str, Test); 10] = [
     ("KDIR of another version", wrong_kdir),
     ("no network", no_network),
     ("a missing tool", missing_tool),
+    ("top: a kernel without Ferry, no terminal", top_refuses),
+    ("top: gives the terminal back", top_gives_back),
     ("a guest that hangs", hanging_guest),
 ];
 
@@ -293,6 +304,96 @@ fn missing_tool(context: &Context) -> Result<()> {
         .output()?;
     refused(&out, &["cannot start git", "install"])?;
     ensure!(snapshot(tree.path())? == before, "the tree was changed");
+    Ok(())
+}
+
+fn top_refuses(context: &Context) -> Result<()> {
+    let root = tempfile::tempdir()?;
+    // This machine's own counters, less those that it has if it runs Ferry.
+    let vmstat = fs::read_to_string("/proc/vmstat")?;
+    let vmstat: Vec<&str> = vmstat
+        .lines()
+        .filter(|l| !l.starts_with("ferry_"))
+        .collect();
+    fs::create_dir(root.path().join("proc"))?;
+    fs::write(root.path().join("proc/vmstat"), vmstat.join("\n"))?;
+    let cache = root.path().join("cache");
+    let top = |args: &[&str]| -> Result<Output> {
+        let mut ferry = ferry(context, &cache)?;
+        ferry.arg("top").arg("--root").arg(root.path()).args(args);
+        Ok(ferry.output()?)
+    };
+    for args in [&["--once"][..], &["--once", "--json"]] {
+        let out = top(args)?;
+        refused(&out, &["no Ferry", "CONFIG_FERRY=y", "what to do"])?;
+        ensure!(out.status.code() == Some(2), "it ended with {}", out.status);
+        ensure!(out.stdout.is_empty(), "it printed something");
+    }
+    refused(&top(&[])?, &["needs a terminal", "--once"])?;
+    ensure!(!cache.exists(), "it made a cache");
+    Ok(())
+}
+
+/// By a key, by signals, and when the kernel's files are gone.
+fn top_gives_back(context: &Context) -> Result<()> {
+    type End<'a> = &'a dyn Fn(&Child, &File) -> Result<()>;
+    let root = tempfile::tempdir()?;
+    let vmstat = root.path().join("proc/vmstat");
+    fs::create_dir(root.path().join("proc"))?;
+    fs::write(&vmstat, "ferry_batches 1\n")?;
+    let key = |_: &Child, mut terminal: &File| Ok(terminal.write_all(b"q")?);
+    let signal =
+        |signal| move |top: &Child, _: &File| Ok(kill(Pid::from_raw(top.id() as i32), signal)?);
+    let gone = |_: &Child, _: &File| Ok(fs::remove_file(&vmstat)?);
+    let ends: [(End, Option<i32>); 4] = [
+        (&key, Some(0)),
+        (&signal(Signal::SIGTERM), None),
+        (&signal(Signal::SIGHUP), None),
+        (&gone, Some(2)),
+    ];
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: 80,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    for (end, status) in ends {
+        let pty = openpty(&size, None)?;
+        let (terminal, screen) = (File::from(pty.master), pty.slave);
+        let found = tcgetattr(&screen)?;
+        let mut ferry = ferry(context, root.path())?;
+        ferry
+            .args(["top", "--interval", "0.1", "--root"])
+            .arg(root.path());
+        ferry.stdin(screen.try_clone()?).stdout(screen.try_clone()?);
+        let mut top = ferry.stderr(screen.try_clone()?).spawn()?;
+        drop(ferry);
+        // It waits for whoever does not read what it draws.
+        let mut drawn = terminal.try_clone()?;
+        std::thread::spawn(move || io::copy(&mut drawn, &mut io::sink()));
+        let wait = |until: &mut dyn FnMut() -> Result<bool>| -> Result<()> {
+            for _ in 0..100 {
+                if until()? {
+                    return Ok(());
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            bail!("nothing happened for 10 s")
+        };
+        let taken = wait(&mut || Ok(tcgetattr(&screen)? != found));
+        let ended = taken
+            .and_then(|()| end(&top, &terminal))
+            .and_then(|()| wait(&mut || Ok(top.try_wait()?.is_some())));
+        // It has ended, or is not to stay.
+        let _ = top.kill();
+        let code = top.wait()?.code();
+        ended?;
+        ensure!(code == status, "it ended with {code:?}, not {status:?}");
+        ensure!(
+            tcgetattr(&screen)? == found,
+            "the terminal is not as it was"
+        );
+    }
     Ok(())
 }
 

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The terminal: taken, drawn to, listened to, and given back however this ends.
+
+use super::{
+    rates::Report,
+    sample::{Sample, Source},
+    view::{self, Screen},
+};
+use anyhow::{Context as _, Result};
+use ratatui::{
+    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+    DefaultTerminal,
+};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP},
+    low_level,
+};
+use std::{
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        Arc,
+    },
+    time::{Duration, Instant},
+};
+
+/// How soon a signal is noticed.
+const POLL: Duration = Duration::from_millis(100);
+const INTERVALS: [f64; 10] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
+/// More than any terminal is wide.
+const HISTORY: usize = 1000;
+
+/// Shows `source` until the user or a signal ends it.
+pub fn show(source: &Source, interval: f64, page_size: u64) -> Result<()> {
+    let mut app = App::new(source.sample()?, interval, page_size);
+    let signals = Signals::catch()?;
+    let mut terminal = take()?;
+    let ended = run(&mut app, source, &mut terminal, &signals);
+    give_back(&mut terminal);
+    if let Some(signal) = ended? {
+        // For the exit status that whoever sent it expects.
+        low_level::emulate_default_handler(signal)?;
+    }
+    Ok(())
+}
+
+/// The signal that ended it, if one did.
+fn run(
+    app: &mut App,
+    source: &Source,
+    terminal: &mut DefaultTerminal,
+    signals: &Signals,
+) -> Result<Option<i32>> {
+    loop {
+        terminal.draw(|frame| view::draw(frame, &app.screen()))?;
+        if event::poll(app.wait(Instant::now()))? {
+            let action = match event::read()? {
+                Event::Key(key) if key.kind != KeyEventKind::Release => app.key(key),
+                // A resize is drawn, what else there may be is not for this.
+                _ => Action::Nothing,
+            };
+            match action {
+                Action::Quit => return Ok(None),
+                Action::Stop => stop(terminal)?,
+                Action::Resume => app.resume(source.sample()?),
+                Action::Nothing => (),
+            }
+        }
+        match signals.take() {
+            None => (),
+            Some(SIGTSTP) => stop(terminal)?,
+            signal => return Ok(signal),
+        }
+        if app.is_due(Instant::now()) {
+            app.take(source.sample()?);
+        }
+    }
+}
+
+/// The terminal, empty: not all have a second screen. A panic gives it back as well.
+fn take() -> Result<DefaultTerminal> {
+    let mut terminal = ratatui::try_init().context("cannot take the terminal")?;
+    terminal.clear()?;
+    Ok(terminal)
+}
+
+/// As it was found. Nobody is left to tell if that fails.
+fn give_back(terminal: &mut DefaultTerminal) {
+    let _ = terminal.show_cursor();
+    ratatui::restore();
+}
+
+/// Gives the terminal to the shell until this program goes on.
+fn stop(terminal: &mut DefaultTerminal) -> Result<()> {
+    give_back(terminal);
+    low_level::raise(SIGSTOP)?;
+    *terminal = take()?;
+    Ok(())
+}
+
+/// The last signal that came.
+struct Signals(Arc<AtomicUsize>);
+
+impl Signals {
+    fn catch() -> Result<Self> {
+        let last = Arc::new(AtomicUsize::new(0));
+        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP] {
+            signal_hook::flag::register_usize(signal, last.clone(), signal as usize)?;
+        }
+        Ok(Signals(last))
+    }
+
+    fn take(&self) -> Option<i32> {
+        let signal = self.0.swap(0, Ordering::Relaxed) as i32;
+        (signal != 0).then_some(signal)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Action {
+    Nothing,
+    Quit,
+    /// To the shell, until it says to go on.
+    Stop,
+    /// After a pause.
+    Resume,
+}
+
+struct App {
+    last: Sample,
+    /// Where totals begin, and when that was; else with the system.
+    base: Option<Sample>,
+    report: Report,
+    history: Vec<f64>,
+    interval: f64,
+    page_size: u64,
+    paused: bool,
+    since: String,
+}
+
+impl App {
+    fn new(first: Sample, interval: f64, page_size: u64) -> Self {
+        App {
+            report: Report::new(&first, &first, None, page_size),
+            last: first,
+            base: None,
+            history: Vec::new(),
+            interval,
+            page_size,
+            paused: false,
+            since: "since boot".to_owned(),
+        }
+    }
+
+    fn screen(&self) -> Screen<'_> {
+        Screen {
+            report: &self.report,
+            history: &self.history,
+            interval: self.interval,
+            paused: self.paused,
+            since: &self.since,
+        }
+    }
+
+    fn next(&self) -> Instant {
+        self.last.at + Duration::from_secs_f64(self.interval)
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        !self.paused && now >= self.next()
+    }
+
+    /// How long there is nothing to do.
+    fn wait(&self, now: Instant) -> Duration {
+        if self.paused {
+            return POLL;
+        }
+        self.next().saturating_duration_since(now).min(POLL)
+    }
+
+    /// The end of an interval.
+    fn take(&mut self, sample: Sample) {
+        self.report = Report::new(&self.last, &sample, self.base.as_ref(), self.page_size);
+        if self.history.len() == HISTORY {
+            self.history.remove(0);
+        }
+        self.history.push(self.report.gbps("pgmigrate_success"));
+        if let Some(base) = &self.base {
+            let seconds = sample.at.duration_since(base.at).as_secs();
+            self.since = format!("of {seconds} s");
+        }
+        self.last = sample;
+    }
+
+    /// What happened in the pause belongs to no interval.
+    fn resume(&mut self, sample: Sample) {
+        self.paused = false;
+        self.last = sample;
+    }
+
+    fn key(&mut self, key: KeyEvent) -> Action {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if control => return Action::Quit,
+            KeyCode::Char('z') if control => return Action::Stop,
+            _ if control => (),
+            KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
+            KeyCode::Char('p') if self.paused => return Action::Resume,
+            KeyCode::Char('p') => self.paused = true,
+            KeyCode::Char('r') => self.reset(),
+            KeyCode::Char('+' | '=') => {
+                let longer = INTERVALS.iter().find(|&&i| i > self.interval);
+                self.interval = longer.copied().unwrap_or(self.interval);
+            }
+            KeyCode::Char('-') => {
+                let shorter = INTERVALS.iter().rev().find(|&&i| i < self.interval);
+                self.interval = shorter.copied().unwrap_or(self.interval);
+            }
+            _ => (),
+        }
+        Action::Nothing
+    }
+
+    /// Totals begin with what is shown now.
+    fn reset(&mut self) {
+        self.base = Some(self.last.clone());
+        self.since = "of 0 s".to_owned();
+        let counts = self.report.counters.values_mut();
+        for count in counts.chain(self.report.helped.values_mut()) {
+            count.total = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::sample::fixture, *};
+
+    fn app() -> App {
+        App::new(fixture::sample(&fixture::ferry()), 1.0, 4096)
+    }
+
+    fn press(app: &mut App, code: KeyCode) -> Action {
+        app.key(KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    /// A sample so many seconds after the last, with so many batches more.
+    fn later(app: &App, seconds: u64, batches: u64) -> Sample {
+        let mut sample = app.last.clone();
+        sample.at += Duration::from_secs(seconds);
+        *sample.counters.get_mut("ferry_batches").unwrap() += batches;
+        sample
+    }
+
+    #[test]
+    fn keys_that_quit() {
+        for code in [KeyCode::Esc, KeyCode::Char('q')] {
+            assert_eq!(press(&mut app(), code), Action::Quit);
+        }
+        let control = |c| app().key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL));
+        assert_eq!(control('c'), Action::Quit);
+        assert_eq!(control('z'), Action::Stop);
+        assert_eq!(control('q'), Action::Nothing);
+        assert_eq!(press(&mut app(), KeyCode::Char('x')), Action::Nothing);
+    }
+
+    #[test]
+    fn interval_has_ends() {
+        let mut app = app();
+        app.interval = 0.7;
+        press(&mut app, KeyCode::Char('-'));
+        assert_eq!(app.interval, 0.5);
+        for _ in 0..20 {
+            press(&mut app, KeyCode::Char('-'));
+        }
+        assert_eq!(app.interval, 0.1);
+        for _ in 0..20 {
+            press(&mut app, KeyCode::Char('+'));
+        }
+        assert_eq!(app.interval, 300.0);
+        app.interval = 3600.0;
+        press(&mut app, KeyCode::Char('+'));
+        assert_eq!(app.interval, 3600.0);
+    }
+
+    #[test]
+    fn pause_is_no_part_of_an_interval() {
+        let mut app = app();
+        let at = app.last.at;
+        let due = |app: &App| app.is_due(at + Duration::from_secs(1));
+        assert!(due(&app) && !app.is_due(at));
+        press(&mut app, KeyCode::Char('p'));
+        assert!(!due(&app));
+        assert_eq!(press(&mut app, KeyCode::Char('p')), Action::Resume);
+        app.resume(later(&app, 50, 7));
+        app.take(later(&app, 1, 3));
+        assert_eq!(app.report.counter("ferry_batches").per_s, 3.0);
+    }
+
+    #[test]
+    fn totals_are_set_back() {
+        let mut app = app();
+        app.take(later(&app, 1, 3));
+        assert_eq!(app.report.counter("ferry_batches").total, 15);
+        press(&mut app, KeyCode::Char('r'));
+        assert_eq!(app.report.counter("ferry_batches").total, 0);
+        app.take(later(&app, 2, 5));
+        assert_eq!(app.report.counter("ferry_batches").total, 5);
+        assert_eq!(app.since, "of 2 s");
+    }
+
+    #[test]
+    fn history_is_bounded() {
+        let mut app = app();
+        for _ in 0..HISTORY + 5 {
+            app.take(later(&app, 1, 0));
+        }
+        assert_eq!(app.history.len(), HISTORY);
+    }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `ferry top`: what Ferry does on this machine, live or once. It needs the kernel's files and no more.
+
+mod histogram;
+mod live;
+mod rates;
+mod sample;
+mod text;
+mod view;
+mod words;
+
+use anyhow::{bail, Result};
+use clap::Args;
+use nix::unistd::{sysconf, SysconfVar};
+use rates::Report;
+use sample::Source;
+use std::{
+    io::{self, IsTerminal, Write},
+    path::PathBuf,
+    thread,
+    time::Duration,
+};
+
+#[derive(Args)]
+pub struct TopArgs {
+    /// Seconds from one look to the next
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    interval: f64,
+    /// Wait for one interval, print it as plain tables, and end
+    #[arg(long)]
+    once: bool,
+    /// Print it as one JSON document instead
+    #[arg(long, requires = "once")]
+    json: bool,
+    /// Where the folders proc and sys are
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("it is to be a number of seconds from 0.1 to 3600".to_owned()),
+    }
+}
+
+pub fn top(args: &TopArgs) -> Result<()> {
+    let source = Source::new(&args.root);
+    let page_size = sysconf(SysconfVar::PAGE_SIZE)?.map_or(4096, |size| size as u64);
+    if !args.once {
+        if !io::stdout().is_terminal() {
+            bail!("`ferry top` needs a terminal; without one: `ferry top --once` (--json)");
+        }
+        return live::show(&source, args.interval, page_size);
+    }
+    let before = source.sample()?;
+    thread::sleep(Duration::from_secs_f64(args.interval));
+    let report = Report::new(&before, &source.sample()?, None, page_size);
+    let text = if args.json {
+        format!("{:#}\n", text::document(&report))
+    } else {
+        text::tables(&report)
+    };
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads it has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals() {
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for text in ["0", "-1", "nan", "inf", "1e9", "x", ""] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

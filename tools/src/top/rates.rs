@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What happened between two samples, in all and for each second.
+
+use super::sample::{Counters, Sample, Times};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+pub type Counts = BTreeMap<String, Count>;
+
+/// One counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Count {
+    /// In the interval.
+    pub gained: u64,
+    pub per_s: f64,
+    /// Since the system was started, or since the user set it back.
+    pub total: u64,
+}
+
+/// An interval.
+pub struct Report {
+    pub seconds: f64,
+    page_size: u64,
+    pub counters: Counts,
+    pub helped: Counts,
+    /// Of this interval.
+    pub unmapped: Times,
+    pub first_folio: Times,
+    pub settings: Vec<(String, String)>,
+}
+
+impl Report {
+    /// From `before` to `after`; totals since `base`, or since the system was started.
+    pub fn new(before: &Sample, after: &Sample, base: Option<&Sample>, page_size: u64) -> Self {
+        let seconds = after.at.duration_since(before.at).as_secs_f64();
+        let counts =
+            |of: fn(&Sample) -> &Counters| counts(of(before), of(after), base.map(of), seconds);
+        Report {
+            seconds,
+            page_size,
+            counters: counts(|s| &s.counters),
+            helped: counts(|s| &s.helped),
+            unmapped: since(&after.unmapped, &before.unmapped),
+            first_folio: since(&after.first_folio, &before.first_folio),
+            settings: after.settings.clone(),
+        }
+    }
+
+    pub fn counter(&self, name: &str) -> Count {
+        self.counters.get(name).copied().unwrap_or_default()
+    }
+
+    /// GB/s of a counter of pages.
+    pub fn gbps(&self, name: &str) -> f64 {
+        self.counter(name).per_s * self.page_size as f64 / 1e9
+    }
+
+    /// CPUs that helpers used, in the mean; `None` on kernels that do not count it.
+    pub fn helper_cpus(&self) -> Option<f64> {
+        self.counters
+            .get("ferry_helper_usec")
+            .map(|usec| usec.per_s / 1e6)
+    }
+
+    pub fn is_on(&self) -> bool {
+        let on = |(name, value): &(String, String)| name == "mt_page_copy" && value == "1";
+        self.settings.iter().any(on)
+    }
+}
+
+/// What a counter gained. It may have wrapped; one that went backwards began anew, and then nobody knows.
+pub fn gained(before: u64, after: u64) -> u64 {
+    let gain = after.wrapping_sub(before);
+    if gain <= u64::MAX / 2 {
+        gain
+    } else {
+        0
+    }
+}
+
+fn counts(before: &Counters, after: &Counters, base: Option<&Counters>, seconds: f64) -> Counts {
+    let count = |name: &str, now: u64| {
+        let gained_since = |then: &Counters| then.get(name).map_or(0, |&then| gained(then, now));
+        let gained = gained_since(before);
+        Count {
+            gained,
+            per_s: if seconds > 0.0 {
+                gained as f64 / seconds
+            } else {
+                0.0
+            },
+            total: base.map_or(now, gained_since),
+        }
+    };
+    after
+        .iter()
+        .map(|(name, &now)| (name.clone(), count(name, now)))
+        .collect()
+}
+
+fn since(after: &Times, before: &Times) -> Times {
+    let after = after.as_ref().map_err(Clone::clone)?;
+    Ok(match before {
+        Ok(before) => after.since(before),
+        Err(_) => after.since(after),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::sample::fixture, *};
+    use std::time::Duration;
+
+    const PAGE: u64 = 4096;
+
+    /// Two samples, of which the second is `seconds` later and has the counters that are given.
+    fn pair(seconds: f64, counters: &[(&str, u64)]) -> (Sample, Sample) {
+        let before = fixture::sample(&fixture::ferry());
+        let mut after = before.clone();
+        after.at += Duration::from_secs_f64(seconds);
+        for &(name, value) in counters {
+            after.counters.insert(name.to_owned(), value);
+        }
+        (before, after)
+    }
+
+    #[test]
+    fn rates_are_of_the_interval() {
+        let (before, mut after) = pair(
+            2.0,
+            &[
+                ("pgmigrate_success", 504_000),
+                ("ferry_helper_usec", 3_250_000),
+            ],
+        );
+        after.helped.insert("syscall".to_owned(), 1_900);
+        let report = Report::new(&before, &after, None, PAGE);
+        assert_eq!(report.gbps("pgmigrate_success"), 250_000.0 * 4096.0 / 1e9);
+        assert_eq!(report.helper_cpus(), Some(1.5));
+        let helped = report.helped["syscall"];
+        assert_eq!((helped.gained, helped.per_s), (200, 100.0));
+        assert_eq!(helped.total, 1_900);
+        assert_eq!(report.counter("ferry_batches").per_s, 0.0);
+        assert_eq!(report.counter("no such").total, 0);
+        assert!(report.is_on());
+        assert_eq!(report.unmapped.unwrap().events(), 0);
+    }
+
+    #[test]
+    fn totals_begin_where_they_were_set_back() {
+        let (before, after) = pair(1.0, &[("ferry_batches", 20)]);
+        let total = |base| {
+            Report::new(&before, &after, base, PAGE)
+                .counter("ferry_batches")
+                .total
+        };
+        assert_eq!((total(None), total(Some(&before))), (20, 8));
+    }
+
+    #[test]
+    fn counters_wrap_or_begin_anew() {
+        assert_eq!(gained(u64::MAX - 5, 10), 16);
+        assert_eq!(gained(0, u64::MAX / 2), u64::MAX / 2);
+        assert_eq!(gained(1000, 10), 0);
+        let (before, after) = pair(1.0, &[("ferry_batches", 3)]);
+        let batches = Report::new(&before, &after, Some(&before), PAGE).counter("ferry_batches");
+        assert_eq!((batches.gained, batches.total), (0, 0));
+    }
+
+    #[test]
+    fn no_time_has_no_rates() {
+        let (before, after) = pair(0.0, &[("pgmigrate_success", 9_000_000)]);
+        let report = Report::new(&before, &after, None, PAGE);
+        assert_eq!(report.gbps("pgmigrate_success"), 0.0);
+        // Nor has a clock that went backwards.
+        let report = Report::new(&after, &before, None, PAGE);
+        assert_eq!(report.counter("pgmigrate_success").per_s, 0.0);
+    }
+
+    #[test]
+    fn row_that_was_not_there_before_gained_nothing() {
+        let (before, after) = pair(1.0, &[("ferry_new", 77)]);
+        let new = Report::new(&before, &after, None, PAGE).counter("ferry_new");
+        assert_eq!((new.gained, new.total), (0, 77));
+    }
+
+    #[test]
+    fn kernel_that_does_not_count_helpers_time() {
+        let (before, mut after) = pair(1.0, &[]);
+        after.counters.remove("ferry_helper_usec");
+        assert_eq!(Report::new(&before, &after, None, PAGE).helper_cpus(), None);
+    }
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0
+//! One look at the kernel's files: counters, histograms and settings. All may be read by anybody.
+
+use super::histogram::Histogram;
+use anyhow::{bail, Context as _, Result};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+const COPY: &str = "sys/kernel/mm/ferry/copy";
+const SYSCTLS: [&str; 4] = [
+    "mt_page_copy",
+    "limit_mt_num",
+    "push_0_pull_1",
+    "mt_page_crew",
+];
+const UNMAPPED: &str = "unmapped_histogram";
+const FIRST_FOLIO: &str = "first_folio_histogram";
+/// What a file's value is cut to: longer ones are no settings.
+const LONGEST: usize = 1000;
+
+pub type Counters = BTreeMap<String, u64>;
+/// A histogram, or why there is none.
+pub type Times = Result<Histogram, String>;
+
+#[derive(Clone, Debug)]
+pub struct Sample {
+    pub at: Instant,
+    /// Rows of /proc/vmstat: Ferry's own, and mainline's of migration and demotion.
+    pub counters: Counters,
+    /// Pages that helpers dealt with, by the reason of migration.
+    pub helped: Counters,
+    pub unmapped: Times,
+    pub first_folio: Times,
+    /// Names and values, the sysctls first.
+    pub settings: Vec<(String, String)>,
+}
+
+/// Where the files are: below `/`, unless it is a test.
+pub struct Source {
+    root: PathBuf,
+}
+
+impl Source {
+    pub fn new(root: &Path) -> Self {
+        Source {
+            root: root.to_path_buf(),
+        }
+    }
+
+    /// An error if this kernel has no Ferry.
+    pub fn sample(&self) -> Result<Sample> {
+        let path = self.root.join("proc/vmstat");
+        let vmstat =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let counters = rows(&vmstat);
+        if !counters.keys().any(|name| name.starts_with("ferry_")) {
+            bail!(
+                "this kernel has no Ferry: {} has no rows ferry_*\n  what to do: boot a kernel \
+                 built with CONFIG_FERRY=y; `./ferry apply KDIR` puts Ferry into a kernel tree, \
+                 `./ferry shell` boots one here",
+                path.display()
+            );
+        }
+        Ok(Sample {
+            at: Instant::now(),
+            counters,
+            helped: self.helped(),
+            unmapped: self.times(UNMAPPED),
+            first_folio: self.times(FIRST_FOLIO),
+            settings: self.settings(),
+        })
+    }
+
+    fn helped(&self) -> Counters {
+        let files = self.files(&format!("{COPY}/helped_pages"));
+        let number = |(name, text): (String, String)| Some((name, text.trim().parse().ok()?));
+        files.into_iter().filter_map(number).collect()
+    }
+
+    fn times(&self, name: &str) -> Times {
+        let path = self.root.join(COPY).join(name);
+        match fs::read_to_string(&path) {
+            Ok(text) => Histogram::parse(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err("this kernel does not have it".to_owned())
+            }
+            Err(error) => Err(format!("cannot be read: {error}")),
+        }
+    }
+
+    fn settings(&self) -> Vec<(String, String)> {
+        let sysctls = SYSCTLS.iter().filter_map(|&name| {
+            let text = fs::read_to_string(self.root.join("proc/sys/vm").join(name)).ok()?;
+            Some((name.to_owned(), text))
+        });
+        let files = self.files(COPY).into_iter();
+        let files = files.filter(|(name, _)| ![UNMAPPED, FIRST_FOLIO].contains(&name.as_str()));
+        sysctls
+            .chain(files)
+            .map(|(name, text)| (name, one_line(&text)))
+            .collect()
+    }
+
+    /// The files in a folder that can be read, by name.
+    fn files(&self, dir: &str) -> BTreeMap<String, String> {
+        let entries = fs::read_dir(self.root.join(dir)).into_iter().flatten();
+        entries
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let is_file = entry.file_type().ok()?.is_file();
+                let name = is_file.then(|| entry.file_name().into_string().ok())??;
+                Some((name, fs::read_to_string(entry.path()).ok()?))
+            })
+            .collect()
+    }
+}
+
+/// The rows that are shown; one that is no number is none.
+fn rows(vmstat: &str) -> Counters {
+    const SHOWN: [&str; 4] = ["ferry_", "pgmigrate_success", "pgmigrate_fail", "pgdemote_"];
+    vmstat
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| SHOWN.iter().any(|shown| name.starts_with(shown)))
+        .filter_map(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?)))
+        .collect()
+}
+
+/// A value on one line, of what can be shown on a terminal.
+fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let visible = |c: &char| !c.is_control();
+    words
+        .join(" ")
+        .chars()
+        .filter(visible)
+        .take(LONGEST)
+        .collect()
+}
+
+#[cfg(test)]
+pub mod fixture {
+    //! A kernel's files, in a folder.
+
+    use super::*;
+    use tempfile::TempDir;
+
+    pub const VMSTAT: &str = "nr_free_pages 1\npgmigrate_success 4000\npgmigrate_fail 3\n\
+        ferry_batches 12\nferry_pages_caller 600\nferry_pages_helper 400\nferry_serial_small 50\n\
+        ferry_serial_alone 7\nferry_refused_pinned 2\nferry_crews 5\n\
+        ferry_crew_pages_caller 1500\nferry_crew_pages_helper 1400\nferry_crew_small 9\n\
+        ferry_helper_usec 250000\nferry_of_later_kernels 1\npgdemote_kswapd 100\n";
+
+    pub fn put(root: &TempDir, path: &str, text: &str) {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub fn ferry() -> TempDir {
+        let root = tempfile::tempdir().unwrap();
+        put(&root, "proc/vmstat", VMSTAT);
+        for (name, value) in SYSCTLS.iter().zip(["1\n", "4\n", "0\n", "1\n"]) {
+            put(&root, &format!("proc/sys/vm/{name}"), value);
+        }
+        let copy = |name: &str, text| put(&root, &format!("{COPY}/{name}"), text);
+        copy("reasons", "syscall  mbind\n");
+        copy("helped_pages/syscall", "1700\n");
+        copy("helped_pages/demotion", "100\n");
+        copy(UNMAPPED, "32 10\n64 5\n128 1\ninf 0\n");
+        copy(FIRST_FOLIO, "32 0\n64 0\ninf 16\n");
+        root
+    }
+
+    pub fn sample(root: &TempDir) -> Sample {
+        Source::new(root.path()).sample().unwrap()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fixture::{ferry, put, sample};
+
+    #[test]
+    fn everything_is_read() {
+        let sample = sample(&ferry());
+        assert_eq!(sample.counters["ferry_batches"], 12);
+        assert_eq!(sample.counters["pgdemote_kswapd"], 100);
+        assert_eq!(sample.counters["ferry_of_later_kernels"], 1);
+        assert!(!sample.counters.contains_key("nr_free_pages"));
+        assert_eq!(sample.helped["syscall"], 1700);
+        assert_eq!(sample.unmapped.unwrap().events(), 16);
+        assert_eq!(sample.first_folio.unwrap().buckets.len(), 3);
+        let settings: Vec<_> = sample.settings.iter().map(|s| s.0.as_str()).collect();
+        assert_eq!(settings[..4], SYSCTLS);
+        assert_eq!(settings[4..], ["reasons"]);
+        assert_eq!(sample.settings[4].1, "syscall mbind");
+    }
+
+    #[test]
+    fn malformed_rows_are_no_rows() {
+        let root = ferry();
+        put(
+            &root,
+            "proc/vmstat",
+            "ferry_batches 12\nferry_crews\nferry_x -1\nferry_y 1 2\n\nferry_z 99999999999999999999\n",
+        );
+        put(&root, &format!("{COPY}/helped_pages/mbind"), "many\n");
+        put(&root, &format!("{COPY}/{UNMAPPED}"), "32 x\n");
+        let sample = sample(&root);
+        assert_eq!(sample.counters.len(), 1);
+        assert_eq!(sample.helped.len(), 2);
+        assert!(sample.unmapped.unwrap_err().contains("`32 x`"));
+    }
+
+    #[test]
+    fn what_is_missing_is_left_out() {
+        let root = tempfile::tempdir().unwrap();
+        put(&root, "proc/vmstat", "ferry_batches 0\n");
+        let sample = sample(&root);
+        assert!(sample.helped.is_empty() && sample.settings.is_empty());
+        assert!(sample.unmapped.unwrap_err().contains("does not have it"));
+    }
+
+    #[test]
+    fn kernel_without_ferry_is_told_what_to_do() {
+        let root = tempfile::tempdir().unwrap();
+        let error = || format!("{:#}", Source::new(root.path()).sample().unwrap_err());
+        assert!(error().contains("cannot read"), "{}", error());
+        put(&root, "proc/vmstat", "pgmigrate_success 5\n");
+        for words in ["no Ferry", "CONFIG_FERRY=y", "./ferry apply"] {
+            assert!(error().contains(words), "{}", error());
+        }
+    }
+
+    #[test]
+    fn values_cannot_reach_the_terminal_as_commands() {
+        assert_eq!(one_line("a\n b\x1b[2J\n"), "a b[2J");
+        assert_eq!(one_line(&"x".repeat(2000)).len(), LONGEST);
+    }
+}

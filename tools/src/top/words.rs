@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What counters and numbers are called where a person reads them.
+
+use super::{
+    histogram::Range,
+    rates::{Count, Counts},
+    sample::Times,
+};
+
+/// Counters that have a place of their own.
+const ELSEWHERE: [&str; 8] = [
+    "ferry_batches",
+    "ferry_pages_caller",
+    "ferry_pages_helper",
+    "ferry_crews",
+    "ferry_crew_pages_caller",
+    "ferry_crew_pages_helper",
+    "ferry_helper_usec",
+    "pgmigrate_success",
+];
+
+/// Why pages (or lists, where it says so) were not shared out.
+const WHY: [(&str, &str); 13] = [
+    ("ferry_serial_small", "too few to share"),
+    ("ferry_serial_alone", "no idle CPU may help"),
+    ("ferry_serial_busy", "all lanes in use"),
+    ("ferry_refused_pinned", "somebody else refers to it"),
+    ("ferry_refused_private", "has private data"),
+    ("ferry_refused_mapping", "mapping has its own way"),
+    ("ferry_refused_movable_ops", "is a driver's page"),
+    ("ferry_refused_full", "no room in the lane"),
+    ("ferry_copy_failed", "cannot be read (poisoned)"),
+    ("ferry_crew_small", "lists too short"),
+    ("ferry_crew_alone", "lists: no idle CPU"),
+    ("ferry_crew_busy", "lists: too many crews"),
+    ("pgmigrate_fail", "not migrated at all"),
+];
+
+const DEMOTED: &str = "pgdemote_";
+
+pub struct Row {
+    pub words: String,
+    pub count: Count,
+}
+
+/// What was left to the caller alone, and why: the known reasons in order, then what later kernels count.
+pub fn left_alone(counters: &Counts) -> Vec<Row> {
+    let known = WHY.iter().filter_map(|&(name, words)| {
+        let count = *counters.get(name)?;
+        let words = words.to_owned();
+        Some(Row { words, count })
+    });
+    let is_known = |name: &str| ELSEWHERE.contains(&name) || WHY.iter().any(|why| why.0 == name);
+    let others = counters
+        .iter()
+        .filter(|(name, _)| !is_known(name) && !name.starts_with(DEMOTED))
+        .map(|(name, &count)| Row {
+            words: name.clone(),
+            count,
+        });
+    known.chain(others).collect()
+}
+
+/// Pages that were demoted, by whom.
+pub fn demoted(counters: &Counts) -> Vec<Row> {
+    let row = |(name, &count): (&String, &Count)| {
+        let words = name.strip_prefix(DEMOTED)?.to_owned();
+        Some(Row { words, count })
+    };
+    counters.iter().filter_map(row).collect()
+}
+
+/// Pages that helpers dealt with, by reason.
+pub fn helped(helped: &Counts) -> Vec<Row> {
+    let row = |(name, &count): (&String, &Count)| Row {
+        words: name.replace('_', " "),
+        count,
+    };
+    helped.iter().map(row).collect()
+}
+
+/// A count with three digits and a unit of thousands.
+pub fn short(number: f64) -> String {
+    let mut number = number;
+    for unit in ["", "k", "M", "G", "T"] {
+        if number < 999.5 {
+            return if unit.is_empty() && number.fract() == 0.0 || number >= 99.95 {
+                format!("{number:.0}{unit}")
+            } else if number >= 9.995 {
+                format!("{number:.1}{unit}")
+            } else {
+                format!("{number:.2}{unit}")
+            };
+        }
+        number /= 1000.0;
+    }
+    format!("{number:.0}P")
+}
+
+/// Microseconds.
+pub fn time(us: u64) -> String {
+    let (number, unit) = match us {
+        0..1_000 => return format!("{us} us"),
+        1_000..1_000_000 => (us as f64 / 1e3, "ms"),
+        _ => (us as f64 / 1e6, "s"),
+    };
+    if number < 99.95 {
+        format!("{number:.1} {unit}")
+    } else {
+        format!("{number:.0} {unit}")
+    }
+}
+
+pub fn range(range: Option<Range>) -> String {
+    match range {
+        None => "-".to_owned(),
+        Some(Range {
+            below_us: Some(below),
+            ..
+        }) => format!("< {}", time(below)),
+        Some(Range { from_us, .. }) => format!(">= {}", time(from_us)),
+    }
+}
+
+/// Median and 99th percentile, or why there are none.
+pub fn percentiles(times: &Times) -> String {
+    match times {
+        Err(why) => why.clone(),
+        Ok(times) if times.events() == 0 => "none in this interval".to_owned(),
+        Ok(times) => format!(
+            "median {}, 99% {}",
+            range(times.percentile(500)),
+            range(times.percentile(990))
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        for (number, text) in [
+            (0.0, "0"),
+            (7.0, "7"),
+            (0.25, "0.25"),
+            (12.34, "12.3"),
+            (999.4, "999"),
+            (999.6, "1.00k"),
+            (1234.0, "1.23k"),
+            (131_072.0, "131k"),
+            (12_345_678.0, "12.3M"),
+            (u64::MAX as f64, "18447P"),
+        ] {
+            assert_eq!(short(number), text);
+        }
+    }
+
+    #[test]
+    fn times_and_bounds() {
+        assert_eq!(time(512), "512 us");
+        assert_eq!(time(32_768), "32.8 ms");
+        assert_eq!(time(524_288), "524 ms");
+        assert_eq!(time(2_097_152), "2.1 s");
+        let of = |from_us, below_us| range(Some(Range { from_us, below_us }));
+        assert_eq!(of(32, Some(64)), "< 64 us");
+        assert_eq!(of(64, None), ">= 64 us");
+        assert_eq!(range(None), "-");
+    }
+
+    #[test]
+    fn every_counter_is_shown_once() {
+        let count = Count::default();
+        let names = [
+            "ferry_serial_small",
+            "ferry_later",
+            "pgdemote_kswapd",
+            "ferry_crews",
+        ];
+        let counters: Counts = names.map(|name| (name.to_owned(), count)).into();
+        let words = |rows: Vec<Row>| rows.into_iter().map(|r| r.words).collect::<Vec<_>>();
+        assert_eq!(
+            words(left_alone(&counters)),
+            ["too few to share", "ferry_later"]
+        );
+        assert_eq!(words(demoted(&counters)), ["kswapd"]);
+    }
+}
