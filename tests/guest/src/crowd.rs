@@ -31,8 +31,10 @@ use crate::{kernel, pattern};
 const SETTLE: Duration = Duration::from_millis(50);
 /// How long each is measured at least.
 const SPAN: Duration = Duration::from_millis(400);
+/// Far longer than any run: one of the others is gone.
+const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a mover says: it has its memory, and later that it has been measured.
+/// What a mover says: that it has its memory, and that all have been measured.
 const READY: u8 = b'r';
 const MEASURED: u8 = b'm';
 
@@ -80,28 +82,32 @@ impl Board {
 
 /// Movers that have their memory and wait for the start; killed when this is dropped.
 struct Crowd {
-    movers: Vec<Pid>,
+    movers: Vec<Child>,
     board: Board,
-    /// Where they say how far they are.
-    said: File,
     /// All start when this is closed.
     start: Option<OwnedFd>,
 }
 
+struct Child {
+    pid: Pid,
+    /// Where it says how far it is; it ends with the process.
+    said: File,
+}
+
 impl Crowd {
     fn gather(cell: Cell, movers: usize, seed: u64, stressor: Option<&Stressor>) -> Result<Self> {
-        let (said, say) = pipe().context("pipe")?;
         let (wait, start) = pipe().context("pipe")?;
+        let mut wait = File::from(wait);
         let mut crowd = Self {
             movers: Vec::new(),
             board: Board::new(movers)?,
-            said: said.into(),
             start: Some(start),
         };
-        let (mut say, mut wait) = (File::from(say), File::from(wait));
         for index in 0..movers {
+            let (said, say) = pipe().context("pipe")?;
+            let mut say = File::from(say);
             let Crowd { board, start, .. } = &mut crowd;
-            let child = fork_child(|| {
+            let pid = fork_child(|| {
                 // Else it would wait for itself.
                 *start = None;
                 let mover = Mover {
@@ -116,24 +122,25 @@ impl Crowd {
                 done.inspect_err(|e| eprintln!("process {index} of {movers}: {e:#}"))
                     .is_ok()
             })?;
-            crowd.movers.push(child);
+            crowd.movers.push(Child {
+                pid,
+                said: said.into(),
+            });
         }
-        // Without it, nothing more is to be read once all movers are gone.
-        drop(say);
-        crowd.hear(READY).context("no memory for all")?;
+        crowd.hear(READY)?;
         Ok(crowd)
     }
 
     /// Waits until all have said so.
     fn hear(&mut self, word: u8) -> Result<()> {
-        let mut words = vec![0; self.movers.len()];
-        self.said
-            .read_exact(&mut words)
-            .context("a process that migrates has failed; why is said above")?;
-        ensure!(
-            words.iter().all(|&w| w == word),
-            "processes that migrate are not at the same point"
-        );
+        for (index, mover) in self.movers.iter_mut().enumerate() {
+            let mut said = [0];
+            let heard = mover.said.read_exact(&mut said);
+            ensure!(
+                heard.is_ok() && said == [word],
+                "process {index} of those that migrate has failed; why is said above"
+            );
+        }
         Ok(())
     }
 
@@ -143,23 +150,25 @@ impl Crowd {
         self.start = None;
         self.hear(MEASURED)?;
         stressor.map_or(Ok(()), Stressor::pause)?;
-        for mover in std::mem::take(&mut self.movers) {
-            match waitpid(mover, None)? {
+        let movers = std::mem::take(&mut self.movers);
+        for (index, mover) in movers.iter().enumerate() {
+            match waitpid(mover.pid, None)? {
                 WaitStatus::Exited(_, 0) => {}
-                other => bail!("a process that migrates: {other:?}; why is said above"),
+                other => {
+                    bail!("process {index} of those that migrate: {other:?}; why is said above")
+                }
             }
         }
-        let all = self.board.measured().load(Relaxed) as usize;
-        Ok((0..all).map(|mover| self.board.trip(mover)).collect())
+        Ok((0..movers.len()).map(|i| self.board.trip(i)).collect())
     }
 }
 
 impl Drop for Crowd {
     fn drop(&mut self) {
-        for &mover in &self.movers {
+        for mover in &self.movers {
             // One that is gone already is as good as killed.
-            let _ = kill(mover, Signal::SIGKILL);
-            let _ = waitpid(mover, None);
+            let _ = kill(mover.pid, Signal::SIGKILL);
+            let _ = waitpid(mover.pid, None);
         }
     }
 }
@@ -212,6 +221,7 @@ impl Mover<'_> {
         self.board.measured().fetch_add(1, Relaxed);
         while self.board.measured().load(Relaxed) < self.all {
             cargo.round_trip()?;
+            ensure!(begin.elapsed() < LIMIT, "the others do not get on");
         }
         Ok(())
     }
@@ -365,6 +375,17 @@ mod tests {
             (1, 1),
             "alone, and without a stressor, there is nothing to tell"
         );
+    }
+
+    #[test]
+    fn without_memory_for_all_nobody_is_left_waiting() {
+        let cell = Cell {
+            count: 1 << 36,
+            ..CELL
+        };
+        let gathered = Crowd::gather(cell, 2, 1, None);
+        let error = gathered.err().expect("256 TB were to be had").to_string();
+        assert!(error.contains("process 0"), "{error}");
     }
 
     #[test]
