@@ -332,7 +332,7 @@ mod tests {
     fn the_median_of_equals_is_reached_and_the_worst_decides_beside_it() {
         let settings = [("ferry-1", 0.93), ("ferry-2", 0.997), ("ferry-4", 1.02)];
         let text = summary(&beside_vanilla("policy_few", None, &settings));
-        let (worst, median) = (row(&text, "setting  "), row(&text, "the median"));
+        let (worst, median) = (row(&text, "any thread setting ┆"), row(&text, "the median"));
         assert!(worst.contains("NO") && worst.contains("ferry-1"), "{text}");
         assert!(
             median.contains("yes") && median.contains("ferry-2"),
