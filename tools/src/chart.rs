@@ -1,54 +1,72 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Figures as an SVG: one panel a folio size, a line a configuration.
+//! Figures as an SVG: a row of panels a kind of figure, one panel a folio size, a line a configuration.
 
-use crate::results::{config_order, distinct, find, Figure};
+use crate::results::{config_order, distinct, Figure};
 use anyhow::{anyhow, Result};
 use plotters::{
     coord::Shift,
     prelude::*,
     style::full_palette::{GREY_500, ORANGE_700, PURPLE_500, TEAL_600},
 };
-use std::{fmt::Display, path::Path};
+use std::{collections::BTreeSet, fmt::Display, path::Path};
 
 const PANEL: (u32, u32) = (620, 420);
 
-pub fn draw(figures: &[Figure], title: &str, path: &Path) -> Result<()> {
+/// One row of panels, and what stands beside their axes.
+pub struct Sheet<'a> {
+    pub title: &'a str,
+    pub figures: &'a [Figure],
+    pub x: fn(&Figure) -> u32,
+    pub x_name: &'static str,
+    pub y_name: &'static str,
+}
+
+impl<'a> Sheet<'a> {
+    /// Throughput by the number of folios.
+    pub fn by_count(title: &'a str, figures: &'a [Figure]) -> Self {
+        Sheet {
+            title,
+            figures,
+            x: |f| f.count,
+            x_name: "folios in one call",
+            y_name: "GB/s",
+        }
+    }
+}
+
+pub fn draw(sheets: &[Sheet], path: &Path) -> Result<()> {
     let mut svg = String::new();
-    let folios = distinct(figures, |f| f.folio.clone());
-    let size = (PANEL.0 * folios.len().max(1) as u32, PANEL.1);
+    let folios = |sheet: &Sheet| distinct(sheet.figures, |f| f.folio.clone());
+    let columns = sheets.iter().map(|s| folios(s).len()).max().unwrap_or(0);
+    let (columns, rows) = (columns.max(1), sheets.len().max(1));
+    let size = (PANEL.0 * columns as u32, PANEL.1 * rows as u32);
     {
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         area.fill(&WHITE).map_err(failed)?;
-        for (panel, folio) in area
-            .split_evenly((1, folios.len().max(1)))
-            .iter()
-            .zip(&folios)
-        {
-            let of_size: Vec<Figure> = figures
-                .iter()
-                .filter(|f| &f.folio == folio)
-                .cloned()
-                .collect();
-            draw_panel(panel, &of_size, folio, &format!("{title}: {folio} folios"))?;
+        let panels = area.split_evenly((rows, columns));
+        for (sheet, row) in sheets.iter().zip(panels.chunks(columns)) {
+            for (folio, panel) in folios(sheet).iter().zip(row) {
+                draw_panel(panel, sheet, folio)?;
+            }
         }
         area.present().map_err(failed)?;
     }
     crate::cache::write_result(path, svg.as_bytes())
 }
 
-fn draw_panel(
-    panel: &DrawingArea<SVGBackend, Shift>,
-    figures: &[Figure],
-    folio: &str,
-    title: &str,
-) -> Result<()> {
-    let counts = distinct(figures, |f| f.count);
-    let mut configs = distinct(figures, |f| f.config.clone());
+fn draw_panel(panel: &DrawingArea<SVGBackend, Shift>, sheet: &Sheet, folio: &str) -> Result<()> {
+    let figures: Vec<&Figure> = sheet.figures.iter().filter(|f| f.folio == folio).collect();
+    let counts: BTreeSet<u32> = figures.iter().map(|f| (sheet.x)(f)).collect();
+    let counts: Vec<u32> = counts.into_iter().collect();
+    let mut configs = distinct(sheet.figures, |f| f.config.clone());
     configs.sort_by_key(|config| config_order(config));
     let top = figures.iter().map(|f| f.max).fold(0.1, f64::max) * 1.1;
     let last = counts.len().saturating_sub(1).max(1) as f64;
     let mut chart = ChartBuilder::on(panel)
-        .caption(title, ("sans-serif", 18))
+        .caption(
+            format!("{}: {folio} folios", sheet.title),
+            ("sans-serif", 18),
+        )
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(50)
@@ -64,8 +82,8 @@ fn draw_panel(
         .configure_mesh()
         .x_labels(2 * counts.len().max(2))
         .x_label_formatter(&label)
-        .x_desc("folios in one call")
-        .y_desc("GB/s")
+        .x_desc(sheet.x_name)
+        .y_desc(sheet.y_name)
         .light_line_style(TRANSPARENT)
         .draw()
         .map_err(failed)?;
@@ -74,7 +92,10 @@ fn draw_panel(
         let points: Vec<(f64, &Figure)> = counts
             .iter()
             .enumerate()
-            .filter_map(|(x, &count)| Some((x as f64, find(figures, folio, count, config)?)))
+            .filter_map(|(x, &count)| {
+                let there = |f: &&&Figure| (sheet.x)(f) == count && &f.config == config;
+                Some((x as f64, *figures.iter().find(there)?))
+            })
             .collect();
         chart
             .draw_series(LineSeries::new(
@@ -132,11 +153,22 @@ mod tests {
         pool.add("4K", 1024, "vanilla", &[0.5]);
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("c.svg");
-        draw(&pool.figures("move_pages", false), "title", &path).unwrap();
+        let figures = pool.figures("move_pages", false);
+        let other = Sheet {
+            title: "other",
+            figures: &figures,
+            x: |f| 1000 * f.count + 1,
+            x_name: "else",
+            y_name: "loops",
+        };
+        draw(&[Sheet::by_count("title", &figures), other], &path).unwrap();
         let svg = std::fs::read_to_string(path).unwrap();
         for text in [
-            "2M folios",
-            "4K folios",
+            "title: 2M folios",
+            "title: 4K folios",
+            "other: 2M folios",
+            "\n128001\n",
+            "loops",
             "ferry-2",
             "GB/s",
             "\n128\n",

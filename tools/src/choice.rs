@@ -18,12 +18,12 @@ const CHOICES: u16 = 1000;
 
 /// Nanoseconds a choice: the median of `runs` runs of 1000, and their ends.
 #[derive(Serialize)]
-struct Choice {
+pub struct Choice {
     bench: &'static str,
-    machine: String,
+    pub machine: String,
     busy: u64,
     wanted: usize,
-    median_ns: f64,
+    pub median_ns: f64,
     min_ns: f64,
     max_ns: f64,
     runs: usize,
@@ -37,10 +37,24 @@ struct Report {
 
 pub fn measure(args: &JsonArgs) -> Result<()> {
     let steal = Steal::start();
-    let results: Vec<Choice> = SHAPES.iter().flat_map(|&shape| on_machine(shape)).collect();
+    let results = choices();
+    println!("{}", rendered(&results));
+    let report = Report {
+        machine: Machine::this("host", None, &steal),
+        results,
+    };
+    bench::save_json(&report, args.json.as_deref())
+}
+
+/// Every machine, with every share of its CPUs busy.
+pub fn choices() -> Vec<Choice> {
+    SHAPES.iter().flat_map(|&shape| on_machine(shape)).collect()
+}
+
+pub fn rendered(choices: &[Choice]) -> String {
     let header = ["machine", "busy", "wanted", "ns", "at most"];
     let mut table = table::plain(&header.map(str::to_owned));
-    for choice in &results {
+    for choice in choices {
         table.add_row([
             choice.machine.clone(),
             format!("{} of 16", choice.busy),
@@ -49,12 +63,7 @@ pub fn measure(args: &JsonArgs) -> Result<()> {
             format!("{:.0}", choice.max_ns),
         ]);
     }
-    println!("{table}");
-    let report = Report {
-        machine: Machine::this("host", None, &steal),
-        results,
-    };
-    bench::save_json(&report, args.json.as_deref())
+    table.to_string()
 }
 
 fn on_machine([nodes, llcs, cores, threads]: [u32; 4]) -> Vec<Choice> {

@@ -80,6 +80,9 @@ enum Bench {
     Demotion(DemotionArgs),
     /// How long calls look pages up, and how long folios are unmapped, by trace events
     Phases(PhasesArgs),
+    /// That help is asked for where it is of use: with every CPU busy, for a handful of folios, for
+    /// several processes at once
+    Policy(PolicyArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
     Copy(OutputArgs),
     /// How long it takes to choose who helps, on a machine of 1024 CPUs: here, without a kernel
@@ -110,12 +113,29 @@ pub struct MeasureArgs {
     /// Keep every CPU of the guest busy with other work meanwhile
     #[arg(long)]
     pub busy: bool,
+    #[command(flatten)]
+    pub repeat: RepeatArgs,
+}
+
+#[derive(Args)]
+pub struct RepeatArgs {
     /// Times to boot the two kernels
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub boots: u32,
     /// Timed runs of each case in one boot; of 4 MiB and less 4 times as many, of 512 MiB and more at most 3
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
+}
+
+#[derive(Args)]
+pub struct PolicyArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub repeat: RepeatArgs,
+    /// Only these parts
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    pub only: Vec<bench::Part>,
 }
 
 #[derive(Args)]
@@ -240,6 +260,7 @@ impl Cli {
                     Bench::Crew(args) => bench::crew(&context, &args),
                     Bench::Demotion(args) => bench::demotion(&context, &args),
                     Bench::Phases(args) => phases::phases(&context, &args),
+                    Bench::Policy(args) => bench::policy(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),
                     Bench::Choice(args) => choice::measure(&args),
                 }

@@ -7,7 +7,7 @@ use crate::{
     cli::{By, Folio, PhasesArgs},
     context::Context,
     guest, kernel,
-    results::{distinct, Figure, Machine, Pool},
+    results::{Figure, Machine, Measure, Pool},
     steal::Steal,
     table,
 };
@@ -30,25 +30,11 @@ struct Answer {
     longest_us: Vec<f64>,
 }
 
-/// The median of `runs` samples, in the unit that the measure names, and their ends.
-#[derive(Serialize)]
-struct Phase {
-    bench: String,
-    measure: &'static str,
-    folio: String,
-    count: u32,
-    config: String,
-    median: f64,
-    min: f64,
-    max: f64,
-    runs: usize,
-}
-
 #[derive(Serialize)]
 struct Report {
     kernel: String,
     machine: Machine,
-    results: Vec<Phase>,
+    results: Vec<Measure>,
 }
 
 pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
@@ -99,19 +85,13 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
     for (measure, pool) in pools {
         let figures = pool.figures("phases", false);
         println!("\n{measure} (median)\n{}", rendered(&figures));
-        results.extend(figures.into_iter().map(|f| Phase {
-            bench: match args.by {
-                By::MovePages => "phases".to_owned(),
-                by => format!("phases_{}", by.name()),
-            },
-            measure,
-            folio: f.folio,
-            count: f.count,
-            config: f.config,
-            median: f.gbps,
-            min: f.min,
-            max: f.max,
-            runs: f.runs,
+        let bench = match args.by {
+            By::MovePages => "phases".to_owned(),
+            by => format!("phases_{}", by.name()),
+        };
+        results.extend(figures.into_iter().map(|f| Measure {
+            bench: bench.clone(),
+            ..Measure::new(measure, f)
         }));
     }
     let report = Report {
@@ -136,21 +116,12 @@ fn one_boot(
     serde_json::from_slice(&text).with_context(|| format!("{}: the guest's answer", guest.name()))
 }
 
-/// A row a case, a column a configuration.
 fn rendered(figures: &[Figure]) -> String {
-    let configs = distinct(figures, |f| f.config.clone());
-    let mut header = vec!["folios".to_owned()];
-    header.extend(configs.iter().cloned());
-    let mut table = table::plain(&header);
-    for (count, folio) in distinct(figures, |f| (f.count, f.folio.clone())) {
-        let mut row = vec![format!("{count} x {folio}")];
-        row.extend(configs.iter().map(|config| {
-            let cell = crate::results::find(figures, &folio, count, config);
-            cell.map_or_else(|| "-".to_owned(), |f| format!("{:.0}", f.gbps))
-        }));
-        table.add_row(row);
-    }
-    table.to_string()
+    table::cases(
+        figures,
+        |f| format!("{} x {}", f.count, f.folio),
+        |n| format!("{n:.0}"),
+    )
 }
 
 #[cfg(test)]

@@ -61,14 +61,52 @@ pub struct Figure {
     pub min: f64,
     pub max: f64,
     pub runs: usize,
+    /// How many migrated as much at the same time, all of them together; of a stream of calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub busy: bool,
+}
+
+/// As `Figure`, of something that is no throughput: the median in the unit that `measure` names.
+#[derive(Serialize)]
+pub struct Measure {
+    pub bench: String,
+    pub measure: &'static str,
+    pub folio: String,
+    pub count: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+    pub config: String,
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+    pub runs: usize,
+}
+
+impl Measure {
+    pub fn new(measure: &'static str, figure: Figure) -> Self {
+        Self {
+            bench: figure.bench,
+            measure,
+            folio: figure.folio,
+            count: figure.count,
+            processes: figure.processes,
+            config: figure.config,
+            median: figure.gbps,
+            min: figure.min,
+            max: figure.max,
+            runs: figure.runs,
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Unavailable {
     pub folio: String,
     pub count: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
     pub why: String,
 }
 
@@ -99,6 +137,7 @@ impl Pool {
                     min,
                     max,
                     runs: samples.len(),
+                    processes: None,
                     busy,
                 })
             })

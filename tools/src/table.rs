@@ -39,8 +39,32 @@ fn one_size(figures: &[Figure], folio: &str, baseline: &str) -> String {
     table.to_string()
 }
 
+/// A row a case, as `label` has it, and a column a configuration.
+pub fn cases(
+    figures: &[Figure],
+    label: impl Fn(&Figure) -> String,
+    number: impl Fn(f64) -> String,
+) -> String {
+    let mut configs = distinct(figures, |f| f.config.clone());
+    configs.sort_by_key(|config| config_order(config));
+    let mut header = vec!["folios".to_owned()];
+    header.extend(configs.iter().cloned());
+    let mut table = plain(&header);
+    for case in distinct(figures, &label) {
+        let mut row = vec![case.clone()];
+        row.extend(configs.iter().map(|config| {
+            let cell = figures
+                .iter()
+                .find(|f| &f.config == config && label(f) == case);
+            cell.map_or_else(|| "-".to_owned(), |f| number(f.gbps))
+        }));
+        table.add_row(row);
+    }
+    table.to_string()
+}
+
 /// Two decimals, or as many as leave two digits of a small number.
-fn number(gbps: f64) -> String {
+pub fn number(gbps: f64) -> String {
     if gbps < 0.01 {
         format!("{gbps:.4}")
     } else if gbps < 0.1 {

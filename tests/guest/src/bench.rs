@@ -2,26 +2,22 @@
 //! The benchmark: how fast folios are carried from one node to the other.
 
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use anyhow::{Context, Result};
 
 use crate::cargo::{Cargo, Carrier};
 use crate::plan::{Cell, Config, FolioSize, Plan, Report, Sample};
 use crate::stats::{enough, gbps, median};
+use crate::stressor::Stressor;
 use crate::turns::Player;
-use crate::{kernel, pattern, region};
+use crate::{crowd, kernel, pattern, region};
 
 pub fn run(plan: &str, out: &str) -> Result<()> {
     let plan = Plan::parse(&plan_text(plan)?)?;
     let mut stage = Stage {
         player: plan.turns.clone().map(Player::new),
-        spinners: Spinners::default(),
+        stressor: None,
     };
     kernel::need_two_nodes()?;
     let _settings = kernel::keep_engine()?;
@@ -37,12 +33,15 @@ pub fn run(plan: &str, out: &str) -> Result<()> {
     eprintln!("touching the guest's memory");
     region::touch_free_memory()?;
     if plan.busy {
-        stage.spinners = Spinners::start()?;
+        stage.stressor = Some(Stressor::start()?);
     }
     stage.pass()?;
     let carrier = Carrier::new(plan.way)?;
     for &cell in &plan.cells {
-        measure(&plan, cell, &stage, &carrier, &mut report)?;
+        match cell.processes {
+            None => measure(&plan, cell, &stage, &carrier, &mut report)?,
+            Some(movers) => crowd::measure(&plan, cell, movers, &stage, &mut report)?,
+        }
     }
     // To write the answer and to power off take a turn as well.
     stage.take()?;
@@ -68,21 +67,22 @@ pub fn plan_text(path: &str) -> Result<String> {
 }
 
 /// Who computes now: this guest, or one that takes turns with it.
-struct Stage {
+pub struct Stage {
     player: Option<Player>,
-    spinners: Spinners,
+    /// Computes while it is this guest's turn.
+    pub stressor: Option<Stressor>,
 }
 
 impl Stage {
-    fn take(&self) -> Result<()> {
+    pub fn take(&self) -> Result<()> {
         if let Some(player) = &self.player {
             player.take()?;
         }
-        self.spinners.signal(Signal::SIGCONT)
+        self.stressor.as_ref().map_or(Ok(()), Stressor::resume)
     }
 
-    fn pass(&self) -> Result<()> {
-        self.spinners.signal(Signal::SIGSTOP)?;
+    pub fn pass(&self) -> Result<()> {
+        self.stressor.as_ref().map_or(Ok(()), Stressor::pause)?;
         self.player.as_ref().map_or(Ok(()), Player::pass)
     }
 }
@@ -145,11 +145,7 @@ impl<'a> Case<'a> {
             bench
                 .one_run(config, 0, |calls, _| calls == 2)
                 .with_context(|| format!("{cell}, {}", config.name))?;
-            samples.push(Sample {
-                cell,
-                config: config.name.clone(),
-                gbps: Vec::new(),
-            });
+            samples.push(Sample::new(cell, &config.name));
         }
         Ok(Self { bench, samples })
     }
@@ -218,59 +214,5 @@ impl Bench<'_> {
             pattern::check(self.cargo.map().words(), seed)?;
         }
         median(&times).context("no calls")
-    }
-}
-
-/// Processes that keep every CPU busy until this is dropped.
-#[derive(Default)]
-struct Spinners(Vec<Child>);
-
-impl Spinners {
-    fn start() -> Result<Self> {
-        let mut spinners = Self::default();
-        for cpu in kernel::online_cpus()? {
-            let child = Command::new("/proc/self/exe")
-                .args(["spin", &cpu.to_string()])
-                .stdin(Stdio::null())
-                .spawn()
-                .context("starting a process to keep a CPU busy")?;
-            spinners.0.push(child);
-        }
-        ensure!(!spinners.0.is_empty(), "no CPUs to keep busy");
-        Ok(spinners)
-    }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        for child in &self.0 {
-            kill(Pid::from_raw(child.id() as i32), signal)
-                .with_context(|| format!("{signal} to a process that keeps a CPU busy"))?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Spinners {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // One that is gone already is as good as killed.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// Computes on `cpu` for ever; dies with the process that started it.
-pub fn spin(cpu: usize) -> Result<()> {
-    prctl::set_pdeathsig(Signal::SIGKILL)?;
-    let mut set = CpuSet::new();
-    set.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &set)?;
-    let mut buffer = [1u64; 512];
-    loop {
-        for i in 0..buffer.len() {
-            let next = buffer[(i + 1) % buffer.len()];
-            buffer[i] = buffer[i].rotate_left(5).wrapping_mul(next | 1);
-        }
-        std::hint::black_box(&mut buffer);
     }
 }

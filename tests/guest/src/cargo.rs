@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::damon::Damon;
 use crate::demotion::{self, Reclaim};
-use crate::plan::{Cell, Way};
+use crate::plan::{Cell, FolioSize, Way};
 use crate::sys::{self, MF_MOVE, Mapping};
 use crate::{pattern, region};
 
@@ -123,6 +123,18 @@ impl Cargo {
         ensure!(2 * moved > all, "only {moved} of {all} folios moved");
         region::move_all(&self.addrs, 0, MF_MOVE)?;
         Ok(seconds * all as f64 / moved as f64)
+    }
+
+    /// To node 1 and back, by calls of this thread; every status is checked.
+    pub fn round_trip(&mut self) -> Result<()> {
+        for dest in [1, 0] {
+            if self.cell.folio == FolioSize::Huge {
+                // Which folio goes where follows from the order; see `region::scattered`.
+                fastrand::shuffle(&mut self.addrs);
+            }
+            region::move_all(&self.addrs, dest, MF_MOVE)?;
+        }
+        Ok(())
     }
 
     /// Every configuration moves from fresh threads, so that one and several callers start alike.

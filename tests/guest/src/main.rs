@@ -6,6 +6,7 @@ mod bench;
 mod cargo;
 mod cases;
 mod cgroup;
+mod crowd;
 mod damon;
 mod demotion;
 mod harness;
@@ -15,6 +16,7 @@ mod phases;
 mod plan;
 mod region;
 mod stats;
+mod stressor;
 #[allow(unsafe_code)]
 mod sys;
 mod trace;
@@ -73,9 +75,6 @@ enum Command {
         #[arg(long)]
         found: Vec<String>,
     },
-    /// Keep one CPU busy.
-    #[command(hide = true)]
-    Spin { cpu: usize },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -117,7 +116,6 @@ fn main() -> ExitCode {
             parity,
         }),
         Command::One { name, found } => harness::one(&name, &found),
-        Command::Spin { cpu } => bench::spin(cpu),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -108,6 +108,10 @@ impl TryFrom<String> for Config {
 pub struct Cell {
     pub folio: FolioSize,
     pub count: usize,
+    /// So many processes migrate as much each, call after call, and all they move over all the time is
+    /// measured. Without it the benchmark's own process migrates, and single calls are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<usize>,
 }
 
 impl Cell {
@@ -118,7 +122,11 @@ impl Cell {
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {}", self.count, self.folio)
+        write!(f, "{} x {}", self.count, self.folio)?;
+        match self.processes {
+            None | Some(1) => Ok(()),
+            Some(n) => write!(f, " by each of {n} processes"),
+        }
     }
 }
 
@@ -177,6 +185,8 @@ impl Plan {
     /// How often to measure a cell: the same on every kernel, as each run is a turn.
     pub fn runs_of(&self, cell: Cell) -> usize {
         match cell.bytes() {
+            // Their runs are long however little they move.
+            _ if cell.processes.is_some() => self.runs,
             ..=SMALL => self.runs * MORE_RUNS_OF_SMALL,
             LARGE.. => self.runs.min(RUNS_OF_LARGE),
             _ => self.runs,
@@ -194,7 +204,16 @@ impl Plan {
                     .is_some_and(|b| b > 0),
                 "the plan has a cell of {cell}"
             );
+            ensure!(
+                cell.processes.is_none_or(|n| (1..=64).contains(&n)),
+                "the plan has a cell of {cell}: 1 to 64 processes"
+            );
         }
+        ensure!(
+            plan.cells.iter().all(|cell| cell.processes.is_none())
+                || plan.way == Way::MovePages && plan.configs.iter().all(|c| c.callers == 1),
+            "the plan has several processes, which only move_pages with one caller can have"
+        );
         ensure!(
             plan.way == Way::MovePages || plan.configs.iter().all(|config| config.callers == 1),
             "the plan has several callers, which only move_pages can have"
@@ -225,6 +244,24 @@ pub struct Sample {
     pub config: String,
     /// One figure a run.
     pub gbps: Vec<f64>,
+    /// Of all CPUs' stressors together while `processes` migrated, if there are any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loops_per_second: Vec<f64>,
+    /// The slowest process's throughput over the fastest's, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fairness: Vec<f64>,
+}
+
+impl Sample {
+    pub fn new(cell: Cell, config: &str) -> Self {
+        Self {
+            cell,
+            config: config.to_owned(),
+            gbps: Vec::new(),
+            loops_per_second: Vec::new(),
+            fairness: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -284,6 +321,23 @@ mod tests {
         assert_eq!(runs(r#"{"folio":"2M","count":255}"#, 7), 7);
         assert_eq!(runs(r#"{"folio":"2M","count":256}"#, 7), 3);
         assert_eq!(runs(r#"{"folio":"64K","count":16384}"#, 2), 2);
+    }
+
+    #[test]
+    fn processes_have_as_many_runs_as_were_asked_for_and_one_caller_each() {
+        let plan = |n: &str, way: &str, config: &str| {
+            let text = format!(
+                r#"{{"cells":[{{"folio":"4K","count":1,"processes":{n}}}],"configs":["{config}"],
+                    "runs":7,"way":"{way}"}}"#
+            );
+            Plan::parse(&text)
+        };
+        let good = plan("8", "move_pages", "ferry-2").unwrap();
+        assert_eq!(good.runs_of(good.cells[0]), 7);
+        assert!(plan("0", "move_pages", "ferry-2").is_err());
+        assert!(plan("65", "move_pages", "ferry-2").is_err());
+        assert!(plan("8", "mbind", "ferry-2").is_err());
+        assert!(plan("8", "move_pages", "ferry-2-user2").is_err());
     }
 
     #[test]
@@ -362,17 +416,28 @@ mod tests {
 
     #[test]
     fn samples_are_flat() {
-        let sample = Sample {
-            cell: Cell {
-                folio: FolioSize::Medium,
-                count: 2,
-            },
-            config: "vanilla".into(),
-            gbps: vec![0.5],
+        let mut cell = Cell {
+            folio: FolioSize::Medium,
+            count: 2,
+            processes: None,
+        };
+        let text = |cell| {
+            let mut sample = Sample::new(cell, "vanilla");
+            sample.gbps.push(0.5);
+            if cell.processes.is_some() {
+                sample.loops_per_second.push(7.0);
+                sample.fairness.push(0.75);
+            }
+            serde_json::to_string(&sample).unwrap()
         };
         assert_eq!(
-            serde_json::to_string(&sample).unwrap(),
+            text(cell),
             r#"{"folio":"64K","count":2,"config":"vanilla","gbps":[0.5]}"#
+        );
+        cell.processes = Some(2);
+        assert_eq!(
+            text(cell),
+            r#"{"folio":"64K","count":2,"processes":2,"config":"vanilla","gbps":[0.5],"loops_per_second":[7.0],"fairness":[0.75]}"#
         );
     }
 }

@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The benchmarks: what is measured where, and what becomes of the samples.
 
+mod copy;
+mod policy;
+
+pub use copy::copy;
+pub use policy::{policy, Part};
+
 use crate::{
-    chart,
+    chart::{self, Sheet},
     cli::{By, CrewArgs, DemotionArgs, Folio, MovePagesArgs, OutputArgs},
     context::Context,
     guest::{self, Guest, Shape},
     kernel::{self, Built, Variant},
-    memcpy, requirements,
+    requirements,
     results::{Figure, Machine, Pool, Report, Unavailable},
     steal::Steal,
-    table, uml,
+    table,
 };
 use anyhow::{bail, Context as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
-use std::{fs, path::Path, sync::OnceLock, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, slice, sync::OnceLock, time::Duration};
 
 /// The two kernels; the first begins.
 pub const SIDES: [(&str, Variant); 2] = [("vanilla", Variant::Vanilla), ("ferry", Variant::Ferry)];
@@ -55,6 +61,9 @@ pub struct Plan {
     pub instructions: bool,
     /// How pages get to the other node, in the guest program's words.
     pub way: &'static str,
+    /// So many processes migrate each case at once, measured as a stream of calls; with none it is the
+    /// benchmark's own process, and single calls are.
+    pub processes: &'static [u32],
     /// What is measured without Ferry and with it, and the figures' name.
     pub vanilla: &'static [&'static str],
     pub ferry: &'static [&'static str],
@@ -77,6 +86,7 @@ impl Plan {
             busy: false,
             instructions: false,
             way: "move_pages",
+            processes: &[],
             vanilla: VANILLA,
             ferry: FERRY,
             name: "move_pages",
@@ -95,11 +105,20 @@ impl Plan {
     fn for_guest(&self, side: usize, turns: Option<&Path>) -> Value {
         let (kernel, other) = (SIDES[side].0, SIDES[1 - side].0);
         let configs = [self.vanilla, self.ferry][side];
-        let cells: Vec<Value> = self
-            .cells
-            .iter()
-            .map(|(size, count)| json!({"folio": size.name(), "count": count}))
-            .collect();
+        let cell = |size: Folio, count: u32, processes: Option<u32>| {
+            let mut cell = json!({"folio": size.name(), "count": count});
+            if let Some(n) = processes {
+                cell["processes"] = json!(n);
+            }
+            cell
+        };
+        let mut cells = Vec::new();
+        for &(size, count) in &self.cells {
+            match self.processes {
+                [] => cells.push(cell(size, count, None)),
+                all => cells.extend(all.iter().map(|&n| cell(size, count, Some(n)))),
+            }
+        }
         json!({
             "cells": cells,
             "configs": configs,
@@ -159,7 +178,7 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
     let plan = Plan {
         busy: measure.busy,
         instructions: args.instructions,
-        ..Plan::new(sizes, counts, measure.boots, measure.runs)
+        ..Plan::new(sizes, counts, measure.repeat.boots, measure.repeat.runs)
     };
     measure_and_tell(context, &plan, "move_pages()", &measure.output)
 }
@@ -181,8 +200,8 @@ pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
             } else {
                 &LONG_COUNTS
             },
-            measure.boots,
-            measure.runs,
+            measure.repeat.boots,
+            measure.repeat.runs,
         )
     };
     measure_and_tell(context, &plan, by.name(), &measure.output)
@@ -204,8 +223,8 @@ pub fn demotion(context: &Context, args: &DemotionArgs) -> Result<()> {
         ..Plan::new(
             &[Folio::K4, Folio::M2],
             &LONG_COUNTS,
-            measure.boots,
-            measure.runs,
+            measure.repeat.boots,
+            measure.repeat.runs,
         )
     };
     measure_and_tell(context, &plan, "demotion", &measure.output)
@@ -230,8 +249,13 @@ fn measure_and_tell(
 
 pub fn save(report: &Report, title: &str, json: Option<&Path>, svg: Option<&Path>) -> Result<()> {
     save_json(report, json)?;
-    if let Some(path) = svg {
-        chart::draw(&report.results, title, path)?;
+    draw(&[Sheet::by_count(title, &report.results)], svg)
+}
+
+/// Draws figures into a file, if one is named.
+fn draw(sheets: &[Sheet], path: Option<&Path>) -> Result<()> {
+    if let Some(path) = path {
+        chart::draw(sheets, path)?;
         println!("chart:   {}", path.display());
     }
     Ok(())
@@ -259,13 +283,93 @@ struct Answer {
 struct Sample {
     folio: String,
     count: u32,
+    processes: Option<u32>,
     config: String,
     gbps: Vec<f64>,
+    #[serde(default)]
+    loops_per_second: Vec<f64>,
+    #[serde(default)]
+    fairness: Vec<f64>,
+}
+
+/// Samples of one kind, by benchmark and number of processes.
+#[derive(Default)]
+struct Pools(BTreeMap<(String, Option<u32>), Pool>);
+
+impl Pools {
+    fn add(&mut self, bench: &str, sample: &Sample, samples: &[f64]) {
+        self.0
+            .entry((bench.to_owned(), sample.processes))
+            .or_default()
+            .add(&sample.folio, sample.count, &sample.config, samples);
+    }
+
+    fn figures(&self, busy: impl Fn(&str) -> bool) -> Vec<Figure> {
+        let mut all = Vec::new();
+        for ((bench, processes), pool) in &self.0 {
+            all.extend(
+                pool.figures(bench, busy(bench))
+                    .into_iter()
+                    .map(|f| Figure {
+                        processes: *processes,
+                        ..f
+                    }),
+            );
+        }
+        all
+    }
+}
+
+/// What the guests told, of all that was planned.
+#[derive(Default)]
+struct Gathered {
+    machine: Option<Value>,
+    unavailable: Vec<Unavailable>,
+    throughput: Pools,
+    stressor: Pools,
+    fairness: Pools,
+}
+
+impl Gathered {
+    fn add(&mut self, plan: &Plan, answer: Answer) {
+        for sample in &answer.samples {
+            let bench = plan.bench();
+            self.throughput.add(&bench, sample, &sample.gbps);
+            let millions: Vec<f64> = sample.loops_per_second.iter().map(|n| n / 1e6).collect();
+            self.stressor
+                .add(&format!("{bench}_stressor"), sample, &millions);
+            self.fairness
+                .add(&format!("{bench}_fairness"), sample, &sample.fairness);
+        }
+        for cell in answer.unavailable {
+            let known = |u: &Unavailable| {
+                (&u.folio, u.count, u.processes) == (&cell.folio, cell.count, cell.processes)
+            };
+            if !self.unavailable.iter().any(known) {
+                self.unavailable.push(cell);
+            }
+        }
+        self.machine = Some(answer.machine);
+    }
+}
+
+/// Figures, and what was measured beside throughput.
+pub struct Measured {
+    pub report: Report,
+    /// Of what kept the CPUs busy, in millions of its loops a second.
+    stressor: Vec<Figure>,
+    /// The slowest process's throughput over the fastest's.
+    fairness: Vec<Figure>,
 }
 
 /// Boots the two kernels side by side; there they measure in turns.
 pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
-    if plan.cells.is_empty() {
+    Ok(measure_all(context, slice::from_ref(plan))?.report)
+}
+
+/// One plan after the other, each with boots of its own.
+fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
+    if plans.iter().any(|plan| plan.cells.is_empty()) {
         bail!(
             "nothing to measure: a case has {} MiB at most",
             LARGEST_CASE >> 20
@@ -279,38 +383,38 @@ pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
         kernels.push(kernel::build(context, variant)?);
     }
     let steal = Steal::start();
-    let mut pool = Pool::default();
-    let mut machine = None;
-    let mut unavailable: Vec<Unavailable> = Vec::new();
-    for boot in 1..=plan.boots {
-        for answer in one_boot(context, &kernels, &program, plan, boot)? {
-            for sample in &answer.samples {
-                pool.add(&sample.folio, sample.count, &sample.config, &sample.gbps);
+    let mut gathered = Gathered::default();
+    for plan in plans {
+        for boot in 1..=plan.boots {
+            for answer in one_boot(context, &kernels, &program, plan, boot)? {
+                gathered.add(plan, answer);
             }
-            for cell in answer.unavailable {
-                let known = |u: &Unavailable| u.folio == cell.folio && u.count == cell.count;
-                if !unavailable.iter().any(known) {
-                    unavailable.push(cell);
-                }
-            }
-            machine = Some(answer.machine);
         }
     }
-    for cell in &unavailable {
+    for cell in &gathered.unavailable {
         eprintln!(
             "{} x {}: not measured everywhere: {}",
             cell.count, cell.folio, cell.why
         );
     }
-    let results = pool.figures(&plan.bench(), plan.busy);
+    let busy = |bench: &str| {
+        plans
+            .iter()
+            .any(|p| p.busy && bench.starts_with(&p.bench()))
+    };
+    let results = gathered.throughput.figures(busy);
     if results.is_empty() {
         bail!("nothing could be measured");
     }
-    Ok(Report {
-        kernel: context.source()?.version.clone(),
-        machine: Machine::this("qemu-tcg", machine, &steal),
-        results,
-        unavailable,
+    Ok(Measured {
+        stressor: gathered.stressor.figures(busy),
+        fairness: gathered.fairness.figures(busy),
+        report: Report {
+            kernel: context.source()?.version.clone(),
+            machine: Machine::this("qemu-tcg", gathered.machine, &steal),
+            results,
+            unavailable: gathered.unavailable,
+        },
     })
 }
 
@@ -389,114 +493,9 @@ pub fn ask(guest: &Guest, command: &str, unwanted: impl Fn() -> bool) -> Result<
         .with_context(|| format!("{label}: the guest left no answer"))
 }
 
-pub fn copy(context: &Context, args: &OutputArgs) -> Result<()> {
-    let kernel = kernel::build(context, Variant::Uml)?;
-    let steal = Steal::start();
-    let log = uml::kunit(context, &kernel, "ferry_copy_bench", "bench-copy")?;
-    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
-    let mut results = parse_copy(&text)
-        .with_context(|| format!("what the kernel printed, in {}", log.display()))?;
-    if results.is_empty() {
-        bail!("the UML kernel printed no figures; log: {}", log.display());
-    }
-    let limits = native(&mut results)?;
-    println!("{}", table::render(&results, "serial"));
-    println!(
-        "machine's own memcpy: {:.2} GB/s on one CPU, {:.2} on two",
-        limits[0], limits[1]
-    );
-    for f in results.iter().filter(|f| f.config == "ferry-2") {
-        println!(
-            "{} x {} by two threads: {:.0} % of the two-CPU limit",
-            f.count,
-            f.folio,
-            100.0 * f.gbps / limits[1]
-        );
-    }
-    let report = Report {
-        kernel: context.source()?.version.clone(),
-        machine: Machine::this("uml", None, &steal),
-        results,
-        unavailable: Vec::new(),
-    };
-    save(
-        &report,
-        "copy engine",
-        args.json.as_deref(),
-        args.svg.as_deref(),
-    )
-}
-
-/// Adds this machine's memcpy limits to the figures; the medians for one CPU and two.
-fn native(results: &mut Vec<Figure>) -> Result<[f64; 2]> {
-    let mut medians = [0.0; 2];
-    for (threads, median) in (1..).zip(medians.iter_mut()) {
-        let samples = memcpy::limit(threads)?;
-        let mut pool = Pool::default();
-        pool.add("4K", 32768, &format!("memcpy-{threads}"), &samples);
-        let figures = pool.figures("memcpy", false);
-        *median = figures.first().context("nothing was measured")?.gbps;
-        results.extend(figures);
-    }
-    Ok(medians)
-}
-
-/// One line of the kernel's benchmark: it has no floating point, so nanoseconds a batch.
-#[derive(Deserialize)]
-struct CopyLine {
-    bench: String,
-    folio: String,
-    count: u32,
-    config: String,
-    bytes: u64,
-    median_ns: u64,
-    min_ns: u64,
-    max_ns: u64,
-    runs: usize,
-}
-
-/// Figures from the lines `ferry-bench: {…}` of a console.
-fn parse_copy(console: &str) -> Result<Vec<Figure>> {
-    let mut figures = Vec::new();
-    for line in console.lines() {
-        let Some((_, json)) = line.split_once("ferry-bench: ") else {
-            continue;
-        };
-        let line: CopyLine =
-            serde_json::from_str(json.trim()).with_context(|| format!("not as agreed: {json}"))?;
-        let gbps = |ns: u64| line.bytes as f64 / ns.max(1) as f64;
-        figures.push(Figure {
-            gbps: gbps(line.median_ns),
-            // The longest time is the lowest throughput.
-            min: gbps(line.max_ns),
-            max: gbps(line.min_ns),
-            bench: line.bench,
-            folio: line.folio,
-            count: line.count,
-            config: line.config,
-            runs: line.runs,
-            busy: false,
-        });
-    }
-    Ok(figures)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn kernel_lines_become_figures() {
-        let console =
-            "[    1.0] ferry-bench: {\"bench\": \"copy\", \"folio\": \"2M\", \"count\": 16, \
-             \"config\": \"ferry-2\", \"bytes\": 1000, \"median_ns\": 200, \"min_ns\": 100, \
-             \"max_ns\": 400, \"runs\": 3}\r\nother\n";
-        let figures = parse_copy(console).unwrap();
-        assert_eq!(figures.len(), 1);
-        let f = &figures[0];
-        assert_eq!((f.min, f.gbps, f.max, f.runs), (2.5, 5.0, 10.0, 3));
-        assert!(parse_copy("ferry-bench: {\"folio\":").is_err());
-    }
 
     #[test]
     fn cases_beyond_a_node_s_memory_are_left_out() {
@@ -523,6 +522,50 @@ mod tests {
             (&json!("ferry"), &json!("vanilla"))
         );
         assert!(plan.for_guest(0, None)["turns"].is_null());
+        plan.processes = &[2, 8];
+        assert_eq!(
+            plan.for_guest(0, None)["cells"],
+            json!([{"folio": "64K", "count": 16, "processes": 2},
+                   {"folio": "64K", "count": 16, "processes": 8}])
+        );
+    }
+
+    #[test]
+    fn what_is_measured_beside_throughput_has_figures_of_its_own() {
+        let mut plan = Plan::new(&[Folio::M2], &[16], 1, 1);
+        plan.busy = true;
+        let answer: Answer = serde_json::from_value(json!({
+            "machine": {}, "unavailable": [],
+            "samples": [{"folio": "2M", "count": 16, "processes": 2, "config": "vanilla",
+                         "gbps": [2.0], "loops_per_second": [3e6], "fairness": [0.5]},
+                        {"folio": "2M", "count": 16, "config": "vanilla", "gbps": [1.0]}],
+        }))
+        .unwrap();
+        let mut gathered = Gathered::default();
+        gathered.add(&plan, answer);
+        let told = |pools: &Pools| -> Vec<(String, Option<u32>, f64)> {
+            let figures = pools.figures(|_| true);
+            figures
+                .into_iter()
+                .map(|f| (f.bench, f.processes, f.gbps))
+                .collect()
+        };
+        let bench = "move_pages_busy";
+        assert_eq!(
+            told(&gathered.throughput),
+            [
+                (bench.to_owned(), None, 1.0),
+                (bench.to_owned(), Some(2), 2.0)
+            ]
+        );
+        assert_eq!(
+            told(&gathered.stressor),
+            [(format!("{bench}_stressor"), Some(2), 3.0)]
+        );
+        assert_eq!(
+            told(&gathered.fairness),
+            [(format!("{bench}_fairness"), Some(2), 0.5)]
+        );
     }
 
     #[test]

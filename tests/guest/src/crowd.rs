@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Processes that migrate at the same time, each its own memory, call after call.
+//!
+//! How much of a busy CPU one gets is decided anew every few milliseconds, which is as long as a call
+//! takes: a single call tells of the scheduler. So all bytes over all the time are what counts here, of
+//! runs that are many times as long as a slice; contents are checked once at the end of a run, as pages
+//! that are lost or stale stay so however often they are moved on.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{Pid, pipe};
+
+use crate::bench::Stage;
+use crate::cargo::Cargo;
+use crate::plan::{Cell, Plan, Report, Sample};
+use crate::stats::{gbps, median};
+use crate::stressor::Stressor;
+use crate::sys::{Mapping, PAGE, fork_child};
+use crate::{kernel, pattern};
+
+/// Until the scheduler has weighed all that run.
+const SETTLE: Duration = Duration::from_millis(50);
+/// How long each is measured at least.
+const SPAN: Duration = Duration::from_millis(400);
+/// Far longer than any run: one of the others is gone.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a mover says: that it has its memory, and that all have been measured.
+const READY: u8 = b'r';
+const MEASURED: u8 = b'm';
+
+/// What one mover did while it was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Trip {
+    bytes: u64,
+    seconds: f64,
+    /// Of the stressor, in the same time.
+    loops: u64,
+}
+
+/// Memory that all movers share: in the first page how many have been measured, then a page for each.
+struct Board(Mapping);
+
+impl Board {
+    fn new(movers: usize) -> Result<Self> {
+        Mapping::anon_flags((1 + movers) * PAGE, libc::MAP_SHARED).map(Self)
+    }
+
+    fn measured(&self) -> &AtomicU64 {
+        &self.0.words()[0]
+    }
+
+    fn page(&self, mover: usize) -> &[AtomicU64] {
+        &self.0.words()[(1 + mover) * (PAGE / 8)..]
+    }
+
+    fn put(&self, mover: usize, trip: Trip) {
+        let words = [trip.bytes, trip.seconds.to_bits(), trip.loops];
+        for (word, value) in self.page(mover).iter().zip(words) {
+            word.store(value, Relaxed);
+        }
+    }
+
+    fn trip(&self, mover: usize) -> Trip {
+        let word = |at: usize| self.page(mover)[at].load(Relaxed);
+        Trip {
+            bytes: word(0),
+            seconds: f64::from_bits(word(1)),
+            loops: word(2),
+        }
+    }
+}
+
+/// Movers that have their memory and wait for the start; killed when this is dropped.
+struct Crowd {
+    movers: Vec<Child>,
+    board: Board,
+    /// All start when this is closed.
+    start: Option<OwnedFd>,
+}
+
+struct Child {
+    pid: Pid,
+    /// Where it says how far it is; it ends with the process.
+    said: File,
+}
+
+impl Crowd {
+    fn gather(cell: Cell, movers: usize, seed: u64, stressor: Option<&Stressor>) -> Result<Self> {
+        let (wait, start) = pipe().context("pipe")?;
+        let mut wait = File::from(wait);
+        let mut crowd = Self {
+            movers: Vec::new(),
+            board: Board::new(movers)?,
+            start: Some(start),
+        };
+        for index in 0..movers {
+            let (said, say) = pipe().context("pipe")?;
+            let mut say = File::from(say);
+            let Crowd { board, start, .. } = &mut crowd;
+            let pid = fork_child(|| {
+                // Else it would wait for itself.
+                *start = None;
+                let mover = Mover {
+                    cell,
+                    seed: seed * movers as u64 + index as u64,
+                    index,
+                    all: movers as u64,
+                    board,
+                    stressor,
+                };
+                let done = mover.live(&mut say, &mut wait);
+                done.inspect_err(|e| eprintln!("process {index} of {movers}: {e:#}"))
+                    .is_ok()
+            })?;
+            crowd.movers.push(Child {
+                pid,
+                said: said.into(),
+            });
+        }
+        crowd.hear(READY)?;
+        Ok(crowd)
+    }
+
+    /// Waits until all have said so.
+    fn hear(&mut self, word: u8) -> Result<()> {
+        for (index, mover) in self.movers.iter_mut().enumerate() {
+            let mut said = [0];
+            let heard = mover.said.read_exact(&mut said);
+            ensure!(
+                heard.is_ok() && said == [word],
+                "process {index} of those that migrate has failed; why is said above"
+            );
+        }
+        Ok(())
+    }
+
+    /// All migrate, until each has been measured; then what they moved is checked.
+    fn run(mut self, stressor: Option<&Stressor>) -> Result<Vec<Trip>> {
+        stressor.map_or(Ok(()), Stressor::resume)?;
+        self.start = None;
+        self.hear(MEASURED)?;
+        stressor.map_or(Ok(()), Stressor::pause)?;
+        let movers = std::mem::take(&mut self.movers);
+        for (index, mover) in movers.iter().enumerate() {
+            match waitpid(mover.pid, None)? {
+                WaitStatus::Exited(_, 0) => {}
+                other => {
+                    bail!("process {index} of those that migrate: {other:?}; why is said above")
+                }
+            }
+        }
+        Ok((0..movers.len()).map(|i| self.board.trip(i)).collect())
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        for mover in &self.movers {
+            // One that is gone already is as good as killed.
+            let _ = kill(mover.pid, Signal::SIGKILL);
+            let _ = waitpid(mover.pid, None);
+        }
+    }
+}
+
+/// One of the processes, in itself.
+struct Mover<'a> {
+    cell: Cell,
+    seed: u64,
+    index: usize,
+    all: u64,
+    board: &'a Board,
+    stressor: Option<&'a Stressor>,
+}
+
+impl Mover<'_> {
+    fn live(&self, say: &mut File, start: &mut File) -> Result<()> {
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        fastrand::seed(self.seed);
+        let mut cargo = Cargo::new(self.cell)?;
+        pattern::fill(cargo.map().words(), self.seed);
+        say.write_all(&[READY])?;
+        // Nobody writes there: it ends for all at once.
+        start.read_to_end(&mut Vec::new())?;
+        self.measure(&mut cargo)?;
+        say.write_all(&[MEASURED])?;
+        pattern::check(cargo.map().words(), self.seed)?;
+        // Or they were split, and it was not folios of this size that were measured.
+        kernel::check_folios(cargo.map(), self.cell.folio.bytes())
+    }
+
+    /// To and fro, so that both directions weigh alike, and on until the others have been measured as
+    /// well: all have the same company all the time.
+    fn measure(&self, cargo: &mut Cargo) -> Result<()> {
+        let loops = || self.stressor.map_or(0, Stressor::loops);
+        let begin = Instant::now();
+        while begin.elapsed() < SETTLE {
+            cargo.round_trip()?;
+        }
+        let (from, loops_from, mut trips) = (Instant::now(), loops(), 0);
+        while from.elapsed() < SPAN {
+            cargo.round_trip()?;
+            trips += 1;
+        }
+        let trip = Trip {
+            seconds: from.elapsed().as_secs_f64(),
+            loops: loops() - loops_from,
+            bytes: trips * 2 * self.cell.bytes() as u64,
+        };
+        self.board.put(self.index, trip);
+        self.board.measured().fetch_add(1, Relaxed);
+        while self.board.measured().load(Relaxed) < self.all {
+            cargo.round_trip()?;
+            ensure!(begin.elapsed() < LIMIT, "the others do not get on");
+        }
+        Ok(())
+    }
+}
+
+/// All runs of a cell that so many processes migrate at once, a turn each, as `bench::measure` has them.
+pub fn measure(
+    plan: &Plan,
+    cell: Cell,
+    movers: usize,
+    stage: &Stage,
+    report: &mut Report,
+) -> Result<()> {
+    let mut case = Case::new(plan, cell, movers);
+    for run in 0..plan.runs_of(cell) {
+        stage.take()?;
+        if run == 0 {
+            kernel::compact();
+        }
+        if let Some(running) = &mut case {
+            if let Some(error) = running.one_run(plan, run, stage.stressor.as_ref())? {
+                report.give_up(cell, &error.context(format!("in run {run}")));
+                case = None;
+            }
+        }
+        stage.pass()?;
+    }
+    case.into_iter().for_each(|done| done.finish(report));
+    Ok(())
+}
+
+/// A cell that is being measured.
+struct Case {
+    cell: Cell,
+    movers: usize,
+    samples: Vec<Sample>,
+    /// What the engine counted for each of them.
+    counters: Vec<BTreeMap<String, u64>>,
+}
+
+impl Case {
+    fn new(plan: &Plan, cell: Cell, movers: usize) -> Option<Self> {
+        Some(Self {
+            cell,
+            movers,
+            samples: plan
+                .configs
+                .iter()
+                .map(|config| Sample::new(cell, &config.name))
+                .collect(),
+            counters: vec![BTreeMap::new(); plan.configs.len()],
+        })
+    }
+
+    /// One run of every configuration; each run begins with another. The error inside tells why the cell
+    /// cannot be measured.
+    fn one_run(
+        &mut self,
+        plan: &Plan,
+        run: usize,
+        stressor: Option<&Stressor>,
+    ) -> Result<Option<anyhow::Error>> {
+        let all = plan.configs.len();
+        for i in (0..all).map(|i| (i + run) % all) {
+            let config = &plan.configs[i];
+            let name = || format!("{}, {}, run {run}", self.cell, config.name);
+            kernel::set_engine(config.engine)?;
+            stressor.map_or(Ok(()), Stressor::pause)?;
+            let crowd = match Crowd::gather(self.cell, self.movers, 1 + run as u64, stressor) {
+                Ok(crowd) => crowd,
+                Err(e) => return Ok(Some(e)),
+            };
+            let before = kernel::counters()?;
+            let trips = crowd.run(stressor).with_context(name)?;
+            for (row, n) in kernel::gained(&before, &kernel::counters()?) {
+                *self.counters[i].entry(row).or_default() += n;
+            }
+            self.samples[i].add(&trips, stressor.is_some());
+        }
+        Ok(None)
+    }
+
+    fn finish(self, report: &mut Report) {
+        for (sample, counters) in self.samples.iter().zip(&self.counters) {
+            let mid = median(&sample.gbps).unwrap_or_default();
+            eprintln!("{}, {}: {mid:.3} GB/s", sample.cell, sample.config);
+            let rows = counters.iter().filter(|(_, n)| **n > 0);
+            let said: Vec<String> = rows.map(|(row, n)| format!("{row} {n}")).collect();
+            if !said.is_empty() {
+                eprintln!("  {}", said.join(", "));
+            }
+        }
+        report.samples.extend(self.samples);
+    }
+}
+
+impl Sample {
+    /// One run: what all moved together; the stressor's speed meanwhile; and how far the slowest fell back.
+    fn add(&mut self, trips: &[Trip], stressed: bool) {
+        let speeds: Vec<f64> = trips
+            .iter()
+            .map(|trip| gbps(trip.bytes as usize, trip.seconds))
+            .collect();
+        self.gbps.push(speeds.iter().sum());
+        if stressed {
+            let rates = trips.iter().map(|trip| trip.loops as f64 / trip.seconds);
+            self.loops_per_second
+                .push(rates.sum::<f64>() / trips.len() as f64);
+        }
+        if trips.len() > 1 {
+            let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);
+            let fastest = speeds.iter().copied().fold(0.0, f64::max);
+            self.fairness.push(slowest / fastest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::FolioSize;
+
+    const CELL: Cell = Cell {
+        folio: FolioSize::Small,
+        count: 16,
+        processes: Some(2),
+    };
+
+    fn trip(bytes: u64, seconds: f64, loops: u64) -> Trip {
+        Trip {
+            bytes,
+            seconds,
+            loops,
+        }
+    }
+
+    #[test]
+    fn a_run_is_the_sum_of_all_and_tells_how_even_they_were() {
+        let mut sample = Sample::new(CELL, "vanilla");
+        sample.add(
+            &[trip(1_000_000_000, 0.5, 10), trip(1_000_000_000, 1.0, 30)],
+            true,
+        );
+        assert_eq!(sample.gbps, [3.0]);
+        assert_eq!(sample.fairness, [0.5]);
+        assert_eq!(sample.loops_per_second, [25.0]);
+        sample.add(&[trip(4_000_000_000, 2.0, 0)], false);
+        assert_eq!(sample.gbps, [3.0, 2.0]);
+        assert_eq!(
+            (sample.fairness.len(), sample.loops_per_second.len()),
+            (1, 1),
+            "alone, and without a stressor, there is nothing to tell"
+        );
+    }
+
+    #[test]
+    fn without_memory_for_all_nobody_is_left_waiting() {
+        let cell = Cell {
+            count: 1 << 36,
+            ..CELL
+        };
+        let gathered = Crowd::gather(cell, 2, 1, None);
+        let error = gathered.err().expect("256 TB were to be had").to_string();
+        assert!(error.contains("process 0"), "{error}");
+    }
+
+    #[test]
+    fn each_has_a_place_of_its_own_on_the_board() {
+        let board = Board::new(2).unwrap();
+        let trips = [trip(1, 0.25, 2), trip(3, 0.5, 4)];
+        for (mover, &trip) in trips.iter().enumerate() {
+            board.put(mover, trip);
+        }
+        board.measured().store(2, Relaxed);
+        assert_eq!([board.trip(0), board.trip(1)], trips);
+    }
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Whether help is asked for where it is of use, and nowhere else: with every CPU busy, for a handful of
+//! folios, for several processes at once; and how long it takes to choose who helps.
+
+use super::{draw, measure_all, save_json, Measured, Plan};
+use crate::{
+    chart::Sheet,
+    choice::{self, Choice},
+    cli::{Folio, PolicyArgs},
+    context::Context,
+    requirements::{self, Other},
+    results::{Figure, Measure, Report},
+    table,
+};
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// Every thread limit that may be asked for, doubling.
+const LIMITS: &[&str] = &[
+    "ferry-off",
+    "ferry-1",
+    "ferry-2",
+    "ferry-4",
+    "ferry-8",
+    "ferry-16",
+    "ferry-32",
+];
+/// Where many processes share two CPUs.
+const CROWD_LIMITS: &[&str] = &["ferry-off", "ferry-2", "ferry-4", "ferry-32"];
+/// With every setting compared with it, its own scatter must be less than theirs.
+const VANILLA: &[&str] = &["vanilla", "vanilla", "vanilla"];
+/// What several would copy, and what a crew would migrate, were there idle CPUs. Nobody is asked to help
+/// with less, and its time is that of the calls' waits: it varies tenfold from run to run on any kernel.
+const BUSY_CELLS: [(Folio, u32); 5] = [
+    (Folio::K4, 128),
+    (Folio::K4, 1024),
+    (Folio::K4, 4096),
+    (Folio::M2, 1),
+    (Folio::M2, 16),
+];
+const FEW: [u32; 4] = [1, 2, 4, 8];
+/// Of each process; eight have room on a node.
+const CROWD_CELLS: [(Folio, u32); 2] = [(Folio::K4, 4096), (Folio::M2, 16)];
+const CROWDS: &[u32] = &[2, 4, 8];
+/// To choose who helps may take so long, on a machine of 1024 CPUs.
+const CHOICE_NS: f64 = 1000.0;
+
+const STRESSOR: &str = "stressor, million loops a second";
+const FAIRNESS: &str = "slowest process over fastest";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// Every CPU busy with other work
+    Busy,
+    /// 1 to 8 folios on an idle machine
+    Few,
+    /// 2, 4 and 8 processes that migrate at once
+    Crowd,
+}
+
+impl Part {
+    fn plan(self, boots: u32, runs: u32) -> Plan {
+        let sizes = [Folio::K4, Folio::M2];
+        let base = Plan {
+            vanilla: &["vanilla"],
+            ferry: LIMITS,
+            name: "policy",
+            ..Plan::new(&sizes, &FEW, boots, runs)
+        };
+        match self {
+            Part::Busy => Plan {
+                cells: BUSY_CELLS.to_vec(),
+                busy: true,
+                processes: &[1],
+                vanilla: VANILLA,
+                ..base
+            },
+            Part::Few => Plan {
+                name: "policy_few",
+                ..base
+            },
+            Part::Crowd => Plan {
+                cells: CROWD_CELLS.to_vec(),
+                processes: CROWDS,
+                ferry: CROWD_LIMITS,
+                name: "policy_crowd",
+                ..base
+            },
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct PolicyReport {
+    #[serde(flatten)]
+    report: Report,
+    /// Beside throughput.
+    measures: Vec<Measure>,
+    choice: Vec<Choice>,
+}
+
+pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
+    let parts = match &args.only[..] {
+        [] => Part::value_variants(),
+        some => some,
+    };
+    let plans: Vec<Plan> = parts
+        .iter()
+        .map(|part| part.plan(args.repeat.boots, args.repeat.runs))
+        .collect();
+    // Before anything else runs on this machine.
+    let choice = choice::choices();
+    let Measured {
+        report,
+        stressor,
+        fairness,
+    } = measure_all(context, &plans)?;
+    tell("GB/s", &report.results);
+    tell(STRESSOR, &stressor);
+    tell(FAIRNESS, &fairness);
+    println!("\nto choose who helps\n{}", choice::rendered(&choice));
+    let all: Vec<Figure> = [&report.results, &stressor, &fairness]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect();
+    let chosen = chosen(&choice).into_iter().collect();
+    println!("\n{}", requirements::summary_with(&all, chosen));
+    draw_all(args, &report.results, &stressor, &fairness)?;
+    let measures = |name, figures: Vec<Figure>| {
+        let named = move |figure| Measure::new(name, figure);
+        figures.into_iter().map(named)
+    };
+    let report = PolicyReport {
+        report,
+        measures: measures(STRESSOR, stressor)
+            .chain(measures(FAIRNESS, fairness))
+            .collect(),
+        choice,
+    };
+    save_json(&report, args.output.json.as_deref())
+}
+
+/// A table for each benchmark among the figures.
+fn tell(unit: &str, figures: &[Figure]) {
+    for bench in crate::results::distinct(figures, |f| f.bench.clone()) {
+        let of_it = of(figures, &bench);
+        println!(
+            "\n{bench}: {unit} (median)\n{}",
+            table::cases(&of_it, case, table::number)
+        );
+    }
+}
+
+fn of(figures: &[Figure], bench: &str) -> Vec<Figure> {
+    let same = figures.iter().filter(|f| f.bench == bench);
+    same.cloned().collect()
+}
+
+fn case(figure: &Figure) -> String {
+    let Figure { count, folio, .. } = figure;
+    match figure.processes {
+        Some(n) if n > 1 => format!("{n} times {count} x {folio}"),
+        _ => format!("{count} x {folio}"),
+    }
+}
+
+/// What takes longest to choose.
+fn chosen(choices: &[Choice]) -> Option<Other> {
+    let slowest = choices
+        .iter()
+        .max_by(|a, b| a.median_ns.total_cmp(&b.median_ns))?;
+    Some(Other {
+        what: "to choose who helps, of 1024 CPUs".to_owned(),
+        wanted: format!("<{CHOICE_NS:.0} ns"),
+        found: format!("{:.0} ns", slowest.median_ns),
+        place: slowest.machine.clone(),
+        reached: slowest.median_ns < CHOICE_NS,
+    })
+}
+
+fn draw_all(
+    args: &PolicyArgs,
+    results: &[Figure],
+    stressor: &[Figure],
+    fairness: &[Figure],
+) -> Result<()> {
+    let [busy, few, crowd] =
+        ["policy_busy", "policy_few", "policy_crowd"].map(|bench| of(results, bench));
+    let processes: fn(&Figure) -> u32 = |f| f.processes.unwrap_or(1);
+    let sheets = [
+        Sheet::by_count("every CPU busy", &busy),
+        Sheet {
+            y_name: "million loops a second",
+            ..Sheet::by_count("what others compute meanwhile", stressor)
+        },
+        Sheet::by_count("a handful", &few),
+        Sheet {
+            x: processes,
+            x_name: "processes",
+            ..Sheet::by_count("several processes, together", &crowd)
+        },
+        Sheet {
+            x: processes,
+            x_name: "processes",
+            y_name: "slowest over fastest",
+            ..Sheet::by_count("several processes", fairness)
+        },
+    ];
+    let there: Vec<Sheet> = sheets
+        .into_iter()
+        .filter(|sheet| !sheet.figures.is_empty())
+        .collect();
+    draw(&there, args.output.svg.as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::folio_bytes;
+
+    #[test]
+    fn all_processes_together_fit_a_node() {
+        let plan = Part::Crowd.plan(1, 1);
+        let most = plan.processes.iter().max().copied().unwrap_or(0);
+        for (size, count) in plan.cells {
+            let bytes = folio_bytes(size.name()) * u64::from(count) * u64::from(most);
+            assert!(bytes <= super::super::LARGEST_CASE, "{}", size.name());
+        }
+    }
+
+    #[test]
+    fn every_part_has_a_name_of_its_own() {
+        let names = Part::value_variants()
+            .iter()
+            .map(|part| part.plan(1, 1).bench());
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            ["policy_busy", "policy_few", "policy_crowd"]
+        );
+    }
+
+    #[test]
+    fn cases_of_several_processes_say_so() {
+        let mut pool = crate::results::Pool::default();
+        pool.add("2M", 16, "vanilla", &[1.0]);
+        let mut figure = pool.figures("policy_crowd", false).remove(0);
+        assert_eq!(case(&figure), "16 x 2M");
+        figure.processes = Some(8);
+        assert_eq!(case(&figure), "8 times 16 x 2M");
+    }
+}
