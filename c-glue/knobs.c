@@ -242,6 +242,7 @@ static int __init ferry_sysfs_init(void)
 		return -ENOMEM;
 	copy = kobject_create_and_add("copy", ferry);
 	rc = copy ? sysfs_create_file(copy, &ferry_reasons_attr.attr) : -ENOMEM;
+	rc = rc ?: sysfs_create_file(copy, &ferry_nontemporal_attr.attr);
 	if (!rc)
 		rc = sysfs_create_group(copy, &ferry_helped_group);
 	if (rc) {

@@ -28,6 +28,7 @@ use crate::{
     helpers,
     logic::{
         item::Outcome,
+        method::Setting,
         policy, //
     }, //
 };
@@ -190,6 +191,16 @@ pub extern "C" fn ferry_limit(threads: c_uint) {
 #[export]
 pub extern "C" fn ferry_pull(on: bool) {
     helpers::set_pull(on);
+}
+
+/// `/sys/kernel/mm/ferry/copy/nontemporal` is written. For any context.
+#[export]
+pub extern "C" fn ferry_set_nontemporal(setting: bindings::ferry_nontemporal) {
+    copy::method::set(match setting {
+        bindings::ferry_nontemporal_FERRY_NT_NEVER => Setting::Never,
+        bindings::ferry_nontemporal_FERRY_NT_ALWAYS => Setting::Always,
+        _ => Setting::Demotion,
+    });
 }
 
 /// `vm.mt_page_crew` is written. For any context.

@@ -10,6 +10,8 @@ pub mod board;
 pub mod clock;
 pub mod folio;
 pub mod folio_pair;
+#[cfg(all(CONFIG_FERRY_KUNIT_TEST, CONFIG_X86_64, not(CONFIG_UML)))]
+pub mod half_readable;
 pub mod lend;
 pub mod migrate_batch;
 pub mod migration;

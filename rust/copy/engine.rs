@@ -3,7 +3,9 @@
 //! The engine: a small pool of lanes, and what becomes of a batch.
 //!
 //! A batch is left to the serial copy if it is small, if nobody can help, or if all lanes are
-//! taken. What is posted is marked; all else mainline copies as it always did.
+//! taken. One that is to be copied past the caches is posted even then, unless no lane is free: the
+//! serial copy knows no way but through them. What is posted is marked; all else mainline copies as
+//! it always did.
 
 use kernel::{
     cpu::CpuId,
@@ -32,7 +34,10 @@ use crate::{
         map,
         IdleCpus, //
     },
-    logic::policy, //
+    logic::{
+        method::Method,
+        policy, //
+    }, //
 };
 
 /// Lanes and the queue that their helpers run on.
@@ -55,30 +60,40 @@ impl<C: CopySegment> Engine<C> {
         })
     }
 
-    /// Posts what can be copied of a batch, for up to `limit` threads, the caller among them, and
-    /// calls helpers. May sleep. `limit` is asked only for batches that are worth sharing.
+    /// Posts what can be copied of a batch by `method`, for up to `limit` threads, the caller among
+    /// them, and calls helpers. May sleep. `limit` is asked only for batches that are worth sharing.
     ///
-    /// With nobody to help there is nothing to gain: the batch is left to the serial copy.
+    /// With nobody to help there is nothing to gain but by the method: a batch that is to be cached
+    /// is left to the serial copy.
     pub fn post<'a>(
         &'static self,
         lists: PairedLists<'a>,
         limit: impl FnOnce() -> u32,
+        method: Method,
         into: &mut MigrateBatch<'a, C>,
     ) {
-        let Some(node) = Self::worthwhile(&lists) else {
+        let shared = Self::near(&lists).map(|node| {
+            let limit = limit();
+            (limit, IdleCpus::near(node, limit))
+        });
+        if method == Method::Cached {
+            let reason = match &shared {
+                None => Some(VmEvent::SerialSmall),
+                Some((_, idle)) if idle.count() == 0 => Some(VmEvent::SerialAlone),
+                Some(_) => None,
+            };
+            if let Some(reason) = reason {
+                return reason.count(lists.pages());
+            }
+        }
+        let Some((lane, batch)) = self.collect(lists, method) else {
             return;
         };
-        let limit = limit();
-        let idle = IdleCpus::near(node, limit);
-        if idle.count() == 0 {
-            VmEvent::SerialAlone.count(lists.pages());
-            return;
-        }
-        if let Some((lane, batch)) = self.collect(lists) {
-            let helpers = policy::helpers(batch.pages(), limit, idle.count() as u32);
-            into.post(batch, helpers);
-            self.call(lane, idle.first(helpers as usize));
-        }
+        let (limit, idle) = shared.unwrap_or_else(|| (1, IdleCpus::none()));
+        let helpers = policy::helpers(batch.pages(), limit, idle.count() as u32);
+        into.post(batch, helpers);
+        // None as well: those who come late, from the batch before, are not to stay.
+        self.call(lane, idle.first(helpers as usize));
     }
 
     /// How many threads could copy a batch from `source` under `limit`, the caller included,
@@ -97,17 +112,19 @@ impl<C: CopySegment> Engine<C> {
         lane.call(&self.queue, cpus);
     }
 
-    /// Takes a lane, and adds what can be copied of a batch. For contexts that hold no lane.
+    /// Takes a lane, and adds what can be copied of a batch by `method`. For contexts that hold no
+    /// lane.
     pub fn collect<'b, 'a>(
         &'b self,
         lists: PairedLists<'a>,
+        method: Method,
     ) -> Option<(&'b Lane<C>, Batch<'b, 'a, C>)> {
         let Some((lane, owner)) = self.take_lane() else {
             VmEvent::SerialBusy.count(lists.pages());
             return None;
         };
 
-        let mut batch = owner.batch();
+        let mut batch = owner.batch(method);
         for pair in lists.into_pairs() {
             let pages = pair.src().nr_pages();
             match refusal(&pair) {
@@ -116,15 +133,15 @@ impl<C: CopySegment> Engine<C> {
                 None => VmEvent::RefusedFull.count(pages),
             }
         }
-        if batch.pages() < policy::MIN_PARALLEL_PAGES {
+        if batch.pages() < method.least_pages() {
             VmEvent::SerialSmall.count(batch.pages() as usize);
             return None;
         }
         Some((lane, batch))
     }
 
-    /// Near which node to share a batch, if it is large enough for that; else counts it.
-    fn worthwhile(lists: &PairedLists<'_>) -> Option<NodeId> {
+    /// Near which node to share a batch, if it is large enough for that.
+    fn near(lists: &PairedLists<'_>) -> Option<NodeId> {
         let mut pages = 0;
         for src in lists.sources() {
             pages += src.nr_pages();
@@ -132,7 +149,6 @@ impl<C: CopySegment> Engine<C> {
                 return Some(helpers::near_node(lists.source()?, lists.target()?));
             }
         }
-        VmEvent::SerialSmall.count(pages);
         None
     }
 

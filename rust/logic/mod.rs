@@ -5,6 +5,7 @@
 //! - [`claim`]: how the owner of a batch and its helpers take grains of it, lock-free;
 //! - [`batch`]: how a batch of folios is cut into grains, and a grain back into folios;
 //! - [`item`]: how far the copy of one folio has come;
+//! - [`method`]: whether a batch is copied through the caches;
 //! - [`policy`]: how many helpers a batch deserves, and how large a batch may grow;
 //! - [`crew`]: how many tasks a list deserves, and where it is cut into chunks;
 //! - [`topology`]: which CPUs help;
@@ -24,6 +25,7 @@ pub mod batch;
 pub mod claim;
 pub mod crew;
 pub mod item;
+pub mod method;
 pub mod policy;
 pub mod sync;
 pub mod topology;

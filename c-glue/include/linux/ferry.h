@@ -35,6 +35,7 @@
  * @failed:	base pages of folios that could not be read
  * @helpers:	helpers called
  * @helped:	base pages copied by helpers; known in the end
+ * @nontemporal: they are copied past the caches
  */
 struct ferry_batch {
 	void *board;
@@ -46,6 +47,7 @@ struct ferry_batch {
 	u32 failed;
 	u32 helpers;
 	u32 helped;
+	bool nontemporal;
 };
 
 /**

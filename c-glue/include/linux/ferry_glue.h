@@ -5,6 +5,8 @@
 #ifndef _LINUX_FERRY_GLUE_H
 #define _LINUX_FERRY_GLUE_H
 
+#include <linux/kobject.h>
+
 #include "ferry.h"
 
 /**
@@ -61,6 +63,22 @@ struct ferry_crew_report {
 	u32 pages;
 	u32 helped_pages;
 };
+
+/* Which migrations pass the caches by: /sys/kernel/mm/ferry/copy/nontemporal */
+enum ferry_nontemporal {
+	FERRY_NT_NEVER,
+	FERRY_NT_DEMOTION,
+	FERRY_NT_ALWAYS,
+};
+
+/* c-glue/nontemporal.c */
+extern struct kobj_attribute ferry_nontemporal_attr;
+
+/* c-glue/x86/copy_nt.S */
+unsigned long ferry_copy_nt(void *dst, const void *src, unsigned long len);
+
+/* rust/hooks.rs */
+void ferry_set_nontemporal(enum ferry_nontemporal setting);
 
 /* c-glue/move_pages.c */
 int ferry_isolate_run(struct ferry_run *run, struct list_head *pagelist);
@@ -125,6 +143,9 @@ void ferry_folio_mark_posted(struct folio *dst);
 bool ferry_folio_take_posted(struct folio *dst);
 int ferry_folio_copy_pages(struct folio *dst, struct folio *src,
 			   unsigned long first, unsigned long nr);
+int ferry_folio_copy_pages_nt(struct folio *dst, struct folio *src,
+			      unsigned long first, unsigned long nr);
+bool ferry_demotes(int from, int to);
 struct folio *ferry_folio_alloc(gfp_t gfp, unsigned int order);
 void ferry_folio_get(struct folio *folio);
 void ferry_folio_put(struct folio *folio);

@@ -15,6 +15,7 @@ pub const SWITCH: &str = "/proc/sys/vm/mt_page_copy";
 pub const THREADS: &str = "/proc/sys/vm/limit_mt_num";
 pub const CREW: &str = "/proc/sys/vm/mt_page_crew";
 pub const PULL: &str = "/proc/sys/vm/push_0_pull_1";
+pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
 pub const KNOBS: [&str; 4] = [SWITCH, THREADS, CREW, PULL];
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 

@@ -8,6 +8,7 @@ mod errors;
 mod generated;
 mod kinds;
 mod matrix;
+mod method;
 mod pinned;
 mod policy;
 mod races;
@@ -34,6 +35,7 @@ pub fn all() -> Vec<Case> {
     if kernel::has_engine() {
         all.extend(sysctl::cases());
         all.extend(counters::cases());
+        all.extend(method::cases());
     }
     all
 }
