@@ -5,6 +5,9 @@
  */
 #include <linux/ferry_glue.h>
 #include <linux/highmem.h>
+#include <linux/instrumented.h>
+#include <linux/kmsan.h>
+#include <linux/memory-tiers.h>
 #include <linux/pagemap.h>
 #include <linux/rmap.h>
 #include <linux/vmstat.h>
@@ -100,6 +103,47 @@ int ferry_folio_copy_pages(struct folio *dst, struct folio *src,
 			return -EHWPOISON;
 	}
 	return 0;
+}
+
+/*
+ * The same past the caches, where there is a way. A folio is one piece in the
+ * direct map, as there is no high memory.
+ */
+int ferry_folio_copy_pages_nt(struct folio *dst, struct folio *src,
+			      unsigned long first, unsigned long nr)
+{
+#ifdef CONFIG_X86_64
+	void *to = page_address(folio_page(dst, first));
+	void *from = page_address(folio_page(src, first));
+	unsigned long len = nr * PAGE_SIZE, left, i;
+
+	if (!len)
+		return 0;
+	instrument_memcpy_before(to, from, len);
+	left = ferry_copy_nt(to, from, len);
+	instrument_memcpy_after(to, from, len, left);
+	if (left) {
+		i = first + nr - DIV_ROUND_UP(left, PAGE_SIZE);
+		memory_failure_queue(page_to_pfn(folio_page(src, i)), 0);
+		return -EHWPOISON;
+	}
+	for (i = first; i < first + nr; i++)
+		kmsan_copy_page_meta(folio_page(dst, i), folio_page(src, i));
+	return 0;
+#else
+	return ferry_folio_copy_pages(dst, src, first, nr);
+#endif
+}
+
+/* Is memory of one node of a lower tier than that of another? */
+bool ferry_demotes(int from, int to)
+{
+	nodemask_t lower;
+
+	if (!node_online(from))
+		return false;
+	node_get_allowed_targets(NODE_DATA(from), &lower);
+	return node_isset(to, lower);
 }
 
 struct folio *ferry_folio_alloc(gfp_t gfp, unsigned int order)

@@ -163,6 +163,18 @@ static struct ferry_setting_attr ferry_unmapped_us = {
 	.most	= 1000000,
 };
 
+static const char * const ferry_nontemporal_words[] = {
+	"never", "demotion", "always", NULL
+};
+
+static struct ferry_setting_attr ferry_nontemporal = {
+	FERRY_SETTING(nontemporal),
+	.which	= FERRY_SET_NONTEMPORAL,
+	.words	= ferry_nontemporal_words,
+	/* As Rust has it from the start. */
+	.value	= 1,
+};
+
 static ssize_t ferry_time_show(enum ferry_time what, char *buf)
 {
 	int bucket, cpu, len = 0;
@@ -205,6 +217,7 @@ static struct attribute *ferry_settings_list[] = {
 	&ferry_threads.attr.attr,
 	&ferry_min_kb.attr.attr,
 	&ferry_unmapped_us.attr.attr,
+	&ferry_nontemporal.attr.attr,
 	&ferry_unmapped_histogram_attr.attr,
 	&ferry_first_folio_histogram_attr.attr,
 	NULL

@@ -22,7 +22,8 @@ use crate::{
         copier::CpuCopier,
         engine::Engine, //
     },
-    helpers::IdleCpus, //
+    helpers::IdleCpus,
+    logic::method::Method, //
 };
 
 /// Batches of one size and order, timed one by one.
@@ -68,12 +69,15 @@ enum Config {
     Serial,
     Alone,
     Helped,
+    /// By this CPU, past the caches.
+    Past,
 }
 
-const CONFIGS: [(&str, Config); 3] = [
+const CONFIGS: [(&str, Config); 4] = [
     ("serial", Config::Serial),
     ("ferry-1", Config::Alone),
     ("ferry-2", Config::Helped),
+    ("ferry-1-past", Config::Past),
 ];
 
 /// Times each configuration in turn, on one batch after the other, and says so.
@@ -130,24 +134,29 @@ fn copy(
     let idle = IdleCpus::near(NodeId::here(), 2);
     let helpers = match config {
         Config::Serial => return pairs.copy_serially().map(|()| 0),
-        Config::Alone => &[],
+        Config::Alone | Config::Past => &[],
         Config::Helped => idle.first(1),
     };
-    let copied = copy_with(engine, pairs, helpers).ok_or(EBUSY)?;
+    let method = match config {
+        Config::Past => Method::NonTemporal,
+        _ => Method::Cached,
+    };
+    let copied = copy_with(engine, pairs, helpers, method).ok_or(EBUSY)?;
     if copied.folios as usize != case.count {
         return Err(EIO);
     }
     Ok(copied.helped)
 }
 
-/// Lets `engine` copy `pairs` by this CPU and `helpers`.
+/// Lets `engine` copy `pairs` by this CPU and `helpers`, by `method`.
 fn copy_with(
     engine: &Engine<CpuCopier>,
     pairs: &mut OwnedPairs,
     helpers: &[CpuId],
+    method: Method,
 ) -> Option<Copied> {
     pairs.with_lists(|lists| {
-        let (lane, batch) = engine.collect(lists)?;
+        let (lane, batch) = engine.collect(lists, method)?;
         let threads = 1 + helpers.len() as u32;
         Some(batch.run(threads, |_| engine.call(lane, helpers)).1)
     })

@@ -57,7 +57,8 @@ use crate::logic::{
     item::{
         Item,
         Outcome, //
-    }, //
+    },
+    method::Method, //
 };
 
 /// Copies a segment, in the task that claimed it.
@@ -89,6 +90,7 @@ struct Table {
     /// Where each slot's folio begins, in pages from the start of the batch.
     starts: KVec<u32>,
     grains: Grains,
+    method: Method,
     /// Pages that others than the owner copied, and the CPU time that they took: relaxed, as the
     /// owner reads them when all grains are complete, which each of them waited for.
     helped: Atomic<u32>,
@@ -131,6 +133,7 @@ impl<C: CopySegment> Board<C> {
                 slots: KVec::with_capacity(capacity, GFP_KERNEL)?,
                 starts: KVec::with_capacity(capacity, GFP_KERNEL)?,
                 grains: Grains::new(0, 1),
+                method: Method::Cached,
                 helped: Atomic::new(0),
                 helper_ns: Atomic::new(0),
             }),
@@ -239,6 +242,7 @@ impl<C: CopySegment> Grain<'_, C> {
                 item: part.item,
                 first_page: part.first_page,
                 nr_pages: part.nr_pages,
+                method: table.method,
             };
             let good = self.board.copier.copy(segment).is_ok();
             slot.item.add(part.nr_pages, good);
@@ -264,6 +268,7 @@ pub struct Segment<'a> {
     item: usize,
     first_page: u32,
     nr_pages: u32,
+    method: Method,
 }
 
 impl<'a> Segment<'a> {
@@ -277,14 +282,24 @@ impl<'a> Segment<'a> {
         self.nr_pages
     }
 
-    /// Copies the pages with what goes with them (MTE tags, KMSAN shadow). For any context.
+    /// How the batch is to be copied that it belongs to.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Copies the pages by that method, with what goes with them (MTE tags, KMSAN shadow). For any
+    /// context.
     ///
     /// Survives a machine check on the source, and reports its page to be poisoned.
     pub fn copy_machine_check_safe(self) -> Result<Filled<'a>, Unreadable> {
+        let copy = match self.method() {
+            Method::Cached => bindings::ferry_folio_copy_pages,
+            Method::NonTemporal => bindings::ferry_folio_copy_pages_nt,
+        };
         // SAFETY: By the type invariants both folios exist, have these pages, and nobody else
         // writes them: the source is unmapped and locked, the destination is new.
         let rc = unsafe {
-            bindings::ferry_folio_copy_pages(
+            copy(
                 self.slot.dst.as_ptr().cast(),
                 self.slot.src.as_ptr().cast(),
                 self.first_page as usize,
@@ -307,11 +322,13 @@ impl<'a> Segment<'a> {
 pub struct Owner<'b, C>(&'b Board<C>);
 
 impl<'b, C: CopySegment> Owner<'b, C> {
-    /// Begins a batch of folios that stay what they are for `'a`.
-    pub fn batch<'a>(mut self) -> Batch<'b, 'a, C> {
+    /// Begins a batch of folios that stay what they are for `'a`, to be copied by `method`,
+    /// whoever copies.
+    pub fn batch<'a>(mut self, method: Method) -> Batch<'b, 'a, C> {
         let table = self.table_mut();
         table.slots.clear();
         table.starts.clear();
+        table.method = method;
         Batch {
             owner: self,
             pages: 0,
@@ -375,6 +392,11 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
     /// Base pages so far.
     pub fn pages(&self) -> u32 {
         self.pages
+    }
+
+    /// How it is to be copied.
+    pub fn method(&mut self) -> Method {
+        self.owner.table_mut().method
     }
 
     /// Posts the batch for everybody to copy, cut for so many threads, the owner among them; runs

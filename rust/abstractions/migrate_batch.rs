@@ -24,7 +24,10 @@ use super::{
     },
     clock::now_ns, //
 };
-use crate::logic::item::Outcome;
+use crate::logic::{
+    item::Outcome,
+    method::Method, //
+};
 
 /// The most threads that work on a call, the migrating task among them.
 pub const MAX_THREADS: u32 = bindings::FERRY_MAX_THREADS;
@@ -55,6 +58,8 @@ pub enum Setting {
     MinKb = bindings::ferry_setting_FERRY_SET_MIN_KB,
     /// `copy/unmapped_us`.
     UnmappedUs = bindings::ferry_setting_FERRY_SET_UNMAPPED_US,
+    /// `copy/nontemporal`: which of its words.
+    NonTemporal = bindings::ferry_setting_FERRY_SET_NONTEMPORAL,
 }
 
 impl Setting {
@@ -69,6 +74,7 @@ impl Setting {
             Self::Threads,
             Self::MinKb,
             Self::UnmappedUs,
+            Self::NonTemporal,
         ];
         all.into_iter().find(|&setting| setting as u32 == raw)
     }
@@ -129,9 +135,10 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
     }
 
     /// Posts `batch`, for so many helpers beside the caller.
-    pub fn post(&mut self, batch: Batch<'static, 'a, C>, helpers: u32) {
+    pub fn post(&mut self, mut batch: Batch<'static, 'a, C>, helpers: u32) {
         // One that is there already would be leaked.
         drop(self.take());
+        self.raw.nontemporal = batch.method() == Method::NonTemporal;
         // SAFETY: By the type invariant `end` finishes it in time.
         let posted = unsafe { batch.post(helpers + 1) };
         self.raw.helpers = helpers;

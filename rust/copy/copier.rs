@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The copy of a segment by the CPU that claimed it, through the caches.
+//! The copy of a segment by the CPU that claimed it.
 
 use crate::abstractions::board::{
     CopySegment,
@@ -9,7 +9,7 @@ use crate::abstractions::board::{
     Unreadable, //
 };
 
-/// Copies as `folio_mc_copy()` does: machine-check safe, cached.
+/// Copies machine-check safe, as `folio_mc_copy()` does; past the caches if its batch is to be.
 pub struct CpuCopier;
 
 impl CopySegment for CpuCopier {

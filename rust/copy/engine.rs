@@ -3,7 +3,9 @@
 //! The engine: a small pool of lanes, and what becomes of a batch.
 //!
 //! A batch is left to the serial copy if it is small, if nobody can help, or if all lanes are
-//! taken. What is posted is marked; all else mainline copies as it always did.
+//! taken. One that is to be copied past the caches is posted even then, unless no lane is free: the
+//! serial copy knows no way but through them. What is posted is marked; all else mainline copies as
+//! it always did.
 
 use kernel::{
     cpu::CpuId,
@@ -44,6 +46,7 @@ use crate::{
             PAGES_PER_UNIT,
             UNITS, //
         },
+        method::Method,
         policy, //
     }, //
 };
@@ -71,35 +74,45 @@ impl<C: CopySegment> Engine<C> {
         })
     }
 
-    /// Posts what can be copied of a batch, for up to `limit` threads, the caller among them, and
-    /// calls helpers. May sleep. `limit` is asked only for batches that are worth sharing.
+    /// Posts what can be copied of a batch by `method`, for up to `limit` threads, the caller among
+    /// them, and calls helpers. May sleep. `limit` is asked only for batches that are worth sharing.
     ///
-    /// With nobody to help there is nothing to gain: the batch is left to the serial copy.
+    /// With nobody to help there is nothing to gain but by the method: a batch that is to be cached
+    /// is left to the serial copy.
     pub fn post<'a>(
         &'static self,
         lists: PairedLists<'a>,
         limit: impl FnOnce() -> u32,
+        method: Method,
         into: &mut MigrateBatch<'a, C>,
     ) {
         let (folios, pages) = lists.size();
         into.unmapped(folios, pages);
-        let Some(node) = Self::worthwhile(&lists, pages) else {
+        let shared = Self::near(&lists, pages).map(|node| {
+            let limit = limit();
+            (limit, IdleCpus::near(node, limit))
+        });
+        if method == Method::Cached {
+            let reason = match &shared {
+                None => Some(VmEvent::SerialSmall),
+                Some((_, idle)) if idle.count() == 0 => Some(VmEvent::SerialAlone),
+                Some(_) => None,
+            };
+            if let Some(reason) = reason {
+                return reason.count(pages as usize);
+            }
+        }
+        let Some((lane, batch)) = self.collect(lists, method) else {
             return;
         };
-        let limit = limit();
-        let idle = IdleCpus::near(node, limit);
-        if idle.count() == 0 {
-            VmEvent::SerialAlone.count(lists.pages());
-            return;
-        }
-        if let Some((lane, batch)) = self.collect(lists) {
-            let per_thread = settings::pages_per_thread();
-            let most = 1 + policy::helpers(batch.pages(), per_thread, limit, idle.count() as u32);
-            let kind = Kind::new(Work::Batch, folios, pages);
-            let helpers = measured::choose(kind, most) - 1;
-            into.post(batch, helpers);
-            self.call(lane, idle.first(helpers as usize));
-        }
+        let (limit, idle) = shared.unwrap_or_else(|| (1, IdleCpus::none()));
+        let per_thread = settings::pages_per_thread();
+        let most = 1 + policy::helpers(batch.pages(), per_thread, limit, idle.count() as u32);
+        let kind = Kind::new(Work::Batch, folios, pages);
+        let helpers = measured::choose(kind, most) - 1;
+        into.post(batch, helpers);
+        // None as well: those who come late, from the batch before, are not to stay.
+        self.call(lane, idle.first(helpers as usize));
     }
 
     /// How many threads could copy a batch from `source` under `limit`, the caller included,
@@ -118,17 +131,19 @@ impl<C: CopySegment> Engine<C> {
         lane.call(self.queues.chosen(), cpus);
     }
 
-    /// Takes a lane, and adds what can be copied of a batch. For contexts that hold no lane.
+    /// Takes a lane, and adds what can be copied of a batch by `method`. For contexts that hold no
+    /// lane.
     pub fn collect<'b, 'a>(
         &'b self,
         lists: PairedLists<'a>,
+        method: Method,
     ) -> Option<(&'b Lane<C>, Batch<'b, 'a, C>)> {
         let Some((lane, owner)) = self.take_lane() else {
             VmEvent::SerialBusy.count(lists.pages());
             return None;
         };
 
-        let mut batch = owner.batch();
+        let mut batch = owner.batch(method);
         for pair in lists.into_pairs() {
             let pages = pair.src().nr_pages();
             match refusal(&pair) {
@@ -137,17 +152,16 @@ impl<C: CopySegment> Engine<C> {
                 None => VmEvent::RefusedFull.count(pages),
             }
         }
-        if batch.pages() < 2 * settings::pages_per_thread() {
+        if batch.pages() < method.least_pages(settings::pages_per_thread()) {
             VmEvent::SerialSmall.count(batch.pages() as usize);
             return None;
         }
         Some((lane, batch))
     }
 
-    /// Near which node to share a batch, if it is large enough for that; else counts it.
-    fn worthwhile(lists: &PairedLists<'_>, pages: u32) -> Option<NodeId> {
+    /// Near which node to share a batch of so many pages, if it is large enough for that.
+    fn near(lists: &PairedLists<'_>, pages: u32) -> Option<NodeId> {
         if pages < 2 * settings::pages_per_thread() {
-            VmEvent::SerialSmall.count(pages as usize);
             return None;
         }
         Some(helpers::near_node(lists.source()?, lists.target()?))

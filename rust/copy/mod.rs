@@ -5,6 +5,7 @@
 //! - [`engine`]: a pool of lanes; posts a batch, or leaves it to the serial copy;
 //! - [`lane`]: one batch at a time, its owner and its helpers;
 //! - [`eligible`]: which folios may be copied before their mapping is switched;
+//! - [`method`]: whether it is copied through the caches;
 //! - [`copier`]: the copy of a segment, by the CPU.
 //!
 //! Contexts: the migrating task's, which may sleep, holds folio locks and may run under memory
@@ -15,6 +16,7 @@ pub mod copier;
 pub mod eligible;
 pub mod engine;
 pub mod lane;
+pub mod method;
 
 use kernel::{
     prelude::*,
@@ -72,7 +74,8 @@ pub fn post<'a>(
     into: &mut MigrateBatch<'a, CpuCopier>,
 ) {
     if let Some(engine) = ENGINE.as_ref() {
-        engine.post(lists, limit, into);
+        let method = method::of(&lists);
+        engine.post(lists, limit, method, into);
     }
 }
 

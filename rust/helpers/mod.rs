@@ -90,6 +90,11 @@ pub struct IdleCpus {
 }
 
 impl IdleCpus {
+    /// No CPU at all.
+    pub fn none() -> Self {
+        Self::of(core::iter::empty(), 0)
+    }
+
     /// As many as may be used beside the caller's under `limit`, the best first: near `node`, and
     /// sharing as little as can be with others and each other.
     pub fn near(node: NodeId, limit: u32) -> Self {

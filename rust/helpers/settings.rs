@@ -21,6 +21,7 @@ use crate::{
     },
     logic::{
         crew,
+        method,
         policy, //
     }, //
 };
@@ -32,6 +33,7 @@ static ANY_CPU: Atomic<bool> = Atomic::new(false);
 static QUEUE: Atomic<u32> = Atomic::new(0);
 static THREADS: Atomic<u32> = Atomic::new(0);
 static MIN_KB: Atomic<u32> = Atomic::new(0);
+static NONTEMPORAL: Atomic<u32> = Atomic::new(method::Setting::Demotion as u32);
 static UNMAPPED_US: Atomic<u32> = Atomic::new(DEFAULT_UNMAPPED_US);
 
 /// Of a base page, see `Kconfig`.
@@ -47,6 +49,7 @@ pub fn set(setting: Setting, value: u32) {
         Setting::Queue => QUEUE.store(value, Relaxed),
         Setting::Threads => THREADS.store(value, Relaxed),
         Setting::MinKb => MIN_KB.store(value, Relaxed),
+        Setting::NonTemporal => NONTEMPORAL.store(value, Relaxed),
         Setting::UnmappedUs => UNMAPPED_US.store(value, Relaxed),
     }
 }
@@ -111,4 +114,13 @@ pub fn pages_per_worker() -> u32 {
 /// `copy/unmapped_us`: for how long folios may be unmapped together, in nanoseconds.
 pub fn unmapped_ns() -> u64 {
     u64::from(UNMAPPED_US.load(Relaxed)) * 1000
+}
+
+/// `copy/nontemporal`: which batches are copied past the caches.
+pub fn nontemporal() -> method::Setting {
+    match NONTEMPORAL.load(Relaxed) {
+        0 => method::Setting::Never,
+        2 => method::Setting::Always,
+        _ => method::Setting::Demotion,
+    }
 }

@@ -5,6 +5,7 @@
 //! - [`claim`]: how the owner of a batch and its helpers take grains of it, lock-free;
 //! - [`batch`]: how a batch of folios is cut into grains, and a grain back into folios;
 //! - [`item`]: how far the copy of one folio has come;
+//! - [`method`]: whether a batch is copied through the caches;
 //! - [`policy`]: how many helpers a batch deserves at most;
 //! - [`gain`]: how many are worth it, by what was measured;
 //! - [`budget`]: how large a batch may grow;
@@ -28,6 +29,7 @@ pub mod claim;
 pub mod crew;
 pub mod gain;
 pub mod item;
+pub mod method;
 pub mod policy;
 pub mod sync;
 pub mod topology;

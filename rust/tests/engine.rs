@@ -61,11 +61,14 @@ use crate::{
         },
         MAX_HELPERS, //
     },
-    logic::item::Outcome, //
+    logic::{
+        item::Outcome,
+        method::Method, //
+    }, //
 };
 
 /// Folios of all orders from 0 to 9, the small ones many.
-const MIXED: [u32; 28] = [
+pub(super) const MIXED: [u32; 28] = [
     0, 9, 3, 1, 0, 0, 5, 2, 7, 0, 4, 6, 8, 1, 0, 3, 9, 0, 2, 5, 0, 0, 1, 4, 0, 6, 2, 0,
 ];
 
@@ -116,7 +119,7 @@ fn copy_on<C: CopySegment>(
     pairs.spoil();
     let pages = pairs.pages() as u32;
     let copied = pairs.with_lists(|lists| {
-        let mut batch = board.try_own().ok_or(EBUSY)?.batch();
+        let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }
@@ -137,13 +140,13 @@ fn copy_with<C: CopySegment>(
 ) -> Option<Copied> {
     pairs.spoil();
     pairs.with_lists(|lists| {
-        let (_, batch) = engine.collect(lists)?;
+        let (_, batch) = engine.collect(lists, Method::Cached)?;
         Some(batch.run(threads, |_| ()).1)
     })
 }
 
 /// Every CPU that exists, over and over, until there are `N`.
-fn cpus<const N: usize>() -> [CpuId; N] {
+pub(super) fn cpus<const N: usize>() -> [CpuId; N] {
     core::array::from_fn(|nr| {
         let cpu = (nr as u32).checked_rem(nr_cpu_ids());
         cpu.and_then(CpuId::from_u32).unwrap_or_else(CpuId::current)
@@ -181,7 +184,7 @@ impl Migration {
             pairs.spoil();
             // All of it, or nothing because every lane was taken.
             let posted = pairs.with_lists(|lists| {
-                let (lane, batch) = self.engine.collect(lists)?;
+                let (lane, batch) = self.engine.collect(lists, Method::Cached)?;
                 Some(batch.run(32, |_| self.engine.call(lane, &cpus::<4>())))
             });
             assert_eq!(pairs.all_equal(), posted.is_some());
@@ -251,7 +254,7 @@ fn folio_is_whole_when_taken_back() -> Result {
         let helpers = [Helper::new(board.clone())?, Helper::new(board.clone())?];
         pairs.spoil();
         pairs.with_lists(|lists| {
-            let mut batch = board.try_own().ok_or(EBUSY)?.batch();
+            let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
             for pair in lists.into_pairs() {
                 assert!(batch.add(pair));
             }
@@ -366,7 +369,7 @@ fn unreadable_folio_fails_alone() -> Result {
     let mut pairs = OwnedPairs::new(&MIXED)?;
     pairs.spoil();
     let copied = pairs.with_lists(|lists| {
-        let (_, batch) = engine.collect(lists).ok_or(EBUSY)?;
+        let (_, batch) = engine.collect(lists, Method::Cached).ok_or(EBUSY)?;
         let (result, copied) = batch.run(32, |posted| {
             for nr in 0..MIXED.len() {
                 let expected = match nr {
@@ -430,7 +433,7 @@ fn threads_are_counted() -> Result {
     assert!((1..=nr_cpu_ids()).contains(&engine.threads(here, 32)));
     let mut pairs = OwnedPairs::new(&MIXED)?;
     pairs.with_lists(|lists| {
-        let taken = engine.collect(lists).ok_or(EBUSY)?;
+        let taken = engine.collect(lists, Method::Cached).ok_or(EBUSY)?;
         assert_eq!(engine.threads(here, 32), 1);
         drop(taken);
         Ok(())

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The command line: what may be asked for, and who answers.
 
-use crate::{apply, bench, choice, context::Context, phases, run, series, shell, suites, top};
+use crate::{
+    apply, bench, choice, context::Context, method, phases, run, series, shell, suites, top,
+};
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -87,6 +89,8 @@ enum Bench {
     Copy(OutputArgs),
     /// How long it takes to choose who helps, on a machine of 1024 CPUs: here, without a kernel
     Choice(JsonArgs),
+    /// Copies past the caches beside cached ones, and what either does to others: here, without a kernel
+    Method(JsonArgs),
 }
 
 #[derive(Args)]
@@ -263,6 +267,7 @@ impl Cli {
                     Bench::Policy(args) => bench::policy(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),
                     Bench::Choice(args) => choice::measure(&args),
+                    Bench::Method(args) => method::measure(&args),
                 }
                 .map(|()| true)
             }

@@ -40,11 +40,7 @@ pub fn limit(threads: usize) -> Result<Vec<f64>> {
 }
 
 fn copy_passes(cpu: usize, barrier: &Barrier) -> Vec<(Instant, Instant)> {
-    let mut set = CpuSet::new();
-    // A CPU that went away meanwhile only makes the figure worse.
-    let _ = set
-        .set(cpu)
-        .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+    pin(cpu);
     let from = vec![1u8; BYTES];
     let mut to = vec![2u8; BYTES];
     (0..PASSES)
@@ -60,7 +56,17 @@ fn copy_passes(cpu: usize, barrier: &Barrier) -> Vec<(Instant, Instant)> {
         .collect()
 }
 
-fn allowed_cpus() -> Result<Vec<usize>> {
+/// Keeps this thread on `cpu`.
+pub fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    // A CPU that went away meanwhile only makes the figure worse.
+    let _ = set
+        .set(cpu)
+        .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+}
+
+/// The CPUs that this process may run on.
+pub fn allowed_cpus() -> Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(0))?;
     let cpus: Vec<usize> = (0..CpuSet::count())
         .filter(|&cpu| set.is_set(cpu).unwrap_or(false))

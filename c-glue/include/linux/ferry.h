@@ -39,6 +39,7 @@
  * @helped:	base pages copied by helpers; known in the end
  * @all_folios:	folios that were unmapped
  * @all_pages:	base pages of these
+ * @nontemporal: they are copied past the caches
  */
 struct ferry_batch {
 	void *board;
@@ -53,6 +54,7 @@ struct ferry_batch {
 	u32 helped;
 	u32 all_folios;
 	u32 all_pages;
+	bool nontemporal;
 };
 
 /**
@@ -125,6 +127,7 @@ enum ferry_setting {
 	FERRY_SET_THREADS,
 	FERRY_SET_MIN_KB,
 	FERRY_SET_UNMAPPED_US,
+	FERRY_SET_NONTEMPORAL,
 };
 
 DECLARE_STATIC_KEY_FALSE(ferry_copy_key);

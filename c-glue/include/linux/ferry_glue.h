@@ -5,6 +5,8 @@
 #ifndef _LINUX_FERRY_GLUE_H
 #define _LINUX_FERRY_GLUE_H
 
+#include <linux/kobject.h>
+
 #include "ferry.h"
 
 /**
@@ -73,6 +75,9 @@ enum ferry_time {
 extern const struct attribute_group ferry_settings_group;
 void ferry_count_time(enum ferry_time what, s64 ns);
 
+/* c-glue/x86/copy_nt.S */
+unsigned long ferry_copy_nt(void *dst, const void *src, unsigned long len);
+
 /* c-glue/move_pages.c */
 int ferry_isolate_run(struct ferry_run *run, struct list_head *pagelist);
 unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
@@ -138,6 +143,9 @@ void ferry_folio_mark_posted(struct folio *dst);
 bool ferry_folio_take_posted(struct folio *dst);
 int ferry_folio_copy_pages(struct folio *dst, struct folio *src,
 			   unsigned long first, unsigned long nr);
+int ferry_folio_copy_pages_nt(struct folio *dst, struct folio *src,
+			      unsigned long first, unsigned long nr);
+bool ferry_demotes(int from, int to);
 struct folio *ferry_folio_alloc(gfp_t gfp, unsigned int order);
 void ferry_folio_get(struct folio *folio);
 void ferry_folio_put(struct folio *folio);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 use crate::abstractions::board::{Board, CopySegment, Filled, Segment, Unreadable};
 use crate::abstractions::owned_pairs::OwnedPairs;
-use crate::logic::item::Outcome;
+use crate::logic::{item::Outcome, method::Method};
 use kernel::prelude::*;
 
 struct Plain;
@@ -22,7 +22,7 @@ fn example() -> Result {
         let owner = board.try_own().ok_or(EBUSY)?;
         assert!(board.try_own().is_none());
 
-        let mut batch = owner.batch();
+        let mut batch = owner.batch(Method::Cached);
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }

@@ -19,12 +19,18 @@ pub struct Demotion {
     _setting: Setting,
 }
 
+/// Whether node 1 is of a lower tier than node 0.
+pub fn has_lower_tier() -> Result<bool> {
+    Ok(tier_of(0)? < tier_of(1)?)
+}
+
 impl Demotion {
     pub fn on() -> Result<Self> {
-        let (upper, lower) = (tier_of(0)?, tier_of(1)?);
         ensure!(
-            upper < lower,
-            "node 1 is of no lower tier than node 0: tiers {upper} and {lower}"
+            has_lower_tier()?,
+            "node 1 is of no lower tier than node 0: tiers {} and {}",
+            tier_of(0)?,
+            tier_of(1)?
         );
         Ok(Self {
             _setting: Setting::change(ENABLED, "true")?,

@@ -17,6 +17,7 @@ pub const CREW: &str = "/proc/sys/vm/mt_page_crew";
 pub const PULL: &str = "/proc/sys/vm/push_0_pull_1";
 /// How many threads work, of those that may.
 pub const WORKING: &str = "/sys/kernel/mm/ferry/copy/threads";
+pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
 pub const KNOBS: [&str; 5] = [SWITCH, THREADS, CREW, PULL, WORKING];
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 

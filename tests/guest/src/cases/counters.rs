@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::pinned::Spliced;
 use crate::harness::Case;
-use crate::kernel::{self, SWITCH};
+use crate::kernel::{self, NONTEMPORAL, SWITCH, Setting};
 use crate::plan::{Engine, FolioSize};
 use crate::sys::{self, MF_MOVE};
 use crate::trace::{Event, Tracing};
@@ -121,8 +121,9 @@ fn huge_pages() -> Result<()> {
     Ok(())
 }
 
-/// With a limit of one thread there is nobody to help, and mainline does it all.
+/// With a limit of one thread there is nobody to help, and mainline does it all that is cached.
 fn one_thread() -> Result<()> {
+    let _cached = Setting::change(NONTEMPORAL, "never")?;
     kernel::set_engine(Engine::On(1))?;
     let rows = gains(move_huge)?;
     ensure!(

@@ -9,6 +9,7 @@ mod errors;
 mod generated;
 mod kinds;
 mod matrix;
+mod method;
 mod pinned;
 mod policy;
 mod races;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Case> {
         all.extend(settings::cases());
         all.extend(counters::cases());
         all.extend(accounting::cases());
+        all.extend(method::cases());
     }
     all
 }

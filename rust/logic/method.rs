@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a batch is copied: through the caches, or past them.
+//!
+//! What goes to a lower tier was not used for a while, and nobody is waiting for it. A copy through
+//! the caches fills them with it, and who runs there next finds his own memory gone. What is
+//! promoted was just used: it is best left in the caches.
+
+/// How the pages of a batch are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// As the kernel copies: source and destination go through the caches.
+    Cached,
+    /// Past the caches.
+    NonTemporal,
+}
+
+/// Which batches are to be copied past the caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Setting {
+    /// None.
+    Never,
+    /// Those that go to a lower memory tier, if their folios are large enough.
+    #[default]
+    Demotion,
+    /// All.
+    Always,
+}
+
+/// What there is to know of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// It goes to a lower memory tier than it is in, whatever the reason.
+    pub demotes: bool,
+    /// Folios.
+    pub folios: usize,
+    /// Base pages of all of them.
+    pub pages: usize,
+}
+
+/// Pages that a folio must have for a copy past the caches to be a gain, 64 KB with pages of 4 KB.
+///
+/// Such a copy is slow to start. Of smaller folios it takes longer by more than what it spares
+/// whoever has its memory in the caches: measured by `./ferry bench method`.
+pub const MIN_FOLIO_PAGES: usize = 16;
+
+/// How to copy a batch. A mean of the folios' sizes counts, as all are copied in one way.
+///
+/// ```
+/// use ferry_logic::method::{choose, Load, Method, Setting};
+///
+/// let huge = Load { demotes: true, folios: 8, pages: 4096 };
+/// assert_eq!(choose(Setting::Demotion, huge), Method::NonTemporal);
+/// let promoted = Load { demotes: false, ..huge };
+/// assert_eq!(choose(Setting::Demotion, promoted), Method::Cached);
+/// let small = Load { folios: 4096, ..huge };
+/// assert_eq!(choose(Setting::Demotion, small), Method::Cached);
+/// assert_eq!(choose(Setting::Always, small), Method::NonTemporal);
+/// ```
+pub fn choose(setting: Setting, load: Load) -> Method {
+    let past = match setting {
+        Setting::Never => false,
+        Setting::Demotion => {
+            load.demotes && load.pages >= load.folios.saturating_mul(MIN_FOLIO_PAGES)
+        }
+        Setting::Always => true,
+    };
+    match past {
+        true => Method::NonTemporal,
+        false => Method::Cached,
+    }
+}
+
+impl Method {
+    /// Base pages that a batch must have to be posted, if a thread should have `per_thread` of them.
+    /// Less is best left to the serial copy, which is cached, and only that.
+    pub fn least_pages(self, per_thread: u32) -> u32 {
+        match self {
+            Method::Cached => per_thread.saturating_mul(2),
+            Method::NonTemporal => 1,
+        }
+    }
+}

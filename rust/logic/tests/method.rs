@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Which batches are copied past the caches.
+#![cfg(not(loom))]
+
+use ferry_logic::method::{choose, Load, Method, Setting, MIN_FOLIO_PAGES};
+use proptest::prelude::*;
+
+const DEMOTED: Load = Load {
+    demotes: true,
+    folios: 3,
+    pages: 3 * MIN_FOLIO_PAGES,
+};
+
+#[test]
+fn folios_count_from_the_least_size_on() {
+    assert_eq!(choose(Setting::Demotion, DEMOTED), Method::NonTemporal);
+    let less = Load {
+        pages: DEMOTED.pages - 1,
+        ..DEMOTED
+    };
+    assert_eq!(choose(Setting::Demotion, less), Method::Cached);
+}
+
+#[test]
+fn demotion_is_the_default() {
+    assert_eq!(Setting::default(), Setting::Demotion);
+}
+
+#[test]
+fn a_batch_past_the_caches_is_never_too_small() {
+    assert_eq!(Method::NonTemporal.least_pages(64), 1);
+    assert_eq!(Method::Cached.least_pages(64), 128);
+}
+
+proptest! {
+    #[test]
+    fn settings_hold(demotes: bool, folios in 1usize.., pages in 1usize..) {
+        let load = Load { demotes, folios, pages };
+        prop_assert_eq!(choose(Setting::Never, load), Method::Cached);
+        prop_assert_eq!(choose(Setting::Always, load), Method::NonTemporal);
+        if !demotes {
+            prop_assert_eq!(choose(Setting::Demotion, load), Method::Cached);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Copies past the caches are as good as others, and each batch is copied by its own method.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+
+use super::engine::{
+    cpus,
+    MIXED, //
+};
+use crate::{
+    abstractions::{
+        board::{
+            Board,
+            Copied,
+            CopySegment,
+            Filled,
+            Segment,
+            Unreadable, //
+        },
+        owned_pairs::OwnedPairs,
+        workqueue::OwnedQueue, //
+    },
+    copy::{
+        copier::CpuCopier,
+        engine::Engine,
+        lane::MAX_FOLIOS, //
+    },
+    helpers::pool::Helper,
+    logic::method::Method, //
+};
+
+/// Lets `engine` copy `pairs` past the caches, cut for so many threads.
+fn copy_past(engine: &Engine<CpuCopier>, pairs: &mut OwnedPairs, threads: u32) -> Result<Copied> {
+    pairs.spoil();
+    let copied = pairs.with_lists(|lists| {
+        let (_, batch) = engine.collect(lists, Method::NonTemporal)?;
+        Some(batch.run(threads, |_| ()).1)
+    });
+    copied.ok_or(EBUSY)
+}
+
+/// Copies, and counts the pages by method.
+struct Counting {
+    cached: Atomic<u32>,
+    past: Atomic<u32>,
+}
+
+impl Counting {
+    fn pages(&self) -> (u32, u32) {
+        (self.cached.load(Relaxed), self.past.load(Relaxed))
+    }
+}
+
+impl CopySegment for Counting {
+    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
+        let pages = match segment.method() {
+            Method::Cached => &self.cached,
+            Method::NonTemporal => &self.past,
+        };
+        pages.fetch_add(segment.nr_pages(), Relaxed);
+        segment.copy_machine_check_safe()
+    }
+}
+
+/// Grains end anywhere in these folios, so copies begin at any page of them.
+fn past_the_caches_any_number_of_threads() -> Result {
+    let engine = Engine::new(1, || CpuCopier)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for threads in 1..=64 {
+        let copied = copy_past(&engine, &mut pairs, threads)?;
+        assert_eq!(copied.folios as usize, MIXED.len());
+        assert_eq!(copied.pages as usize, pairs.pages());
+        assert!(pairs.all_equal());
+        assert!(pairs.all_marked());
+    }
+    Ok(())
+}
+
+/// No batch is too small, nor has it too many folios of one page.
+fn past_the_caches_any_size() -> Result {
+    let engine = Engine::new(1, || CpuCopier)?;
+    for order in 0..=9 {
+        let mut pairs = OwnedPairs::new(&[order])?;
+        assert_eq!(copy_past(&engine, &mut pairs, 1)?.folios, 1);
+        assert!(pairs.all_equal() && pairs.all_marked());
+    }
+    let mut pairs = OwnedPairs::new(&[0; MAX_FOLIOS])?;
+    assert_eq!(
+        copy_past(&engine, &mut pairs, 2)?.pages as usize,
+        MAX_FOLIOS
+    );
+    assert!(pairs.all_equal() && pairs.all_marked());
+    Ok(())
+}
+
+/// Helpers that were called to one batch may copy for the next: by that one's method.
+fn a_batch_has_one_method() -> Result {
+    let counting = Counting {
+        cached: Atomic::new(0),
+        past: Atomic::new(0),
+    };
+    let board = Arc::new(Board::new(MIXED.len(), counting)?, GFP_KERNEL)?;
+    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let helpers = [Helper::new(board.clone())?, Helper::new(board.clone())?];
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    let pages = pairs.pages() as u32;
+    let (mut cached, mut past) = (0, 0);
+    for round in 0..200 {
+        let method = match round % 3 {
+            0 => Method::NonTemporal,
+            _ => Method::Cached,
+        };
+        pairs.spoil();
+        pairs.with_lists(|lists| {
+            let mut batch = board.try_own().ok_or(EBUSY)?.batch(method);
+            for pair in lists.into_pairs() {
+                assert!(batch.add(pair));
+            }
+            batch.run(32, |_| {
+                for (cpu, helper) in cpus::<2>().into_iter().zip(&helpers) {
+                    // One may still be on its way.
+                    drop(queue.enqueue_on(cpu, helper.clone()));
+                }
+            });
+            Ok::<(), Error>(())
+        })?;
+        match method {
+            Method::Cached => cached += pages,
+            Method::NonTemporal => past += pages,
+        }
+        assert_eq!(board.copier().pages(), (cached, past));
+        assert!(pairs.all_equal());
+        assert!(pairs.all_marked());
+    }
+    queue.flush();
+    Ok(())
+}
+
+/// The copy ends at what cannot be read, and says how much is missing.
+#[cfg(all(CONFIG_X86_64, not(CONFIG_UML)))]
+fn unreadable_source_is_survived() -> Result {
+    use crate::abstractions::half_readable::HalfReadable;
+    use kernel::page::PAGE_SIZE;
+
+    let source = HalfReadable::new(0x5a)?;
+    let mut to = KVec::new();
+    to.resize(2 * PAGE_SIZE, 0u8, GFP_KERNEL)?;
+    assert_eq!(source.copy_past_caches(&mut to), PAGE_SIZE);
+    let (first, second) = to.split_at(PAGE_SIZE);
+    assert!(first.iter().all(|&byte| byte == 0x5a));
+    assert!(second.iter().all(|&byte| byte == 0));
+    Ok(())
+}
+
+#[kunit_tests(ferry_method)]
+mod suite {
+    use kernel::prelude::*;
+
+    #[test]
+    fn past_the_caches_any_number_of_threads() -> Result {
+        super::past_the_caches_any_number_of_threads()
+    }
+
+    #[test]
+    fn past_the_caches_any_size() -> Result {
+        super::past_the_caches_any_size()
+    }
+
+    #[test]
+    fn a_batch_has_one_method() -> Result {
+        super::a_batch_has_one_method()
+    }
+
+    #[test]
+    #[cfg(all(CONFIG_X86_64, not(CONFIG_UML)))]
+    fn unreadable_source_is_survived() -> Result {
+        super::unreadable_source_is_survived()
+    }
+}

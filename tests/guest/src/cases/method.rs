@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Copies past the caches: the knob, which migrations it holds for, and that all of it arrives.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::demotion::{Reclaim, count_on, forget_use, has_lower_tier};
+use crate::harness::{Case, skip};
+use crate::kernel::{self, NONTEMPORAL, Setting};
+use crate::plan::{Engine, FolioSize};
+use crate::sys::{MF_MOVE, PAGE};
+use crate::trace::Tracing;
+use crate::{pattern, region};
+
+const SETTINGS: [&str; 3] = ["never", "demotion", "always"];
+const BY_CALL: &str = "syscall_or_cpuset";
+const THREADS: u32 = 4;
+const SLOW: u32 = 240;
+
+/// By the caller alone, with helpers, and by a crew.
+const ENGINES: [Engine; 3] = [
+    Engine::On(1),
+    Engine::CopyOnly(THREADS),
+    Engine::On(THREADS),
+];
+
+/// One folio of each size, and lists.
+const REGIONS: [(FolioSize, usize); 6] = [
+    (FolioSize::Small, 1),
+    (FolioSize::Small, 1024),
+    (FolioSize::Medium, 1),
+    (FolioSize::Medium, 64),
+    (FolioSize::Huge, 1),
+    (FolioSize::Huge, 8),
+];
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("method/knob", |_| knob()),
+        Case::new("method/never", |_| never()).limit(SLOW),
+        Case::new("method/demotion", |_| demotion()).limit(SLOW),
+        Case::new("method/always", |_| always()).limit(SLOW),
+        Case::new("method/reclaim", |_| reclaim()).limit(SLOW),
+        Case::new("method/changed-while-moving", |_| changed_while_moving()).limit(SLOW),
+    ]
+}
+
+fn shown() -> Result<String> {
+    Ok(kernel::read(NONTEMPORAL)?.trim_end().to_owned())
+}
+
+/// What is read is what was written, among all there is; what is not known changes nothing.
+fn knob() -> Result<()> {
+    ensure!(
+        shown()? == "never [demotion] always",
+        "{} at first",
+        shown()?
+    );
+    let _kept = Setting::keep(NONTEMPORAL)?;
+    for (written, read) in [
+        ("never", "[never] demotion always"),
+        ("always\n", "never demotion [always]"),
+        ("demotion", "never [demotion] always"),
+        ("always", "never demotion [always]"),
+    ] {
+        kernel::write(NONTEMPORAL, written)?;
+        ensure!(shown()? == read, "'{written}' reads {}", shown()?);
+    }
+    let long = "always ".repeat(400);
+    for bad in [
+        "\n",
+        " ",
+        "Never",
+        "[never]",
+        "neve",
+        "nevers",
+        "never demotion",
+        " never",
+        "0",
+        "1",
+        "-1",
+        "all",
+        &long,
+    ] {
+        let errno = fs::write(NONTEMPORAL, bad)
+            .err()
+            .and_then(|e| e.raw_os_error());
+        ensure!(
+            errno == Some(libc::EINVAL),
+            "'{}' was answered with {errno:?}, not EINVAL",
+            bad.escape_default()
+        );
+        ensure!(
+            shown()? == "never demotion [always]",
+            "'{}' has changed it",
+            bad.escape_default()
+        );
+    }
+    Ok(())
+}
+
+/// The methods of the batches that the engine copies for a reason while `call` runs.
+fn methods(reason: &str, call: impl FnOnce() -> Result<()>) -> Result<BTreeSet<String>> {
+    let events = Tracing::new()?.of(&["ferry/ferry_batch"], call)?;
+    let batches = events.iter().filter(|event| {
+        event.name == "ferry_batch" && event.field("reason").is_some_and(|of| of == reason)
+    });
+    batches
+        .map(|batch| {
+            let method = batch.field("method").map(str::to_owned);
+            method.with_context(|| format!("no method in '{}'", batch.fields))
+        })
+        .collect()
+}
+
+/// Moves memory of each kind to node 1 and back, by all engines, under `setting`. `past` says which
+/// moves are to be past the caches: by where they go and what they move.
+fn to_and_fro(setting: &str, past: impl Fn(i32, FolioSize) -> bool) -> Result<()> {
+    let _setting = Setting::change(NONTEMPORAL, setting)?;
+    for (folio, count) in REGIONS {
+        let map = region::anon(folio, count)?;
+        let addrs = map.addrs(folio.bytes());
+        pattern::fill(map.words(), 1);
+        for engine in ENGINES {
+            kernel::set_engine(engine)?;
+            for node in [1, 0] {
+                let found = methods(BY_CALL, || region::move_all(&addrs, node, MF_MOVE))?;
+                pattern::check(map.words(), 1)?;
+                // Cached batches are left to the kernel where no CPU is idle.
+                let right = match past(node, folio) {
+                    true => found.iter().eq(["nontemporal"]),
+                    false => found.iter().all(|method| method == "cached"),
+                };
+                ensure!(
+                    right,
+                    "{count} x {folio} to node {node}, {setting}, {engine:?}: {found:?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn never() -> Result<()> {
+    to_and_fro("never", |_, _| false)
+}
+
+/// With tiers, large folios that go down, whoever moves them.
+fn demotion() -> Result<()> {
+    let lower = has_lower_tier()?;
+    to_and_fro("demotion", |node, folio| {
+        lower && node == 1 && folio != FolioSize::Small
+    })
+}
+
+fn always() -> Result<()> {
+    to_and_fro("always", |_, _| true)
+}
+
+/// What the kernel demotes arrives, by either method.
+fn reclaim() -> Result<()> {
+    const FOLIOS: usize = 16;
+    if !has_lower_tier()? {
+        return Err(skip("there is one memory tier"));
+    }
+    let reclaim = Reclaim::new()?;
+    let map = region::anon(FolioSize::Huge, FOLIOS)?;
+    let addrs = map.addrs(FolioSize::Huge.bytes());
+    pattern::fill(map.words(), 1);
+    for setting in SETTINGS {
+        let _setting = Setting::change(NONTEMPORAL, setting)?;
+        for engine in ENGINES {
+            kernel::set_engine(engine)?;
+            region::move_all(&addrs, 0, MF_MOVE)?;
+            forget_use()?;
+            let found = methods("demotion", || reclaim.ask(map.len() / 2))?;
+            let there = count_on(&addrs, 1)?;
+            pattern::check(map.words(), 1)?;
+            ensure!(there > 0, "{setting}, {engine:?}: nothing was demoted");
+            let right = match setting {
+                "never" => found.iter().all(|method| method == "cached"),
+                _ => found.contains("nontemporal"),
+            };
+            ensure!(right, "{setting}, {engine:?}: {found:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A batch that is on its way keeps its method, whoever helps.
+fn changed_while_moving() -> Result<()> {
+    let _kept = Setting::keep(NONTEMPORAL)?;
+    kernel::set_engine(Engine::CopyOnly(THREADS))?;
+    let small = region::anon(FolioSize::Small, 1024)?;
+    let huge = region::anon(FolioSize::Huge, 8)?;
+    pattern::fill(small.words(), 1);
+    pattern::fill(huge.words(), 2);
+    let mut addrs = small.addrs(PAGE);
+    addrs.extend(huge.addrs(FolioSize::Huge.bytes()));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let switcher = scope.spawn(|| {
+            let rounds = SETTINGS.iter().cycle().take_while(|_| !stop.load(Relaxed));
+            for setting in rounds {
+                kernel::write(NONTEMPORAL, setting)?;
+            }
+            anyhow::Ok(())
+        });
+        let moved = (0..20).try_for_each(|round| {
+            region::move_all(&addrs, (round + 1) % 2, MF_MOVE)?;
+            pattern::check(small.words(), 1)?;
+            pattern::check(huge.words(), 2)
+        });
+        stop.store(true, Relaxed);
+        switcher.join().ok().context("the switcher panicked")??;
+        moved
+    })
+}
