@@ -127,6 +127,12 @@ fn color(config: &str) -> RGBColor {
         (0, _) => BLACK,
         (1, _) => GREY_500,
         (2, _) => ORANGE_700,
+        // Settings, of which each is about twice the one before.
+        (5, value) => {
+            let at = value.checked_ilog2().unwrap_or(0) as usize;
+            let (r, g, b) = Palette99::COLORS[at % Palette99::COLORS.len()];
+            RGBColor(r, g, b)
+        }
         (_, 0 | 1) => TEAL_600,
         (_, 2) => RED,
         (_, 3..=4) => BLUE,

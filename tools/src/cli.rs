@@ -85,6 +85,8 @@ enum Bench {
     /// That help is asked for where it is of use: with every CPU busy, for a handful of folios, for
     /// several processes at once
     Policy(PolicyArgs),
+    /// What the settings in /sys/kernel/mm/ferry/copy/ are worth, beside the defaults
+    Settings(SettingsArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
     Copy(OutputArgs),
     /// How long it takes to choose who helps, on a machine of 1024 CPUs: here, without a kernel
@@ -140,6 +142,14 @@ pub struct PolicyArgs {
     /// Only these parts
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<bench::Part>,
+}
+
+#[derive(Args)]
+pub struct SettingsArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub repeat: RepeatArgs,
 }
 
 #[derive(Args)]
@@ -265,6 +275,7 @@ impl Cli {
                     Bench::Demotion(args) => bench::demotion(&context, &args),
                     Bench::Phases(args) => phases::phases(&context, &args),
                     Bench::Policy(args) => bench::policy(&context, &args),
+                    Bench::Settings(args) => bench::settings(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),
                     Bench::Choice(args) => choice::measure(&args),
                     Bench::Method(args) => method::measure(&args),

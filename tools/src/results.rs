@@ -171,8 +171,11 @@ pub fn folio_bytes(name: &str) -> u64 {
     }
 }
 
-/// The order of columns: what there is without Ferry, Ferry off, then by threads.
+/// The order of columns: what there is without Ferry, Ferry off, then by threads, then by settings.
 pub fn config_order(config: &str) -> (u8, u32) {
+    if let Some((_, value)) = config.split_once('=') {
+        return (5, value.parse().unwrap_or(0));
+    }
     if let Some(threads) = config.rsplit('-').next().and_then(|n| n.parse().ok()) {
         return (4, threads);
     }

@@ -202,6 +202,7 @@ impl Bench<'_> {
         enough: impl Fn(usize, Duration) -> bool,
     ) -> Result<f64> {
         kernel::set_engine(config.engine)?;
+        let _setting = kernel::adjust(config)?;
         let mut times = Vec::new();
         let start = Instant::now();
         while !enough(times.len(), start.elapsed()) {

@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::plan::{Engine, Machine};
+use crate::plan::{Config, Engine, Machine};
 use crate::sys::{Mapping, PAGE};
 
 pub const SWITCH: &str = "/proc/sys/vm/mt_page_copy";
 pub const THREADS: &str = "/proc/sys/vm/limit_mt_num";
 pub const CREW: &str = "/proc/sys/vm/mt_page_crew";
 pub const PULL: &str = "/proc/sys/vm/push_0_pull_1";
+/// Where the other settings are.
+pub const COPY: &str = "/sys/kernel/mm/ferry/copy";
 /// How many threads work, of those that may.
 pub const WORKING: &str = "/sys/kernel/mm/ferry/copy/threads";
 pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
@@ -53,6 +55,13 @@ pub fn set_engine(engine: Engine) -> Result<()> {
             write(SWITCH, "1")
         }
     }
+}
+
+/// Writes what a configuration has in Ferry's settings, as long as this lives.
+pub fn adjust(config: &Config) -> Result<Option<Setting>> {
+    let change =
+        |(file, value): &(String, String)| Setting::change(&format!("{COPY}/{file}"), value);
+    config.setting.as_ref().map(change).transpose()
 }
 
 /// The engine's rows of `/proc/vmstat`; none on a kernel without it.

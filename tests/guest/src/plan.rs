@@ -59,18 +59,29 @@ pub struct Config {
     pub engine: Engine,
     /// User threads that each move an equal share.
     pub callers: usize,
+    /// A file of Ferry's settings, and what is written there meanwhile.
+    pub setting: Option<(String, String)>,
 }
 
 impl FromStr for Config {
     type Err = anyhow::Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let (base, callers) = match name.split_once("-user") {
+        let (base, setting) = match name.split_once('@') {
+            Some((base, setting)) => {
+                let (file, value) = setting
+                    .split_once('=')
+                    .with_context(|| format!("configuration {name}: no = after @"))?;
+                (base, Some((file.to_owned(), value.to_owned())))
+            }
+            None => (name, None),
+        };
+        let (base, callers) = match base.split_once("-user") {
             Some((base, n)) => (
                 base,
                 n.parse().with_context(|| format!("configuration {name}"))?,
             ),
-            None => (name, 1),
+            None => (base, 1),
         };
         let engine = match base.strip_prefix("ferry-") {
             None if base == "vanilla" => Engine::Absent,
@@ -92,6 +103,7 @@ impl FromStr for Config {
             name: name.to_owned(),
             engine,
             callers,
+            setting,
         })
     }
 }
@@ -376,6 +388,11 @@ mod tests {
     fn names() {
         let config: Config = "vanilla-user2".parse().unwrap();
         assert_eq!((config.engine, config.callers), (Engine::Absent, 2));
+        let config: Config = "ferry-2-copy@unmapped_us=500".parse().unwrap();
+        assert_eq!(config.engine, Engine::CopyOnly(2));
+        assert_eq!(config.name, "ferry-2-copy@unmapped_us=500");
+        let setting = config.setting.unwrap();
+        assert_eq!((&*setting.0, &*setting.1), ("unmapped_us", "500"));
         let config: Config = "ferry-4-copy".parse().unwrap();
         assert_eq!((config.engine, config.callers), (Engine::CopyOnly(4), 1));
         for bad in [

@@ -3,9 +3,11 @@
 
 mod copy;
 mod policy;
+mod settings;
 
 pub use copy::copy;
 pub use policy::{policy, Part};
+pub use settings::settings;
 
 use crate::{
     chart::{self, Sheet},
