@@ -27,7 +27,7 @@ const LIMITS: &[&str] = &[
     "ferry-32",
 ];
 /// Where many processes share two CPUs.
-const CROWD_LIMITS: &[&str] = &["ferry-off", "ferry-2", "ferry-4", "ferry-32"];
+const CROWD_LIMITS: &[&str] = &["ferry-off", "ferry-2", "ferry-32"];
 /// With every setting compared with it, its own scatter must be less than theirs.
 const VANILLA: &[&str] = &["vanilla", "vanilla", "vanilla"];
 /// What several would copy, and what a crew would migrate, were there idle CPUs. Nobody is asked to
