@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Figures as an SVG: a row of panels a kind of figure, one panel a folio size, a line a configuration.
+//! Figures as an SVG: a row of panels a kind of figure, a panel a folio size, a line a configuration.
 
 use crate::results::{config_order, distinct, Figure};
 use anyhow::{anyhow, Result};

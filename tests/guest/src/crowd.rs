@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Processes that migrate at the same time, each its own memory, call after call.
 //!
-//! How much of a busy CPU one gets is decided anew every few milliseconds, which is as long as a call
-//! takes: a single call tells of the scheduler. So all bytes over all the time are what counts here, of
-//! runs that are many times as long as a slice; contents are checked once at the end of a run, as pages
-//! that are lost or stale stay so however often they are moved on.
+//! How much of a busy CPU one gets is decided anew every few milliseconds, which is as long as a
+//! call takes: a single call tells of the scheduler. So all bytes over all the time are what counts
+//! here, of runs that are many times as long as a slice; contents are checked once at the end of a
+//! run, as pages that are lost or stale stay so however often they are moved on.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -47,7 +47,7 @@ struct Trip {
     loops: u64,
 }
 
-/// Memory that all movers share: in the first page how many have been measured, then a page for each.
+/// Memory that all movers share: first how many have been measured, then a page for each.
 struct Board(Mapping);
 
 impl Board {
@@ -199,8 +199,8 @@ impl Mover<'_> {
         kernel::check_folios(cargo.map(), self.cell.folio.bytes())
     }
 
-    /// To and fro, so that both directions weigh alike, and on until the others have been measured as
-    /// well: all have the same company all the time.
+    /// To and fro, so that both directions weigh alike, and on until the others have been measured
+    /// as well: all have the same company all the time.
     fn measure(&self, cargo: &mut Cargo) -> Result<()> {
         let loops = || self.stressor.map_or(0, Stressor::loops);
         let begin = Instant::now();
@@ -227,7 +227,7 @@ impl Mover<'_> {
     }
 }
 
-/// All runs of a cell that so many processes migrate at once, a turn each, as `bench::measure` has them.
+/// All runs of a cell that so many processes migrate at once, a turn each, as in `bench::measure`.
 pub fn measure(
     plan: &Plan,
     cell: Cell,
@@ -276,8 +276,8 @@ impl Case {
         })
     }
 
-    /// One run of every configuration; each run begins with another. The error inside tells why the cell
-    /// cannot be measured.
+    /// One run of every configuration; each run begins with another. The error inside tells why the
+    /// cell cannot be measured.
     fn one_run(
         &mut self,
         plan: &Plan,
@@ -319,7 +319,8 @@ impl Case {
 }
 
 impl Sample {
-    /// One run: what all moved together; the stressor's speed meanwhile; and how far the slowest fell back.
+    /// One run: what all moved together; the stressor's speed meanwhile; and how far the slowest fell
+    /// back.
     fn add(&mut self, trips: &[Trip], stressed: bool) {
         let speeds: Vec<f64> = trips
             .iter()

@@ -120,8 +120,8 @@ impl TryFrom<String> for Config {
 pub struct Cell {
     pub folio: FolioSize,
     pub count: usize,
-    /// So many processes migrate as much each, call after call, and all they move over all the time is
-    /// measured. Without it the benchmark's own process migrates, and single calls are.
+    /// So many processes migrate as much each, call after call, and all they move over all the time
+    /// is measured. Without it the benchmark's own process migrates, and single calls are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<usize>,
 }

@@ -2,12 +2,15 @@
 //! The benchmarks: what is measured where, and what becomes of the samples.
 
 mod copy;
+mod gather;
 mod policy;
 mod settings;
 
 pub use copy::copy;
 pub use policy::{policy, Part};
 pub use settings::settings;
+
+use gather::{Answer, Gathered};
 
 use crate::{
     chart::{self, Sheet},
@@ -16,14 +19,14 @@ use crate::{
     guest::{self, Guest, Shape},
     kernel::{self, Built, Variant},
     requirements,
-    results::{Figure, Machine, Pool, Report, Unavailable},
+    results::{Figure, Machine, Report},
     steal::Steal,
     table,
 };
 use anyhow::{bail, Context as _, Result};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{json, Value};
-use std::{collections::BTreeMap, fs, path::Path, slice, sync::OnceLock, time::Duration};
+use std::{fs, path::Path, slice, sync::OnceLock, time::Duration};
 
 /// The two kernels; the first begins.
 pub const SIDES: [(&str, Variant); 2] = [("vanilla", Variant::Vanilla), ("ferry", Variant::Ferry)];
@@ -63,8 +66,8 @@ pub struct Plan {
     pub instructions: bool,
     /// How pages get to the other node, in the guest program's words.
     pub way: &'static str,
-    /// So many processes migrate each case at once, measured as a stream of calls; with none it is the
-    /// benchmark's own process, and single calls are.
+    /// So many processes migrate each case at once, measured as a stream of calls; with none it is
+    /// the benchmark's own process, and single calls are.
     pub processes: &'static [u32],
     /// What is measured without Ferry and with it, and the figures' name.
     pub vanilla: &'static [&'static str],
@@ -273,88 +276,6 @@ pub fn save_json(report: &impl Serialize, path: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// The guest program's answer.
-#[derive(Deserialize)]
-struct Answer {
-    machine: Value,
-    samples: Vec<Sample>,
-    unavailable: Vec<Unavailable>,
-}
-
-#[derive(Deserialize)]
-struct Sample {
-    folio: String,
-    count: u32,
-    processes: Option<u32>,
-    config: String,
-    gbps: Vec<f64>,
-    #[serde(default)]
-    loops_per_second: Vec<f64>,
-    #[serde(default)]
-    fairness: Vec<f64>,
-}
-
-/// Samples of one kind, by benchmark and number of processes.
-#[derive(Default)]
-struct Pools(BTreeMap<(String, Option<u32>), Pool>);
-
-impl Pools {
-    fn add(&mut self, bench: &str, sample: &Sample, samples: &[f64]) {
-        self.0
-            .entry((bench.to_owned(), sample.processes))
-            .or_default()
-            .add(&sample.folio, sample.count, &sample.config, samples);
-    }
-
-    fn figures(&self, busy: impl Fn(&str) -> bool) -> Vec<Figure> {
-        let mut all = Vec::new();
-        for ((bench, processes), pool) in &self.0 {
-            all.extend(
-                pool.figures(bench, busy(bench))
-                    .into_iter()
-                    .map(|f| Figure {
-                        processes: *processes,
-                        ..f
-                    }),
-            );
-        }
-        all
-    }
-}
-
-/// What the guests told, of all that was planned.
-#[derive(Default)]
-struct Gathered {
-    machine: Option<Value>,
-    unavailable: Vec<Unavailable>,
-    throughput: Pools,
-    stressor: Pools,
-    fairness: Pools,
-}
-
-impl Gathered {
-    fn add(&mut self, plan: &Plan, answer: Answer) {
-        for sample in &answer.samples {
-            let bench = plan.bench();
-            self.throughput.add(&bench, sample, &sample.gbps);
-            let millions: Vec<f64> = sample.loops_per_second.iter().map(|n| n / 1e6).collect();
-            self.stressor
-                .add(&format!("{bench}_stressor"), sample, &millions);
-            self.fairness
-                .add(&format!("{bench}_fairness"), sample, &sample.fairness);
-        }
-        for cell in answer.unavailable {
-            let known = |u: &Unavailable| {
-                (&u.folio, u.count, u.processes) == (&cell.folio, cell.count, cell.processes)
-            };
-            if !self.unavailable.iter().any(known) {
-                self.unavailable.push(cell);
-            }
-        }
-        self.machine = Some(answer.machine);
-    }
-}
-
 /// Figures, and what was measured beside throughput.
 pub struct Measured {
     pub report: Report,
@@ -529,44 +450,6 @@ mod tests {
             plan.for_guest(0, None)["cells"],
             json!([{"folio": "64K", "count": 16, "processes": 2},
                    {"folio": "64K", "count": 16, "processes": 8}])
-        );
-    }
-
-    #[test]
-    fn what_is_measured_beside_throughput_has_figures_of_its_own() {
-        let mut plan = Plan::new(&[Folio::M2], &[16], 1, 1);
-        plan.busy = true;
-        let answer: Answer = serde_json::from_value(json!({
-            "machine": {}, "unavailable": [],
-            "samples": [{"folio": "2M", "count": 16, "processes": 2, "config": "vanilla",
-                         "gbps": [2.0], "loops_per_second": [3e6], "fairness": [0.5]},
-                        {"folio": "2M", "count": 16, "config": "vanilla", "gbps": [1.0]}],
-        }))
-        .unwrap();
-        let mut gathered = Gathered::default();
-        gathered.add(&plan, answer);
-        let told = |pools: &Pools| -> Vec<(String, Option<u32>, f64)> {
-            let figures = pools.figures(|_| true);
-            figures
-                .into_iter()
-                .map(|f| (f.bench, f.processes, f.gbps))
-                .collect()
-        };
-        let bench = "move_pages_busy";
-        assert_eq!(
-            told(&gathered.throughput),
-            [
-                (bench.to_owned(), None, 1.0),
-                (bench.to_owned(), Some(2), 2.0)
-            ]
-        );
-        assert_eq!(
-            told(&gathered.stressor),
-            [(format!("{bench}_stressor"), Some(2), 3.0)]
-        );
-        assert_eq!(
-            told(&gathered.fairness),
-            [(format!("{bench}_fairness"), Some(2), 0.5)]
         );
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Whether help is asked for where it is of use, and nowhere else: with every CPU busy, for a handful of
-//! folios, for several processes at once; and how long it takes to choose who helps.
+//! Whether help is asked for where it is of use, and nowhere else: with every CPU busy, for a handful
+//! of folios, for several processes at once; and how long it takes to choose who helps.
 
 use super::{draw, measure_all, save_json, Measured, Plan};
 use crate::{
@@ -27,11 +27,12 @@ const LIMITS: &[&str] = &[
     "ferry-32",
 ];
 /// Where many processes share two CPUs.
-const CROWD_LIMITS: &[&str] = &["ferry-off", "ferry-2", "ferry-4", "ferry-32"];
+const CROWD_LIMITS: &[&str] = &["ferry-off", "ferry-2", "ferry-32"];
 /// With every setting compared with it, its own scatter must be less than theirs.
 const VANILLA: &[&str] = &["vanilla", "vanilla", "vanilla"];
-/// What several would copy, and what a crew would migrate, were there idle CPUs. Nobody is asked to help
-/// with less, and its time is that of the calls' waits: it varies tenfold from run to run on any kernel.
+/// What several would copy, and what a crew would migrate, were there idle CPUs. Nobody is asked to
+/// help with less, and its time is that of the calls' waits: tenfold more in one run than in another,
+/// on a vanilla kernel.
 const BUSY_CELLS: [(Folio, u32); 5] = [
     (Folio::K4, 128),
     (Folio::K4, 1024),
