@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! `ferry top`: what Ferry does on this machine, live or once. It needs the kernel's files and no more.
+//! `ferry top`: what Ferry does on this machine, live or once. It needs the kernel's files alone.
 
 mod histogram;
 mod live;

@@ -68,7 +68,7 @@ impl Report {
     }
 }
 
-/// What a counter gained. It may have wrapped; one that went backwards began anew, and then nobody knows.
+/// What a counter gained. It may have wrapped; one that went backwards began anew: nobody knows.
 pub fn gained(before: u64, after: u64) -> u64 {
     let gain = after.wrapping_sub(before);
     if gain <= u64::MAX / 2 {

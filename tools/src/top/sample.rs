@@ -208,7 +208,8 @@ mod tests {
         put(
             &root,
             "proc/vmstat",
-            "ferry_batches 12\nferry_crews\nferry_x -1\nferry_y 1 2\n\nferry_z 99999999999999999999\n",
+            "ferry_batches 12\nferry_crews\nferry_x -1\nferry_y 1 2\n\n\
+             ferry_z 99999999999999999999\n",
         );
         put(&root, &format!("{COPY}/helped_pages/mbind"), "many\n");
         put(&root, &format!("{COPY}/{UNMAPPED}"), "32 x\n");

@@ -43,7 +43,8 @@ pub struct Row {
     pub count: Count,
 }
 
-/// What was left to the caller alone, and why: the known reasons in order, then what later kernels count.
+/// What was left to the caller alone, and why: the known reasons in order, then what later kernels
+/// count.
 pub fn left_alone(counters: &Counts) -> Vec<Row> {
     let known = WHY.iter().filter_map(|&(name, words)| {
         let count = *counters.get(name)?;
