@@ -15,6 +15,7 @@ mod races;
 mod sysctl;
 mod system;
 mod tiers;
+mod unplug;
 
 pub use disk::Tmpfs;
 
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Case> {
     all.extend(policy::cases());
     all.extend(tiers::cases());
     all.extend(system::cases());
+    all.extend(unplug::cases());
     if kernel::has_engine() {
         all.extend(sysctl::cases());
         all.extend(counters::cases());
