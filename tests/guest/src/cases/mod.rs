@@ -17,6 +17,7 @@ mod settings;
 mod sysctl;
 mod system;
 mod tiers;
+mod unplug;
 
 pub use disk::Tmpfs;
 
@@ -34,6 +35,7 @@ pub fn all() -> Vec<Case> {
     all.extend(policy::cases());
     all.extend(tiers::cases());
     all.extend(system::cases());
+    all.extend(unplug::cases());
     if kernel::has_engine() {
         all.extend(sysctl::cases());
         all.extend(settings::cases());

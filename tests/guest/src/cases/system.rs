@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The rest of the kernel that migrates pages, and what may change under a migration: compaction, memory
-//! and processors going away.
+//! The rest of the kernel that migrates pages: compaction, and memory going away.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +20,6 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new("system/compaction", |_| compaction()).limit(120),
         Case::new("system/memory-offline", |_| memory_offline()).limit(180),
-        Case::new("system/cpu-hotplug", |_| cpu_hotplug()).limit(120),
     ]
 }
 
@@ -132,41 +130,4 @@ fn memory_offline() -> Result<()> {
         refusals.join(", ")
     );
     Ok(())
-}
-
-fn cpu_hotplug() -> Result<()> {
-    let path = "/sys/devices/system/cpu/cpu1/online";
-    if !Path::new(path).exists() {
-        return Err(skip("CPU 1 is not there or cannot be taken away"));
-    }
-    let small = region::anon(FolioSize::Small, 2048)?;
-    let huge = region::anon(FolioSize::Huge, 16)?;
-    pattern::fill(small.words(), 1);
-    pattern::fill(huge.words(), 2);
-    let mut addrs = small.addrs(PAGE);
-    addrs.extend(huge.addrs(FolioSize::Huge.bytes()));
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let plugger = scope.spawn(|| {
-            let result = (0..10).try_for_each(|_| {
-                kernel::write(path, "0")?;
-                std::thread::yield_now();
-                kernel::write(path, "1")
-            });
-            done.store(true, Relaxed);
-            result
-        });
-        let mut rounds = 0;
-        let moved = loop {
-            rounds += 1;
-            let result = region::move_all(&addrs, rounds % 2, MF_MOVE)
-                .and_then(|()| pattern::check(small.words(), 1))
-                .and_then(|()| pattern::check(huge.words(), 2));
-            if result.is_err() || done.load(Relaxed) {
-                break result;
-            }
-        };
-        plugger.join().ok().context("the plugger panicked")??;
-        moved
-    })
 }

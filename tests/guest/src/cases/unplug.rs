@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Processors and memory that go away and come back, over and over, while folios of both sizes move to
+//! and fro: nothing is lost.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{sleep, yield_now};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::races::shuttle;
+use crate::harness::{Case, skip};
+use crate::kernel;
+use crate::plan::{Engine, FolioSize};
+use crate::sys::{MF_MOVE, PAGE};
+use crate::{pattern, region};
+
+const THREADS: u32 = 4;
+const SLOW: u32 = 240;
+
+pub fn cases() -> Vec<Case> {
+    let ways = [
+        ("crew", Engine::On(THREADS)),
+        ("engine", Engine::CopyOnly(THREADS)),
+    ];
+    let cases = ways.map(|(name, way)| {
+        [
+            Case::new(format!("unplug/cpus-{name}"), move |_| cpus(way)).limit(SLOW),
+            Case::new(format!("unplug/memory-{name}"), move |_| memory(way)).limit(SLOW),
+        ]
+    });
+    cases.into_iter().flatten().collect()
+}
+
+/// Fewer rounds on a kernel that checks much.
+fn rounds(usual: usize) -> usize {
+    if kernel::is_slow() { usual / 4 } else { usual }
+}
+
+/// Base pages that helpers carried, in crews or without; none on a kernel that has no helpers.
+fn helped() -> Result<u64> {
+    let rows = kernel::counters()?;
+    let of = |row: &str| rows.get(row).copied().unwrap_or(0);
+    Ok(of("ferry_pages_helper") + of("ferry_crew_pages_helper"))
+}
+
+/// A part of the machine that is away for as long as this lives.
+struct Away {
+    state: PathBuf,
+    online: &'static str,
+}
+
+impl Away {
+    fn new(state: PathBuf, offline: &str, online: &'static str) -> Result<Self> {
+        std::fs::write(&state, offline).with_context(|| format!("writing {}", state.display()))?;
+        Ok(Self { state, online })
+    }
+
+    fn back(self) -> Result<()> {
+        // Then once more, which changes nothing.
+        kernel::write(&self.state, self.online)
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        let _ = std::fs::write(&self.state, self.online);
+    }
+}
+
+/// Moves folios of both sizes while `unplug` is at work, and looks at them each time; `unplug` is given
+/// what waits until helpers are at work, or some time has passed.
+fn moving(
+    way: Engine,
+    unplug: impl Fn(&dyn Fn() -> Result<()>) -> Result<()> + Sync,
+) -> Result<()> {
+    let has_help = kernel::engine_is_on()?;
+    if has_help {
+        kernel::set_engine(way)?;
+    }
+    let small = region::anon(FolioSize::Small, 2048)?;
+    let huge = region::anon(FolioSize::Huge, 10)?;
+    pattern::fill(small.words(), 1);
+    pattern::fill(huge.words(), 2);
+    let mut addrs = small.addrs(PAGE);
+    addrs.extend(huge.addrs(FolioSize::Huge.bytes()));
+    let before = helped()?;
+    let done = AtomicBool::new(false);
+    let wait_for_help = || {
+        let before = helped()?;
+        for _ in 0..40 {
+            sleep(Duration::from_millis(5));
+            if !has_help || helped()? > before {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let moved = std::thread::scope(|scope| {
+        let unplugger = scope.spawn(|| {
+            let result = unplug(&wait_for_help);
+            done.store(true, Relaxed);
+            result
+        });
+        let mut moved = 0;
+        let contents = loop {
+            // A page that somebody else has isolated is left where it is.
+            moved += shuttle(&addrs, MF_MOVE, 2);
+            let contents = pattern::check(small.words(), 1)
+                .context("small pages")
+                .and_then(|()| pattern::check(huge.words(), 2).context("huge pages"));
+            if contents.is_err() || done.load(Relaxed) {
+                break contents;
+            }
+        };
+        unplugger.join().ok().context("the unplugger panicked")??;
+        contents.map(|()| moved)
+    })?;
+    ensure!(moved > 0, "nothing ever moved");
+    ensure!(
+        !has_help || helped()? > before,
+        "nobody helped while parts went away"
+    );
+    // With all back, as if nothing had been.
+    for node in [1, 0] {
+        region::move_all(&addrs, node, MF_MOVE)?;
+    }
+    pattern::check(small.words(), 1)?;
+    pattern::check(huge.words(), 2)
+}
+
+/// Each processor in turn but those that must stay, and all but these at once; whoever helps is on one
+/// that goes.
+fn cpus(way: Engine) -> Result<()> {
+    let state = |cpu: usize| PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
+    let all: Vec<PathBuf> = kernel::online_cpus()?.into_iter().map(state).collect();
+    let removable: Vec<PathBuf> = all.into_iter().filter(|state| state.exists()).collect();
+    if removable.is_empty() {
+        return Err(skip("no CPU can be taken away"));
+    }
+    moving(way, |wait_for_help| {
+        for round in 0..rounds(80) {
+            wait_for_help()?;
+            if round % 4 == 3 {
+                let away: Vec<Away> = removable
+                    .iter()
+                    .map(|state| Away::new(state.clone(), "0", "1"))
+                    .collect::<Result<_>>()?;
+                yield_now();
+                away.into_iter().try_for_each(Away::back)?;
+            } else {
+                let state = removable[round % removable.len()].clone();
+                let away = Away::new(state, "0", "1")?;
+                yield_now();
+                away.back()?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Blocks of the node that folios move to, one after the other and then many at once, which leaves it
+/// little.
+fn memory(way: Engine) -> Result<()> {
+    let blocks = kernel::memory_blocks(1)?;
+    if blocks.is_empty() {
+        return Err(skip("node 1 has no block of memory to take away"));
+    }
+    // Refused where something cannot be moved, which is no concern of this test.
+    let take = |block: &PathBuf| Away::new(block.join("state"), "offline", "online").ok();
+    moving(way, |wait_for_help| {
+        let (mut taken, rounds) = (0, rounds(60));
+        for round in 0..rounds {
+            wait_for_help()?;
+            let many = if round % 4 == 3 { 4 } else { 1 };
+            let chosen = blocks.iter().rev().cycle().skip(round).take(many);
+            let away: Vec<Away> = chosen.filter_map(take).collect();
+            taken += away.len();
+            wait_for_help()?;
+            away.into_iter().try_for_each(Away::back)?;
+        }
+        ensure!(
+            taken >= rounds / 4,
+            "only {taken} blocks of memory could be taken away in {rounds} rounds"
+        );
+        Ok(())
+    })
+}
