@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! KUnit suites: `ferry_doctests`, the examples of the abstractions, `ferry_copy`, the engine on real
-//! folios, and `ferry_method`, how it copies them.
+//! KUnit suites: `ferry_doctests`, the examples of the abstractions, `ferry_copy`, the engine on
+//! real folios, and `ferry_method`, how it copies them.
 
 /// In place of the one of `core`, which would bring the kernel down: fails the test that it is in,
 /// which returns a `Result`, and cleans up on the way.
