@@ -328,10 +328,10 @@ impl<'b, C: CopySegment> Owner<'b, C> {
         let table = self.table_mut();
         table.slots.clear();
         table.starts.clear();
-        table.method = method;
         Batch {
             owner: self,
             pages: 0,
+            method,
             _pairs: PhantomData,
         }
     }
@@ -359,6 +359,7 @@ impl<C> Drop for Owner<'_, C> {
 pub struct Batch<'b, 'a, C> {
     owner: Owner<'b, C>,
     pages: u32,
+    method: Method,
     _pairs: PhantomData<FolioPair<'a>>,
 }
 
@@ -395,8 +396,8 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
     }
 
     /// How it is to be copied.
-    pub fn method(&mut self) -> Method {
-        self.owner.table_mut().method
+    pub fn method(&self) -> Method {
+        self.method
     }
 
     /// Posts the batch for everybody to copy, cut for so many threads, the owner among them; runs
@@ -416,8 +417,9 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
     /// The batch must be finished, or dropped, before any folio that was not taken back stops to
     /// be what it is: it must not be leaked.
     pub unsafe fn post(mut self, threads: u32) -> Posted<'b, 'a, C> {
-        let pages = self.pages;
+        let (pages, method) = (self.pages, self.method);
         let table = self.owner.table_mut();
+        table.method = method;
         table.grains = Grains::new(pages, threads);
         table.helped.store(0, Relaxed);
         table.helper_ns.store(0, Relaxed);

@@ -25,8 +25,8 @@ impl HalfReadable {
         Ok(Self(page))
     }
 
-    /// Copies as much of both pages as there are whole cache lines in `to`, past the caches. Returns
-    /// how many bytes are left.
+    /// Copies as much of both pages as there are whole cache lines in `to`, past the caches.
+    /// Returns how many bytes are left.
     pub fn copy_past_caches(&self, to: &mut [u8]) -> usize {
         let len = to.len().min(2 * PAGE_SIZE) & !63;
         if len == 0 || to.as_ptr().align_offset(64) != 0 {

@@ -135,7 +135,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
     }
 
     /// Posts `batch`, for so many helpers beside the caller.
-    pub fn post(&mut self, mut batch: Batch<'static, 'a, C>, helpers: u32) {
+    pub fn post(&mut self, batch: Batch<'static, 'a, C>, helpers: u32) {
         // One that is there already would be leaked.
         drop(self.take());
         self.raw.nontemporal = batch.method() == Method::NonTemporal;

@@ -121,8 +121,8 @@ pub fn nr_nodes() -> u32 {
 pub struct NodeId(pub i32);
 
 impl NodeId {
-    /// Whether memory of `self` is of a lower tier than that of `source`; not so if the kernel knows
-    /// no tiers. For any context.
+    /// Whether memory of `self` is of a lower tier than that of `source`; not so if the kernel
+    /// knows no tiers. For any context.
     pub fn is_lower_than(self, source: Self) -> bool {
         let is_node = |node: Self| u32::try_from(node.0).is_ok_and(|node| node < nr_nodes());
         // SAFETY: Both are below `nr_node_ids`.

@@ -75,7 +75,8 @@ impl<C: CopySegment> Engine<C> {
     }
 
     /// Posts what can be copied of a batch by `method`, for up to `limit` threads, the caller among
-    /// them, and calls helpers. May sleep. `limit` is asked only for batches that are worth sharing.
+    /// them, and calls helpers. May sleep. `limit` is asked only for batches that are worth
+    /// sharing.
     ///
     /// With nobody to help there is nothing to gain but by the method: a batch that is to be cached
     /// is left to the serial copy.

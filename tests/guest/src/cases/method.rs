@@ -124,21 +124,35 @@ fn to_and_fro(setting: &str, past: impl Fn(i32, FolioSize) -> bool) -> Result<()
         let map = region::anon(folio, count)?;
         let addrs = map.addrs(folio.bytes());
         pattern::fill(map.words(), 1);
+        let wanted: BTreeSet<i32> = [1, 0].into_iter().filter(|&n| past(n, folio)).collect();
         for engine in ENGINES {
             kernel::set_engine(engine)?;
-            for node in [1, 0] {
-                let found = methods(BY_CALL, || region::move_all(&addrs, node, MF_MOVE))?;
-                pattern::check(map.words(), 1)?;
-                // Cached batches are left to the kernel where no CPU is idle.
-                let right = match past(node, folio) {
-                    true => found.iter().eq(["nontemporal"]),
-                    false => found.iter().all(|method| method == "cached"),
-                };
-                ensure!(
-                    right,
-                    "{count} x {folio} to node {node}, {setting}, {engine:?}: {found:?}"
-                );
+            let mut seen = BTreeSet::new();
+            // The engine leaves alone what somebody else looks at just then.
+            for _ in 0..10 {
+                for node in [1, 0] {
+                    let found = methods(BY_CALL, || region::move_all(&addrs, node, MF_MOVE))?;
+                    pattern::check(map.words(), 1)?;
+                    let right = match wanted.contains(&node) {
+                        true => "nontemporal",
+                        false => "cached",
+                    };
+                    ensure!(
+                        found.iter().all(|method| method == right),
+                        "{count} x {folio} to node {node}, {setting}, {engine:?}: {found:?}"
+                    );
+                    if found.contains("nontemporal") {
+                        seen.insert(node);
+                    }
+                }
+                if seen == wanted {
+                    break;
+                }
             }
+            ensure!(
+                seen == wanted,
+                "{count} x {folio}, {setting}, {engine:?}: past the caches only to {seen:?}"
+            );
         }
     }
     Ok(())
