@@ -236,6 +236,7 @@ pub struct Outcome {
     pub report: bindings::ferry_crew_report,
     /// Nanoseconds for which helpers ran, see [`Migration::helped`].
     pub helper_ns: u64,
+    #[cfg(CONFIG_NUMA_MIGRATION)]
     mode: bindings::migrate_mode,
 }
 
@@ -463,6 +464,7 @@ impl<'a> Migration<'a> {
             stats,
             report,
             helper_ns,
+            #[cfg(CONFIG_NUMA_MIGRATION)]
             mode: self.call.raw.mode,
         }
     }

@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
+use walkdir::WalkDir;
 
 /// A cold build takes minutes on two cores; this is for slow machines.
 const BUILD_LIMIT: Duration = Duration::from_secs(5400);
@@ -112,9 +113,10 @@ pub fn build(context: &Context, variant: Variant) -> Result<Built> {
         &config,
         variant.name(),
     )?;
+    let log = context.cache.log(&format!("build-{}", variant.name()));
     Step::new(
         format!("building the {} kernel", variant.name()),
-        context.cache.log(&format!("build-{}", variant.name())),
+        log.clone(),
     )
     .timeout(BUILD_LIMIT)
     .remedy("read the log from the first `error`; a second call goes on from there")
@@ -127,8 +129,36 @@ pub fn build(context: &Context, variant: Variant) -> Result<Built> {
     if !built.image.is_file() {
         bail!("the build ended well but made no {}", built.image.display());
     }
+    if variant != Variant::Vanilla {
+        no_warnings(&log, &built.out)?;
+    }
     stamp.set(&key)?;
     Ok(built)
+}
+
+/// Fails if the compiler, or objtool, has warned of anything. What Ferry was compiled to is then
+/// removed, so that it is compiled, and warned of, again.
+fn no_warnings(log: &Path, out: &Path) -> Result<()> {
+    let text = fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let Some(warning) = warning(&String::from_utf8_lossy(&text)) else {
+        return Ok(());
+    };
+    for entry in WalkDir::new(out.join("mm/ferry")) {
+        let entry = entry?;
+        if entry.path().extension().is_some_and(|ext| ext == "o") {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    bail!(
+        "the build warned: {warning}\n  what to do: see {}",
+        log.display()
+    )
+}
+
+/// The first warning in the log of a build; the linker's are of the whole kernel's making.
+fn warning(log: &str) -> Option<String> {
+    let is_one = |line: &&str| line.contains("warning:") && !line.contains("ld: warning:");
+    log.lines().find(is_one).map(str::to_owned)
 }
 
 /// Where a build of this source goes.
@@ -249,6 +279,15 @@ mod tests {
         let mut config = Config::default();
         config.extend(text);
         config
+    }
+
+    #[test]
+    fn a_warning_is_found() {
+        let log = "  CC      mm/ferry/c-glue/crew.o\n/usr/bin/ld: warning: RWX permissions\n";
+        assert_eq!(warning(log), None);
+        let objtool = "mm/ferry/rust/ferry.o: warning: objtool: f() falls through";
+        let found = warning(&format!("{log}{objtool}\n  LD      vmlinux\n"));
+        assert_eq!(found.as_deref(), Some(objtool));
     }
 
     #[test]
