@@ -2,7 +2,6 @@
 //! What is set in `/sys/kernel/mm/ferry/copy/`: what is taken and refused, and that it holds.
 
 use std::fs;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +10,7 @@ use nix::unistd::{Uid, setuid};
 use crate::harness::{Case, Log};
 use crate::kernel::{self, CREW, SWITCH, Setting};
 use crate::plan::FolioSize;
+use crate::stressor::Stressor;
 use crate::sys::{MF_MOVE, PAGE};
 use crate::{pattern, region};
 
@@ -202,28 +202,12 @@ fn queue() -> Result<()> {
 /// Busy CPUs are asked if that is wanted.
 fn any_cpu() -> Result<()> {
     let _on = Setting::change(SWITCH, "1")?;
-    let spin = |cpu: usize| {
-        Command::new("/proc/self/exe")
-            .args(["spin", &cpu.to_string()])
-            .stdin(Stdio::null())
-            .spawn()
-            .context("starting a process to keep a CPU busy")
-    };
-    let mut spinners = Vec::new();
-    for cpu in kernel::online_cpus()? {
-        spinners.push(spin(cpu)?);
-    }
-    let called = || -> Result<bool> {
-        let _any = change("cpus", "any")?;
-        moves("ferry_crews", FolioSize::Small, 1024, 20)
-    };
-    let called = called();
-    for mut spinner in spinners {
-        // One that is gone already is as good as killed.
-        let _ = spinner.kill();
-        let _ = spinner.wait();
-    }
-    ensure!(called?, "busy CPUs were not asked");
+    let _busy = Stressor::start()?;
+    let _any = change("cpus", "any")?;
+    ensure!(
+        moves("ferry_crews", FolioSize::Small, 1024, 20)?,
+        "busy CPUs were not asked"
+    );
     Ok(())
 }
 
