@@ -205,7 +205,8 @@ struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 void ferry_report_batch(const struct ferry_batch *batch, int reason,
 			s64 unmapped_ns)
 {
-	ferry_count_time(FERRY_TIME_UNMAPPED, unmapped_ns);
+	if (batch->all_folios)
+		ferry_count_time(FERRY_TIME_UNMAPPED, unmapped_ns);
 	if (batch->first_ns)
 		ferry_count_time(FERRY_TIME_FIRST_FOLIO, batch->first_ns);
 	if (!batch->pages)

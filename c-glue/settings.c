@@ -15,7 +15,7 @@
 #include <linux/sysfs.h>
 
 /*
- * Buckets of a histogram: 1 us and less, then powers of two, then all else. The
+ * Buckets of a histogram: less than 1 us, then powers of two, then all else. The
  * last has what took more than 8 seconds.
  */
 #define FERRY_BUCKETS	25
@@ -124,7 +124,10 @@ static ssize_t ferry_setting_store(struct kobject *kobj,
 
 static const char * const ferry_cpus_words[] = { "idle", "any", NULL };
 static const char * const ferry_queue_words[] = {
-	"bound", "unbound", "highpri", NULL
+	[FERRY_QUEUE_BOUND]	= "bound",
+	[FERRY_QUEUE_UNBOUND]	= "unbound",
+	[FERRY_QUEUE_HIGHPRI]	= "highpri",
+	NULL
 };
 
 static struct ferry_setting_attr ferry_cpus = {
@@ -164,7 +167,10 @@ static struct ferry_setting_attr ferry_unmapped_us = {
 };
 
 static const char * const ferry_nontemporal_words[] = {
-	"never", "demotion", "always", NULL
+	[FERRY_NT_NEVER]	= "never",
+	[FERRY_NT_DEMOTION]	= "demotion",
+	[FERRY_NT_ALWAYS]	= "always",
+	NULL
 };
 
 static struct ferry_setting_attr ferry_nontemporal = {
@@ -172,7 +178,7 @@ static struct ferry_setting_attr ferry_nontemporal = {
 	.which	= FERRY_SET_NONTEMPORAL,
 	.words	= ferry_nontemporal_words,
 	/* As Rust has it from the start. */
-	.value	= 1,
+	.value	= FERRY_NT_DEMOTION,
 };
 
 static ssize_t ferry_time_show(enum ferry_time what, char *buf)

@@ -13,10 +13,8 @@ use kernel::{
 use crate::{
     abstractions::{
         folio_pair::PairedLists,
-        migrate_batch::{
-            MigrateBatch,
-            Setting, //
-        },
+        knob::Knob,
+        migrate_batch::MigrateBatch,
         migration::{
             IsolatedList,
             MigrateCall, //
@@ -27,7 +25,10 @@ use crate::{
         copier::CpuCopier, //
     },
     crew,
-    helpers::settings,
+    helpers::{
+        measured,
+        settings, //
+    },
     logic::item::Outcome, //
 };
 
@@ -186,7 +187,8 @@ pub extern "C" fn ferry_prepare() -> c_int {
 /// Something is set: called when its file is written, by one writer at a time. For any context.
 #[export]
 pub extern "C" fn ferry_set(which: bindings::ferry_setting, value: c_uint) {
-    if let Some(setting) = Setting::from_raw(which) {
-        settings::set(setting, value);
+    if let Some(knob) = Knob::from_raw(which, value) {
+        settings::set(knob);
+        measured::forget();
     }
 }

@@ -91,8 +91,9 @@ struct Table {
     starts: KVec<u32>,
     grains: Grains,
     method: Method,
-    /// Pages that others than the owner copied, and the CPU time that they took: relaxed, as the
-    /// owner reads them when all grains are complete, which each of them waited for.
+    /// Pages that others than the owner copied, and the CPU time that they took: relaxed, as each
+    /// adds to them before it completes a grain (Release), and the owner reads them when all are
+    /// complete (Acquire).
     helped: Atomic<u32>,
     helper_ns: Atomic<u64>,
 }

@@ -7,8 +7,8 @@
 use kernel::bindings;
 
 /// Nanoseconds for which the calling task has run so far, by the clock of the scheduler: without
-/// the time for which it was not running. Takes the lock of the CPU's runqueue. For any context but
-/// NMI.
+/// the time for which it was not running. Takes the locks of the task and of the CPU's runqueue, so
+/// for contexts that hold neither, and not NMI.
 ///
 /// # Examples
 ///

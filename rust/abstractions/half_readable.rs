@@ -21,7 +21,8 @@ impl HalfReadable {
     pub fn new(byte: u8) -> Result<Self> {
         let mut page = VVec::with_capacity(PAGE_SIZE, GFP_KERNEL)?;
         page.resize(PAGE_SIZE, byte, GFP_KERNEL)?;
-        // INVARIANT: A `VVec` is always allocated by `vmalloc()`.
+        // INVARIANT: A `VVec` is always allocated by `vmalloc()`, this one a page of its own that
+        // is filled.
         Ok(Self(page))
     }
 

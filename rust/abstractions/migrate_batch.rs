@@ -32,54 +32,6 @@ use crate::logic::{
 /// The most threads that work on a call, the migrating task among them.
 pub const MAX_THREADS: u32 = bindings::FERRY_MAX_THREADS;
 
-/// As many as may if nobody has said otherwise.
-pub const DEFAULT_THREADS: u32 = bindings::FERRY_DEFAULT_THREADS;
-
-/// For how long folios may be unmapped together, in microseconds, if nobody has said otherwise.
-pub const DEFAULT_UNMAPPED_US: u32 = bindings::FERRY_DEFAULT_UNMAPPED_US;
-
-/// What an operator may set; see `docs/admin-guide.rst`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Setting {
-    /// `vm.limit_mt_num`.
-    Limit = bindings::ferry_setting_FERRY_SET_LIMIT,
-    /// `vm.push_0_pull_1`.
-    Pull = bindings::ferry_setting_FERRY_SET_PULL,
-    /// `vm.mt_page_crew`.
-    Crew = bindings::ferry_setting_FERRY_SET_CREW,
-    /// `copy/cpus`: 1: `any`.
-    AnyCpu = bindings::ferry_setting_FERRY_SET_ANY_CPU,
-    /// `copy/queue`: which of its words.
-    Queue = bindings::ferry_setting_FERRY_SET_QUEUE,
-    /// `copy/threads`; 0: `auto`.
-    Threads = bindings::ferry_setting_FERRY_SET_THREADS,
-    /// `copy/min_kb`; 0: `auto`.
-    MinKb = bindings::ferry_setting_FERRY_SET_MIN_KB,
-    /// `copy/unmapped_us`.
-    UnmappedUs = bindings::ferry_setting_FERRY_SET_UNMAPPED_US,
-    /// `copy/nontemporal`: which of its words.
-    NonTemporal = bindings::ferry_setting_FERRY_SET_NONTEMPORAL,
-}
-
-impl Setting {
-    /// What C calls so; [`None`]: nothing.
-    pub fn from_raw(raw: bindings::ferry_setting) -> Option<Self> {
-        let all = [
-            Self::Limit,
-            Self::Pull,
-            Self::Crew,
-            Self::AnyCpu,
-            Self::Queue,
-            Self::Threads,
-            Self::MinKb,
-            Self::UnmappedUs,
-            Self::NonTemporal,
-        ];
-        all.into_iter().find(|&setting| setting as u32 == raw)
-    }
-}
-
 /// What became of a batch.
 pub struct Ended {
     /// What was posted of it.
@@ -90,6 +42,8 @@ pub struct Ended {
     pub pages: u32,
     /// Threads that were to copy them.
     pub threads: u32,
+    /// They copied past the caches.
+    pub nontemporal: bool,
     /// From before the first was unmapped to after the last was mapped again, in nanoseconds.
     pub unmapped_ns: i64,
 }
@@ -129,7 +83,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
     }
 
     /// So many folios were unmapped, of so many base pages.
-    pub fn unmapped(&mut self, folios: u32, pages: u32) {
+    pub fn set_unmapped(&mut self, (folios, pages): (u32, u32)) {
         self.raw.all_folios = folios;
         self.raw.all_pages = pages;
     }
@@ -166,6 +120,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
             folios: self.raw.all_folios,
             pages: self.raw.all_pages,
             threads: self.raw.helpers + 1,
+            nontemporal: self.raw.nontemporal,
             unmapped_ns,
         }
     }

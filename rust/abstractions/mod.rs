@@ -13,6 +13,7 @@ pub mod folio;
 pub mod folio_pair;
 #[cfg(all(CONFIG_FERRY_KUNIT_TEST, CONFIG_X86_64, not(CONFIG_UML)))]
 pub mod half_readable;
+pub mod knob;
 pub mod lend;
 pub mod migrate_batch;
 pub mod migration;

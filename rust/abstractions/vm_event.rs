@@ -44,7 +44,7 @@ pub enum VmEvent {
     CrewPagesHelper = bindings::vm_event_item_FERRY_CREW_PAGES_HELPER,
     /// Lists left to the caller: too short.
     CrewSmall = bindings::vm_event_item_FERRY_CREW_SMALL,
-    /// Lists left to the caller: no CPU is idle.
+    /// Lists left to the caller: no CPU that may help is idle, or none is worth it.
     CrewAlone = bindings::vm_event_item_FERRY_CREW_ALONE,
     /// Lists left to the caller: all lanes in use.
     CrewBusy = bindings::vm_event_item_FERRY_CREW_BUSY,

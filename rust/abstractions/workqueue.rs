@@ -18,17 +18,17 @@ use kernel::{
 
 /// Where a queue runs its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum QueueKind {
     /// On the CPU that is asked, where other work need not wait for it
     /// (`WQ_PERCPU | WQ_CPU_INTENSIVE`).
     Bound,
     /// Near it, where the scheduler likes (`WQ_UNBOUND`).
     Unbound,
-    /// On it, before others ([`Kind::Bound`] and `WQ_HIGHPRI`).
+    /// On it, before others ([`QueueKind::Bound`] and `WQ_HIGHPRI`).
     HighPriority,
 }
 
-impl Kind {
+impl QueueKind {
     fn flags(self) -> bindings::wq_flags {
         let bound = bindings::wq_flags_WQ_PERCPU | bindings::wq_flags_WQ_CPU_INTENSIVE;
         match self {
@@ -59,7 +59,7 @@ unsafe impl Sync for OwnedQueue {}
 
 impl OwnedQueue {
     /// Allocates a queue. May sleep.
-    pub fn new(name: &'static CStr, kind: Kind) -> Result<Self> {
+    pub fn new(name: &'static CStr, kind: QueueKind) -> Result<Self> {
         // SAFETY: `name` is NUL-terminated, and copied.
         let ptr = unsafe { bindings::ferry_alloc_workqueue(name.as_char_ptr(), kind.flags()) };
         // INVARIANT: It was just allocated, for us alone.

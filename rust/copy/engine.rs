@@ -20,8 +20,7 @@ use crate::{
     abstractions::{
         board::{
             Batch,
-            CopySegment,
-            Owner, //
+            CopySegment, //
         },
         folio_pair::PairedLists,
         migrate_batch::MigrateBatch,
@@ -33,8 +32,8 @@ use crate::{
         map,
         measured::{
             self,
-            Kind,
-            Work, //
+            Scope, //
+            WorkKind,
         },
         pool::Queues,
         settings,
@@ -83,12 +82,11 @@ impl<C: CopySegment> Engine<C> {
     pub fn post<'a>(
         &'static self,
         lists: PairedLists<'a>,
+        (folios, pages): (u32, u32),
         limit: impl FnOnce() -> u32,
         method: Method,
         into: &mut MigrateBatch<'a, C>,
     ) {
-        let (folios, pages) = lists.size();
-        into.unmapped(folios, pages);
         let shared = Self::near(&lists, pages).map(|node| {
             let limit = limit();
             (limit, IdleCpus::near(node, limit))
@@ -103,14 +101,21 @@ impl<C: CopySegment> Engine<C> {
                 return reason.count(pages as usize);
             }
         }
-        let Some((lane, batch)) = self.collect(lists, method) else {
+        let helped = matches!(&shared, Some((_, idle)) if idle.count() > 0);
+        // What nobody can help with leaves some lanes to others.
+        let lanes = match helped {
+            true => &self.lanes[..],
+            false => self.lanes.get(self.lanes.len() / 2..).unwrap_or_default(),
+        };
+        let Some((lane, batch)) = Self::collect_on(lanes, lists, method) else {
             return;
         };
         let (limit, idle) = shared.unwrap_or_else(|| (1, IdleCpus::none()));
         let per_thread = settings::pages_per_thread();
         let most = 1 + policy::helpers(batch.pages(), per_thread, limit, idle.count() as u32);
-        let kind = Kind::new(Work::Batch, folios, pages);
-        let helpers = measured::choose(kind, most) - 1;
+        let kind = WorkKind::new(Scope::Batch, folios, pages).past(method == Method::NonTemporal);
+        let (threads, _) = measured::choose(kind, most, true);
+        let helpers = threads - 1;
         into.post(batch, helpers);
         // None as well: those who come late, from the batch before, are not to stay.
         self.call(lane, idle.first(helpers as usize));
@@ -124,7 +129,7 @@ impl<C: CopySegment> Engine<C> {
         }
         let limit = limit.min(MAX_BATCH_THREADS);
         let most = 1 + IdleCpus::near(source, limit).count() as u32;
-        measured::best(Kind::new(Work::Batch, 1, MAX_BATCH_PAGES), most)
+        measured::best(WorkKind::new(Scope::Batch, 1, MAX_BATCH_PAGES), most)
     }
 
     /// Calls helpers of `lane` to some CPUs. For any context but NMI.
@@ -139,7 +144,18 @@ impl<C: CopySegment> Engine<C> {
         lists: PairedLists<'a>,
         method: Method,
     ) -> Option<(&'b Lane<C>, Batch<'b, 'a, C>)> {
-        let Some((lane, owner)) = self.take_lane() else {
+        Self::collect_on(&self.lanes, lists, method)
+    }
+
+    fn collect_on<'b, 'a>(
+        lanes: &'b [Lane<C>],
+        lists: PairedLists<'a>,
+        method: Method,
+    ) -> Option<(&'b Lane<C>, Batch<'b, 'a, C>)> {
+        let mut free = lanes
+            .iter()
+            .filter_map(|lane| Some((lane, lane.board().try_own()?)));
+        let Some((lane, owner)) = free.next() else {
             VmEvent::SerialBusy.count(lists.pages());
             return None;
         };
@@ -166,11 +182,5 @@ impl<C: CopySegment> Engine<C> {
             return None;
         }
         Some(helpers::near_node(lists.source()?, lists.target()?))
-    }
-
-    fn take_lane(&self) -> Option<(&Lane<C>, Owner<'_, C>)> {
-        self.lanes
-            .iter()
-            .find_map(|lane| Some((lane, lane.board().try_own()?)))
     }
 }

@@ -9,28 +9,23 @@ use crate::{
         choose,
         Load,
         Method,
-        Setting, //
+        When, //
     }, //
 };
 
-/// How to copy a batch: as the setting says, by where its first folio is and goes. For any context.
+/// How to copy a batch of so many folios, of so many base pages: as the setting says, by where its first folio is and goes. For any context.
 ///
 /// On other architectures than x86-64 there is but one way to copy.
-pub fn of(lists: &PairedLists<'_>) -> Method {
+pub fn of(lists: &PairedLists<'_>, (folios, pages): (u32, u32)) -> Method {
     let setting = settings::nontemporal();
-    if !cfg!(CONFIG_X86_64) || setting == Setting::Never {
+    if !cfg!(CONFIG_X86_64) || setting == When::Never {
         return Method::Cached;
     }
     let demotes = || Some(lists.target()?.is_lower_than(lists.source()?));
-    let empty = Load {
+    let load = Load {
         demotes: demotes().unwrap_or(false),
-        folios: 0,
-        pages: 0,
+        folios,
+        pages,
     };
-    let load = lists.sources().fold(empty, |load, src| Load {
-        folios: load.folios + 1,
-        pages: load.pages + src.nr_pages(),
-        ..load
-    });
     choose(setting, load)
 }

@@ -36,8 +36,8 @@ use crate::{
     helpers::{
         measured::{
             self,
-            Kind,
-            Work, //
+            Scope, //
+            WorkKind,
         },
         settings, //
     },
@@ -74,8 +74,10 @@ pub fn post<'a>(
     into: &mut MigrateBatch<'a, CpuCopier>,
 ) {
     if let Some(engine) = ENGINE.as_ref() {
-        let method = method::of(&lists);
-        engine.post(lists, limit, method, into);
+        let size = lists.size();
+        into.set_unmapped(size);
+        let method = method::of(&lists, size);
+        engine.post(lists, size, limit, method, into);
     }
 }
 
@@ -86,13 +88,14 @@ pub fn count(ended: &Ended) {
         folios,
         pages,
         threads,
+        nontemporal,
         unmapped_ns,
     } = ended;
     measured::learn_pace(folios, pages, threads, unmapped_ns);
     if copied.pages == 0 {
         return;
     }
-    let kind = Kind::new(Work::Batch, folios, pages);
+    let kind = WorkKind::new(Scope::Batch, folios, pages).past(nontemporal);
     measured::learn(kind, threads, pages, unmapped_ns);
     VmEvent::Batches.count(1);
     let own = copied.pages.saturating_sub(copied.helped + copied.failed);

@@ -24,7 +24,10 @@ use crate::{
             Outcome,
             Worker, //
         },
-        sched::others_want_cpu,
+        sched::{
+            need_resched,
+            others_want_cpu, //
+        },
         workqueue::OwnedQueue, //
     },
     helpers::{
@@ -32,6 +35,7 @@ use crate::{
             Helped,
             Helpers, //
         },
+        settings::asks_busy_cpus,
         IdleCpus, //
     },
     logic::crew, //
@@ -110,7 +114,11 @@ impl<'a> Job<'a> {
         let start = runtime_ns();
         let leaves_idle = self.migration.on_behalf(|| {
             let mut helped = false;
-            while !others_want_cpu() {
+            let leaves = || match asks_busy_cpus() {
+                true => need_resched(),
+                false => others_want_cpu(),
+            };
+            while !leaves() {
                 if self.work_as(Worker::Helper).is_none() {
                     return helped;
                 }

@@ -51,20 +51,24 @@ use crate::{
         map,
         measured::{
             self,
-            Kind,
-            Work, //
+            Scope, //
+            WorkKind,
         },
         near_node,
         pool::Queues,
         settings::{
             self,
+            asks_busy_cpus,
             has_crews,
             limit, //
         },
         IdleCpus, //
     },
     logic::{
-        budget::pages_within,
+        budget::{
+            is_large,
+            pages_within, //
+        },
         crew::{
             self,
             Size, //
@@ -128,7 +132,7 @@ pub fn migrate(
         }
     };
     let add = |session: &Session<'_, '_>| session.add(from, size.pages);
-    match candidates.session(Work::List, call, size, ret, add) {
+    match candidates.session(Scope::List, call, size, ret, add) {
         Ok(((), outcome)) => Some(outcome),
         Err(why) => {
             why.count(1);
@@ -202,7 +206,8 @@ impl Session<'_, '_> {
         }
         let again = self.called.replace(true);
         let cpus = self.cpus.first(useful).iter().copied();
-        let cpus = cpus.filter(|&cpu| !again || (may_help(cpu) && is_idle(cpu)));
+        let is_free = |cpu| may_help(cpu) && (asks_busy_cpus() || is_idle(cpu));
+        let cpus = cpus.filter(|&cpu| !again || is_free(cpu));
         self.lane.call(self.crew.queues.chosen(), cpus);
     }
 
@@ -260,20 +265,24 @@ impl Candidates {
     /// not worth it. May sleep.
     fn session<R>(
         &self,
-        work: Work,
+        scope: Scope,
         call: MigrateCall<'_>,
         size: Size,
         ret: &mut IsolatedList<'_>,
         f: impl FnOnce(&Session<'_, '_>) -> R,
     ) -> Result<(R, Outcome), VmEvent> {
         let most = 1 + crew::helpers(size, self.limit, self.cpus.count() as u32);
-        let kind = Kind::new(work, size.folios, size.pages);
-        let threads = measured::choose(kind, most);
-        if threads == 1 && measured::best(kind, most) == 1 {
+        let kind = WorkKind::new(scope, size.folios, size.base_pages);
+        let (threads, learns) = measured::choose(kind, most, size.is_bounded);
+        // Without helpers mainline's own way is the best; it is tried in chunks now and then, to
+        // compare.
+        if threads == 1 && !learns {
             return Err(VmEvent::CrewAlone);
         }
         let helpers = threads - 1;
-        let within = pages_within(measured::pace(), settings::unmapped_ns(), LEAST_CHUNK_PAGES);
+        let large = is_large(size.folios, size.base_pages);
+        let (pace, budget) = (measured::pace(), settings::unmapped_ns());
+        let within = pages_within(large, pace, budget, LEAST_CHUNK_PAGES);
         let chunk_pages = crew::chunk_pages(size.pages, threads).min(within);
         let only = self.only_these.then_some(&self.cpus);
         stack_pin_init!(let job = Job::new(call, chunk_pages, helpers, only));
@@ -302,7 +311,12 @@ impl Candidates {
         // Not while the lane is held: this waits for whatever the call may wait for.
         let outcome = job.finish(ret);
         count(&outcome);
-        measured::learn(kind, threads, outcome.report.pages, outcome.report.ns);
+        // Lists that fail do so fast.
+        let pages = outcome.report.pages;
+        let moved = outcome.stats.nr_succeeded as u32;
+        if outcome.failed.is_ok() && moved >= pages / 2 {
+            measured::learn(kind, threads, moved, outcome.report.ns);
+        }
         Ok((result, outcome))
     }
 }
@@ -334,6 +348,7 @@ fn muster(
         Candidates::now(call.reason(), source, call.target()).ok_or(VmEvent::CrewAlone)?;
     let plenty = |size: &Size| size.is_plenty(candidates.workers());
     count_until(plenty, &mut size, &mut folios);
+    size.is_bounded = folios.next().is_none();
     Ok((size, candidates))
 }
 

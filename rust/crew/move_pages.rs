@@ -31,7 +31,7 @@ use crate::{
         sched::NodeId, //
     },
     helpers::{
-        measured::Work,
+        measured::Scope,
         settings::{
             has_crews,
             pages_per_worker, //
@@ -48,6 +48,9 @@ const WINDOW: usize = 512;
 
 /// Elements that are looked at together after a page that was not queued; more while all are.
 const FIRST_STEP: usize = 8;
+
+/// Pages of a call that is done by fewer than could, now and then, to learn what they are worth.
+const MAX_TRIED: u32 = 16384;
 
 /// Calls for fewer pages are left to mainline.
 fn min_pages() -> usize {
@@ -240,11 +243,13 @@ impl<'a> Mover<'a> {
         let size = Size {
             folios: rest,
             pages: rest,
+            base_pages: rest,
+            is_bounded: rest <= MAX_TRIED,
             ..Size::new(pages_per_worker())
         };
         stack_pin_init!(let failed = IsolatedFolios::new());
         let mut ret = failed.as_mut().list();
-        let session = candidates.session(Work::Call, call, size, &mut ret, |session| {
+        let session = candidates.session(Scope::Call, call, size, &mut ret, |session| {
             // Pages that are isolated before they are handed to the crew.
             let hand_over = pages_per_worker() as usize;
             session.announce();

@@ -58,9 +58,16 @@ pub fn choose(node: NodeId, allowed: impl Fn(CpuId) -> bool, chosen: &mut [u16])
         return 0;
     };
     let is_allowed = |cpu: u16| CpuId::from_u32(cpu.into()).is_some_and(&allowed);
-    let any = settings::asks_busy_cpus();
-    let idle = |cpu: u16| any || CpuId::from_u32(cpu.into()).is_some_and(is_idle);
-    view.choose(CpuId::current().as_u32() as u16, is_allowed, idle, chosen)
+    let idle = |cpu: u16| CpuId::from_u32(cpu.into()).is_some_and(is_idle);
+    let me = CpuId::current().as_u32() as u16;
+    let nr = view.choose(me, is_allowed, idle, chosen);
+    match chosen.split_at_mut_checked(nr) {
+        Some((found, room)) if settings::asks_busy_cpus() => {
+            let is_other = |cpu: u16| is_allowed(cpu) && !found.contains(&cpu);
+            nr + view.choose(me, is_other, |_| true, room)
+        }
+        _ => nr,
+    }
 }
 
 impl Map {

@@ -2,8 +2,8 @@
 
 //! What was measured of batches and crews so far, by which threads are chosen and batches sized.
 //!
-//! No locks: estimates, each of one word that nothing else depends on, so relaxed. Of two tasks that
-//! add to one at a time, one may be forgotten.
+//! No locks: estimates, each of one word that nothing else depends on, so relaxed. Of two tasks
+//! that add to one at a time, one may be forgotten.
 
 use kernel::{
     page::PAGE_SIZE,
@@ -17,8 +17,8 @@ use super::settings;
 use crate::logic::{
     budget::{
         self,
-        Pace,
-        LARGE_PAGES, //
+        is_large,
+        Pace, //
     },
     gain::{
         self,
@@ -30,9 +30,12 @@ use crate::logic::{
 /// Base pages of a batch or list from which on it is a long one.
 const LONG_PAGES: u32 = 1024;
 
+/// Base pages of a batch of small folios that tells how long a page takes, at least.
+const LEAST_PAGES: u32 = 64;
+
 /// What is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum Scope {
     /// The copies of a batch.
     Batch,
     /// A list, by a crew.
@@ -42,40 +45,51 @@ pub enum Work {
 }
 
 /// How many kinds there are.
-const NR_KINDS: usize = 3 * 4;
+const NR_KINDS: usize = 3 * 8;
 
 /// Work of one kind, which is measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
-    work: Work,
+pub struct WorkKind {
+    scope: Scope,
+    /// Past the caches.
+    past: bool,
     large: bool,
     long: bool,
 }
 
-impl Kind {
+impl WorkKind {
     /// That of so many folios, of so many base pages.
-    pub fn new(work: Work, folios: u32, pages: u32) -> Self {
+    pub fn new(scope: Scope, folios: u32, pages: u32) -> Self {
         Self {
-            work,
-            large: pages / LARGE_PAGES >= folios,
+            scope,
+            past: false,
+            large: is_large(folios, pages),
             long: pages >= LONG_PAGES,
         }
     }
 
+    /// The same, past the caches.
+    pub fn past(self, past: bool) -> Self {
+        Self { past, ..self }
+    }
+
     fn index(self) -> usize {
-        let work = match self.work {
-            Work::Batch => 0,
-            Work::List => 1,
-            Work::Call => 2,
+        let scope = match self.scope {
+            Scope::Batch => 0,
+            Scope::List => 1,
+            Scope::Call => 2,
         };
-        work * 4 + usize::from(self.large) * 2 + usize::from(self.long)
+        scope * 8
+            + usize::from(self.past) * 4
+            + usize::from(self.large) * 2
+            + usize::from(self.long)
     }
 
     /// The fewest threads that may be tried to learn what they are worth: one for all, but not for
     /// a batch that is large because several were to copy it.
     fn least(self) -> u32 {
-        match (self.work, self.large && self.long) {
-            (Work::Batch, true) => 2,
+        match (self.scope, self.large && self.long) {
+            (Scope::Batch, true) => 2,
             _ => 1,
         }
     }
@@ -95,7 +109,7 @@ static GAINS: [Gain; NR_KINDS] = [const {
 }; NR_KINDS];
 
 impl Gain {
-    fn of(kind: Kind) -> Option<&'static Self> {
+    fn of(kind: WorkKind) -> Option<&'static Self> {
         GAINS.get(kind.index())
     }
 
@@ -108,33 +122,48 @@ impl Gain {
     }
 }
 
-/// How many threads are to do work of this kind, of `most` that could, the caller among them. For
-/// any context.
-pub fn choose(kind: Kind, most: u32) -> u32 {
+/// How many threads are to do work of this kind, of `most` that could, the caller among them; and
+/// whether that is to learn what they are worth, which it `may` be. For any context.
+pub fn choose(kind: WorkKind, most: u32, may: bool) -> (u32, bool) {
     match Gain::of(kind) {
+        Some(_) if !may => (best(kind, most), false),
         Some(gain) if most > 1 && settings::is_auto() => {
             let turn = gain.turn.load(Relaxed).wrapping_add(1);
             gain.turn.store(turn, Relaxed);
-            gain::choose(&gain.rates(), kind.least(), most, turn)
+            let threads = gain::choose(&gain.rates(), kind.least(), most, turn);
+            (threads, gain::learns(turn))
+        }
+        _ => (most, false),
+    }
+}
+
+/// As [`choose`], without trying others. For any context.
+pub fn best(kind: WorkKind, most: u32) -> u32 {
+    match Gain::of(kind) {
+        Some(gain) if most > 1 && settings::is_auto() => {
+            gain::best(&gain.rates(), most).max(kind.least().min(most))
         }
         _ => most,
     }
 }
 
-/// As [`choose`], without trying others. For any context.
-pub fn best(kind: Kind, most: u32) -> u32 {
-    match Gain::of(kind) {
-        Some(gain) if most > 1 && settings::is_auto() => gain::best(&gain.rates(), most),
-        _ => most,
-    }
-}
-
 /// Notes how long it took so many threads to do so many pages. For any context.
-pub fn learn(kind: Kind, threads: u32, pages: u32, ns: i64) {
+pub fn learn(kind: WorkKind, threads: u32, pages: u32, ns: i64) {
     let bytes = u64::from(pages) * PAGE_SIZE as u64;
+    // Busy CPUs say nothing of idle ones.
+    if threads < kind.least() || settings::asks_busy_cpus() {
+        return;
+    }
     let rate = Gain::of(kind).and_then(|gain| gain.rates.get(gain::step(threads)));
     if let (Some(rate), Ok(ns)) = (rate, u64::try_from(ns)) {
         rate.store(gain::learn(rate.load(Relaxed), bytes, ns), Relaxed);
+    }
+}
+
+/// Begins anew: somebody has changed what was measured. For any context.
+pub fn forget() {
+    for rate in GAINS.iter().flat_map(|gain| &gain.rates) {
+        rate.store(0, Relaxed);
     }
 }
 
@@ -153,7 +182,9 @@ pub fn pace() -> Pace {
 
 /// Notes for how long a batch was unmapped, that so many threads have copied. For any context.
 pub fn learn_pace(folios: u32, pages: u32, threads: u32, ns: i64) {
-    let page_ns = match pages / LARGE_PAGES >= folios {
+    let page_ns = match is_large(folios, pages) {
+        // Of a few pages it would be what a flush takes.
+        false if pages < LEAST_PAGES => return,
         false => &SMALL_NS,
         true if threads > 1 => &SHARED_NS,
         true => &ALONE_NS,

@@ -27,8 +27,8 @@ use super::{
     MAX_HELPERS, //
 };
 use crate::abstractions::workqueue::{
-    Kind,
     OwnedQueue, //
+    QueueKind,
 };
 
 /// The queues that helpers are called by, of which one at a time is used.
@@ -42,18 +42,18 @@ impl Queues {
     /// Allocates them. May sleep.
     pub fn new(bound: &'static CStr, unbound: &'static CStr, high: &'static CStr) -> Result<Self> {
         Ok(Self {
-            bound: OwnedQueue::new(bound, Kind::Bound)?,
-            unbound: OwnedQueue::new(unbound, Kind::Unbound)?,
-            high_priority: OwnedQueue::new(high, Kind::HighPriority)?,
+            bound: OwnedQueue::new(bound, QueueKind::Bound)?,
+            unbound: OwnedQueue::new(unbound, QueueKind::Unbound)?,
+            high_priority: OwnedQueue::new(high, QueueKind::HighPriority)?,
         })
     }
 
     /// The one that an operator has chosen. For any context.
     pub fn chosen(&self) -> &OwnedQueue {
         match settings::queue() {
-            Kind::Bound => &self.bound,
-            Kind::Unbound => &self.unbound,
-            Kind::HighPriority => &self.high_priority,
+            QueueKind::Bound => &self.bound,
+            QueueKind::Unbound => &self.unbound,
+            QueueKind::HighPriority => &self.high_priority,
         }
     }
 }

@@ -12,16 +12,19 @@ use kernel::sync::atomic::{
 
 use crate::{
     abstractions::{
-        migrate_batch::{
-            Setting,
+        knob::{
+            self,
+            queue_kind,
+            Knob,
+            DEFAULT_NONTEMPORAL,
             DEFAULT_THREADS,
             DEFAULT_UNMAPPED_US, //
         },
-        workqueue::Kind, //
+        workqueue::QueueKind, //
     },
     logic::{
         crew,
-        method,
+        method::When,
         policy, //
     }, //
 };
@@ -33,29 +36,29 @@ static ANY_CPU: Atomic<bool> = Atomic::new(false);
 static QUEUE: Atomic<u32> = Atomic::new(0);
 static THREADS: Atomic<u32> = Atomic::new(0);
 static MIN_KB: Atomic<u32> = Atomic::new(0);
-static NONTEMPORAL: Atomic<u32> = Atomic::new(method::Setting::Demotion as u32);
+static NONTEMPORAL: Atomic<u32> = Atomic::new(DEFAULT_NONTEMPORAL);
 static UNMAPPED_US: Atomic<u32> = Atomic::new(DEFAULT_UNMAPPED_US);
 
 /// Of a base page, see `Kconfig`.
 const KB_PER_PAGE: u32 = 4;
 
 /// Takes over what was written, which its file has checked.
-pub fn set(setting: Setting, value: u32) {
-    match setting {
-        Setting::Limit => LIMIT.store(value, Relaxed),
-        Setting::Pull => PULL.store(value != 0, Relaxed),
-        Setting::Crew => CREW.store(value != 0, Relaxed),
-        Setting::AnyCpu => ANY_CPU.store(value != 0, Relaxed),
-        Setting::Queue => QUEUE.store(value, Relaxed),
-        Setting::Threads => THREADS.store(value, Relaxed),
-        Setting::MinKb => MIN_KB.store(value, Relaxed),
-        Setting::NonTemporal => NONTEMPORAL.store(value, Relaxed),
-        Setting::UnmappedUs => UNMAPPED_US.store(value, Relaxed),
+pub fn set(knob: Knob) {
+    match knob {
+        Knob::Limit(threads) => LIMIT.store(threads, Relaxed),
+        Knob::Pull(on) => PULL.store(on, Relaxed),
+        Knob::Crew(on) => CREW.store(on, Relaxed),
+        Knob::AnyCpu(on) => ANY_CPU.store(on, Relaxed),
+        Knob::Queue(word) => QUEUE.store(word, Relaxed),
+        Knob::Threads(threads) => THREADS.store(threads, Relaxed),
+        Knob::MinKb(kb) => MIN_KB.store(kb, Relaxed),
+        Knob::UnmappedUs(us) => UNMAPPED_US.store(us, Relaxed),
+        Knob::NonTemporal(word) => NONTEMPORAL.store(word, Relaxed),
     }
 }
 
-/// `vm.limit_mt_num`, or `copy/threads` if that is set to fewer: threads that may work on a call, the
-/// caller among them.
+/// `vm.limit_mt_num`, or `copy/threads` if that is set to fewer: threads that may work on a call,
+/// the caller among them.
 pub fn limit() -> u32 {
     let limit = LIMIT.load(Relaxed);
     match THREADS.load(Relaxed) {
@@ -85,12 +88,8 @@ pub fn asks_busy_cpus() -> bool {
 }
 
 /// `copy/queue`: the queue that helpers are called by.
-pub fn queue() -> Kind {
-    match QUEUE.load(Relaxed) {
-        1 => Kind::Unbound,
-        2 => Kind::HighPriority,
-        _ => Kind::Bound,
-    }
+pub fn queue() -> QueueKind {
+    queue_kind(QUEUE.load(Relaxed))
 }
 
 /// Half of `copy/min_kb` in base pages; [`None`]: `auto`.
@@ -117,10 +116,6 @@ pub fn unmapped_ns() -> u64 {
 }
 
 /// `copy/nontemporal`: which batches are copied past the caches.
-pub fn nontemporal() -> method::Setting {
-    match NONTEMPORAL.load(Relaxed) {
-        0 => method::Setting::Never,
-        2 => method::Setting::Always,
-        _ => method::Setting::Demotion,
-    }
+pub fn nontemporal() -> When {
+    knob::nontemporal(NONTEMPORAL.load(Relaxed))
 }

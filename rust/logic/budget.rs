@@ -3,6 +3,8 @@
 //! How large a batch may grow, so that its folios are not unmapped for too long: by what was
 //! measured of batches so far, and by what threads can share.
 
+use super::gain::blend;
+
 /// Units of which a batch has as many as mainline takes base pages to one.
 pub const UNITS: u32 = 512;
 
@@ -16,16 +18,20 @@ pub const PAGES_PER_UNIT: u32 = 4;
 /// Threads beyond which a batch does not grow: more of them shorten it instead.
 pub const MAX_BATCH_THREADS: u32 = 4;
 
-/// Lists of fewer folios are a handful: who asked waits for the first, so batches are half as large.
+/// Lists of fewer folios are a handful: who asked waits for the first, so batches are half as
+/// large.
 pub const HANDFUL: u32 = 8;
 
 /// Pages of a folio from which on copying is most of what it costs.
 pub const LARGE_PAGES: u32 = 16;
 
-/// Samples that weigh as much as one that is new.
-const MEMORY: u32 = 8;
+/// Whether so many folios, of so many base pages, are large ones in the mean.
+pub fn is_large(folios: u32, pages: u32) -> bool {
+    pages / LARGE_PAGES >= folios
+}
 
-/// What a page of a batch took so far, in nanoseconds, all that is done for it included; 0: not known.
+/// What a page of a batch took so far, in nanoseconds, all that is done for it included; 0: not
+/// known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
     /// Of folios of less than [`LARGE_PAGES`].
@@ -49,13 +55,7 @@ pub fn learn(page_ns: u32, pages: u32, ns: u64) -> u32 {
     let Some(sample) = ns.checked_div(pages.into()) else {
         return page_ns;
     };
-    let sample = u32::try_from(sample).unwrap_or(u32::MAX).max(1);
-    match page_ns {
-        0 => sample,
-        _ => (page_ns - page_ns / MEMORY)
-            .saturating_add(sample / MEMORY)
-            .max(1),
-    }
+    blend(page_ns, u32::try_from(sample).unwrap_or(u32::MAX))
 }
 
 /// What each page of a folio adds to a batch, in [`PARTS`] of a unit; the folio itself at least one
@@ -107,20 +107,21 @@ pub fn page_price(
     Some(by_time.max(by_pages)).filter(|&price| price != PARTS)
 }
 
-/// Base pages of a chunk or batch that take no longer than the budget, if that is known; at least
-/// `least`.
+/// Base pages of a chunk that takes no longer than the budget, if that is known; at least `least`.
+/// One worker migrates it.
 ///
 /// ```
 /// use ferry_logic::budget::{pages_within, Pace};
 ///
 /// let pace = Pace { small_ns: 4_000, ..Pace::default() };
-/// assert_eq!(pages_within(pace, 400_000, 16), 100);
-/// assert_eq!(pages_within(pace, 4_000, 16), 16);
-/// assert_eq!(pages_within(Pace::default(), 4_000, 16), u32::MAX);
+/// assert_eq!(pages_within(false, pace, 400_000, 16), 100);
+/// assert_eq!(pages_within(false, pace, 4_000, 16), 16);
+/// assert_eq!(pages_within(true, pace, 4_000, 16), u32::MAX);
 /// ```
-pub fn pages_within(pace: Pace, budget_ns: u64, least: u32) -> u32 {
+pub fn pages_within(large: bool, pace: Pace, budget_ns: u64, least: u32) -> u32 {
+    let page_ns = if large { pace.alone_ns } else { pace.small_ns };
     budget_ns
-        .checked_div(pace.small_ns.into())
+        .checked_div(page_ns.into())
         .map_or(u32::MAX, |pages| u32::try_from(pages).unwrap_or(u32::MAX))
         .max(least)
 }

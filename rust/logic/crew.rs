@@ -36,6 +36,10 @@ pub struct Size {
     pub folios: u32,
     /// Base pages of those, as far as each is shared.
     pub pages: u32,
+    /// Base pages of those, all of them.
+    pub base_pages: u32,
+    /// Whether that is all, and no long list: its caller could do it alone to see what that takes.
+    pub is_bounded: bool,
     /// Base pages that a worker must have to itself: [`PAGES_PER_WORKER`], or as is set.
     pub per_worker: u32,
 }
@@ -46,6 +50,8 @@ impl Size {
         Self {
             folios: 0,
             pages: 0,
+            base_pages: 0,
+            is_bounded: false,
             per_worker,
         }
     }
@@ -54,6 +60,7 @@ impl Size {
     pub fn add(&mut self, nr_pages: u32) {
         self.folios = self.folios.saturating_add(1);
         self.pages = self.pages.saturating_add(nr_pages.min(self.per_worker));
+        self.base_pages = self.base_pages.saturating_add(nr_pages);
     }
 
     /// Whether it is enough for a crew.
@@ -159,6 +166,8 @@ mod tests {
         let mut size = Size {
             folios: u32::MAX,
             pages: u32::MAX - 1,
+            base_pages: u32::MAX,
+            is_bounded: false,
             per_worker: PAGES_PER_WORKER,
         };
         size.add(512);

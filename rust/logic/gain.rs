@@ -20,6 +20,9 @@ const CLOSE_ENOUGH: u32 = 16;
 /// Samples that weigh as much as one that is new.
 const MEMORY: u32 = 8;
 
+/// A sample counts as this many times as much as is known, or as little, at most.
+const WILD: u32 = 4;
+
 /// Which of [`STEPS`] so many threads count as.
 pub fn step(threads: u32) -> usize {
     STEPS
@@ -57,32 +60,33 @@ pub fn best(rates: &Rates, most: u32) -> u32 {
     }
 }
 
-/// As [`best`], for the decision number `turn`: each [`LEARN_EVERY`] takes another number of threads,
-/// no fewer than `least`.
+/// Whether the decision number `turn` is one to learn by.
+pub fn learns(turn: u32) -> bool {
+    turn % LEARN_EVERY == 0
+}
+
+/// As [`best`], for the decision number `turn`: each [`LEARN_EVERY`] takes a number of threads in
+/// turn, no fewer than `least`, the best as well: what was measured long ago may no longer hold.
 ///
 /// ```
 /// use ferry_logic::gain::{choose, Rates, LEARN_EVERY};
 ///
 /// let rates = Rates::default();
-/// assert_eq!(choose(&rates, 1, 2, 0), 2);
-/// assert_eq!(choose(&rates, 1, 2, LEARN_EVERY), 1);
-/// assert_eq!(choose(&rates, 2, 2, LEARN_EVERY), 2);
+/// assert_eq!(choose(&rates, 1, 2, 1), 2);
+/// assert_eq!(choose(&rates, 1, 2, 2 * LEARN_EVERY), 1);
+/// assert_eq!(choose(&rates, 2, 2, 2 * LEARN_EVERY), 2);
 /// ```
 pub fn choose(rates: &Rates, least: u32, most: u32, turn: u32) -> u32 {
-    let best = best(rates, most).max(least.min(most));
     let (first, last) = (step(least), step(most.max(1)));
-    if turn % LEARN_EVERY != 0 || turn == 0 || first >= last {
-        return best;
+    if !learns(turn) || first >= last {
+        return best(rates, most).max(least.min(most));
     }
-    // All but the best in turn.
-    let others = (last - first) as u32;
-    let nr = (turn / LEARN_EVERY).checked_rem(others).unwrap_or(0);
-    let at = first + nr as usize;
-    let at = if at >= step(best) { at + 1 } else { at };
-    STEPS
-        .get(at)
-        .copied()
-        .map_or(best, |threads| threads.min(most))
+    let steps = (last - first + 1) as u32;
+    let nr = (turn / LEARN_EVERY).checked_rem(steps).unwrap_or(0);
+    match STEPS.get(first + nr as usize) {
+        Some(&threads) if first + (nr as usize) < last => threads,
+        _ => most,
+    }
 }
 
 /// What the rate is when `bytes` more took `ns`.
@@ -93,15 +97,25 @@ pub fn choose(rates: &Rates, least: u32, most: u32, turn: u32) -> u32 {
 /// assert_eq!(learn(0, 2_000_000, 1_000_000), 2000);
 /// assert_eq!(learn(2000, 1_000_000, 1_000_000), 1875);
 /// assert_eq!(learn(2000, 1, 0), 2000);
+/// assert_eq!(learn(2000, 1_000_000_000, 1_000), 2750);
 /// ```
 pub fn learn(rate: u32, bytes: u64, ns: u64) -> u32 {
     let Some(sample) = bytes.saturating_mul(1000).checked_div(ns) else {
         return rate;
     };
-    let sample = u32::try_from(sample).unwrap_or(u32::MAX).max(1);
+    let sample = u32::try_from(sample).unwrap_or(u32::MAX);
     match rate {
-        0 => sample,
-        _ => (rate - rate / MEMORY)
+        0 => sample.max(1),
+        // One that stands out, as of a machine that was paused, is not all to be believed.
+        _ => blend(rate, sample.clamp(rate / WILD, rate.saturating_mul(WILD))),
+    }
+}
+
+/// A mean that forgets: of what is known, if anything, and a sample.
+pub(super) fn blend(known: u32, sample: u32) -> u32 {
+    match known {
+        0 => sample.max(1),
+        _ => (known - known / MEMORY)
             .saturating_add(sample / MEMORY)
             .max(1),
     }

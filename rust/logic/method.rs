@@ -17,7 +17,7 @@ pub enum Method {
 
 /// Which batches are to be copied past the caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Setting {
+pub enum When {
     /// None.
     Never,
     /// Those that go to a lower memory tier, if their folios are large enough.
@@ -33,37 +33,35 @@ pub struct Load {
     /// It goes to a lower memory tier than it is in, whatever the reason.
     pub demotes: bool,
     /// Folios.
-    pub folios: usize,
+    pub folios: u32,
     /// Base pages of all of them.
-    pub pages: usize,
+    pub pages: u32,
 }
 
 /// Pages that a folio must have for a copy past the caches to be a gain, 64 KB with pages of 4 KB.
 ///
 /// Such a copy is slow to start. Of smaller folios it takes longer by more than what it spares
 /// whoever has its memory in the caches: measured by `./ferry bench method`.
-pub const MIN_FOLIO_PAGES: usize = 16;
+pub const MIN_FOLIO_PAGES: u32 = 16;
 
 /// How to copy a batch. A mean of the folios' sizes counts, as all are copied in one way.
 ///
 /// ```
-/// use ferry_logic::method::{choose, Load, Method, Setting};
+/// use ferry_logic::method::{choose, Load, Method, When};
 ///
 /// let huge = Load { demotes: true, folios: 8, pages: 4096 };
-/// assert_eq!(choose(Setting::Demotion, huge), Method::NonTemporal);
+/// assert_eq!(choose(When::Demotion, huge), Method::NonTemporal);
 /// let promoted = Load { demotes: false, ..huge };
-/// assert_eq!(choose(Setting::Demotion, promoted), Method::Cached);
+/// assert_eq!(choose(When::Demotion, promoted), Method::Cached);
 /// let small = Load { folios: 4096, ..huge };
-/// assert_eq!(choose(Setting::Demotion, small), Method::Cached);
-/// assert_eq!(choose(Setting::Always, small), Method::NonTemporal);
+/// assert_eq!(choose(When::Demotion, small), Method::Cached);
+/// assert_eq!(choose(When::Always, small), Method::NonTemporal);
 /// ```
-pub fn choose(setting: Setting, load: Load) -> Method {
+pub fn choose(setting: When, load: Load) -> Method {
     let past = match setting {
-        Setting::Never => false,
-        Setting::Demotion => {
-            load.demotes && load.pages >= load.folios.saturating_mul(MIN_FOLIO_PAGES)
-        }
-        Setting::Always => true,
+        When::Never => false,
+        When::Demotion => load.demotes && load.pages >= load.folios.saturating_mul(MIN_FOLIO_PAGES),
+        When::Always => true,
     };
     match past {
         true => Method::NonTemporal,
@@ -72,8 +70,8 @@ pub fn choose(setting: Setting, load: Load) -> Method {
 }
 
 impl Method {
-    /// Base pages that a batch must have to be posted, if a thread should have `per_thread` of them.
-    /// Less is best left to the serial copy, which is cached, and only that.
+    /// Base pages that a batch must have to be posted, if a thread should have `per_thread` of
+    /// them. Less is best left to the serial copy, which is cached, and only that.
     pub fn least_pages(self, per_thread: u32) -> u32 {
         match self {
             Method::Cached => per_thread.saturating_mul(2),

@@ -28,7 +28,10 @@ use crate::{
             Unreadable, //
         },
         owned_pairs::OwnedPairs,
-        workqueue::OwnedQueue, //
+        workqueue::{
+            OwnedQueue,
+            QueueKind, //
+        }, //
     },
     copy::{
         copier::CpuCopier,
@@ -110,7 +113,7 @@ fn a_batch_has_one_method() -> Result {
         past: Atomic::new(0),
     };
     let board = Arc::new(Board::new(MIXED.len(), counting)?, GFP_KERNEL)?;
-    let queue = OwnedQueue::new_cpu_intensive(c"ferry_test")?;
+    let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let helpers = [Helper::new(board.clone())?, Helper::new(board.clone())?];
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let pages = pairs.pages() as u32;

@@ -64,6 +64,20 @@ struct ferry_crew_report {
 	u32 helped_pages;
 };
 
+/* The words of copy/queue */
+enum ferry_queue {
+	FERRY_QUEUE_BOUND,
+	FERRY_QUEUE_UNBOUND,
+	FERRY_QUEUE_HIGHPRI,
+};
+
+/* The words of copy/nontemporal */
+enum ferry_nontemporal {
+	FERRY_NT_NEVER,
+	FERRY_NT_DEMOTION,
+	FERRY_NT_ALWAYS,
+};
+
 /* What is told of as a histogram. */
 enum ferry_time {
 	FERRY_TIME_UNMAPPED,

@@ -112,9 +112,10 @@ static inline unsigned long ferry_gather_rest(struct ferry_gather *gather)
 }
 
 /*
- * Folios of a list could not be demoted, and are left to be reclaimed from the
- * upper tier: no more of a long list than a short one can have, its oldest. To
- * reclaim all would be to break the order of the LRU, so the rest goes to @kept.
+ * Folios of a list could not be demoted, and are left, perhaps to be reclaimed
+ * from the upper tier: no more of a long list than a short one can have, its
+ * oldest. To reclaim all would be to break the order of the LRU, so the rest
+ * goes to @kept.
  */
 static inline void ferry_demotion_failed(struct ferry_gather *gather,
 					 struct list_head *left,

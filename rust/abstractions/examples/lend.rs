@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-use crate::abstractions::{lend::Lending, workqueue::{Kind, OwnedQueue}};
+use crate::abstractions::{lend::Lending, workqueue::{QueueKind, OwnedQueue}};
 use kernel::cpu::CpuId;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
@@ -38,7 +38,7 @@ fn example() -> Result {
         pin_init!(Borrower { from, work <- new_work!("Borrower::work") }),
         GFP_KERNEL,
     )?;
-    let queue = OwnedQueue::new(c"ferry_example", Kind::Bound)?;
+    let queue = OwnedQueue::new(c"ferry_example", QueueKind::Bound)?;
     let sum = Atomic::new(0);
     let lent = lending.lend(&sum, || {
         assert!(lending.lend(&Atomic::new(0), || ()).is_none());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-use crate::abstractions::workqueue::{Kind, OwnedQueue};
+use crate::abstractions::workqueue::{QueueKind, OwnedQueue};
 use kernel::cpu::CpuId;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
@@ -30,7 +30,7 @@ fn example() -> Result {
         pin_init!(Counter { runs: Atomic::new(0), work <- new_work!("Counter::work") }),
         GFP_KERNEL,
     )?;
-    let queue = OwnedQueue::new(c"ferry_example", Kind::Bound)?;
+    let queue = OwnedQueue::new(c"ferry_example", QueueKind::Bound)?;
     assert!(queue.enqueue_on(CpuId::current(), counter.clone()).is_ok());
     queue.flush();
     assert_eq!(counter.runs.load(Relaxed), 1);

@@ -2,7 +2,7 @@
 //! Which batches are copied past the caches.
 #![cfg(not(loom))]
 
-use ferry_logic::method::{choose, Load, Method, Setting, MIN_FOLIO_PAGES};
+use ferry_logic::method::{choose, Load, Method, When, MIN_FOLIO_PAGES};
 use proptest::prelude::*;
 
 const DEMOTED: Load = Load {
@@ -13,17 +13,17 @@ const DEMOTED: Load = Load {
 
 #[test]
 fn folios_count_from_the_least_size_on() {
-    assert_eq!(choose(Setting::Demotion, DEMOTED), Method::NonTemporal);
+    assert_eq!(choose(When::Demotion, DEMOTED), Method::NonTemporal);
     let less = Load {
         pages: DEMOTED.pages - 1,
         ..DEMOTED
     };
-    assert_eq!(choose(Setting::Demotion, less), Method::Cached);
+    assert_eq!(choose(When::Demotion, less), Method::Cached);
 }
 
 #[test]
 fn demotion_is_the_default() {
-    assert_eq!(Setting::default(), Setting::Demotion);
+    assert_eq!(When::default(), When::Demotion);
 }
 
 #[test]
@@ -34,12 +34,12 @@ fn a_batch_past_the_caches_is_never_too_small() {
 
 proptest! {
     #[test]
-    fn settings_hold(demotes: bool, folios in 1usize.., pages in 1usize..) {
+    fn settings_hold(demotes: bool, folios in 1u32.., pages in 1u32..) {
         let load = Load { demotes, folios, pages };
-        prop_assert_eq!(choose(Setting::Never, load), Method::Cached);
-        prop_assert_eq!(choose(Setting::Always, load), Method::NonTemporal);
+        prop_assert_eq!(choose(When::Never, load), Method::Cached);
+        prop_assert_eq!(choose(When::Always, load), Method::NonTemporal);
         if !demotes {
-            prop_assert_eq!(choose(Setting::Demotion, load), Method::Cached);
+            prop_assert_eq!(choose(When::Demotion, load), Method::Cached);
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -39,6 +40,16 @@ impl Stressor {
             spinners.push(child);
         }
         Ok(stressor)
+    }
+
+    /// Waits until every CPU has one that computes there.
+    pub fn wait(&self) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(30);
+        while counts(&self.loops).any(|count| count.load(Relaxed) == 0) {
+            ensure!(Instant::now() < end, "some CPU is not busy after 30 s");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// What all of them have computed so far, in loops of `spin`.

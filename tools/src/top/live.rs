@@ -78,9 +78,14 @@ fn run(
 
 /// The terminal, empty: not all have a second screen. A panic gives it back as well.
 fn take() -> Result<DefaultTerminal> {
-    let mut terminal = ratatui::try_init().context("cannot take the terminal")?;
-    terminal.clear()?;
-    Ok(terminal)
+    let taken = ratatui::try_init().and_then(|mut terminal| {
+        terminal.clear()?;
+        Ok(terminal)
+    });
+    if taken.is_err() {
+        ratatui::restore();
+    }
+    taken.context("cannot take the terminal")
 }
 
 /// As it was found. Nobody is left to tell if that fails.

@@ -31,7 +31,7 @@ const WHY: [(&str, &str); 13] = [
     ("ferry_refused_full", "no room in the lane"),
     ("ferry_copy_failed", "cannot be read (poisoned)"),
     ("ferry_crew_small", "lists too short"),
-    ("ferry_crew_alone", "lists: no idle CPU"),
+    ("ferry_crew_alone", "lists: nobody to help"),
     ("ferry_crew_busy", "lists: too many crews"),
     ("pgmigrate_fail", "not migrated at all"),
 ];

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What is set in `/sys/kernel/mm/ferry/copy/`: what is taken and refused, and that it holds.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
 use nix::unistd::{Uid, setuid};
 
-use crate::harness::{Case, Log};
+use crate::harness::{Case, Log, skip};
 use crate::kernel::{self, CREW, SWITCH, Setting};
 use crate::plan::FolioSize;
 use crate::stressor::Stressor;
 use crate::sys::{MF_MOVE, PAGE};
+use crate::trace::Tracing;
 use crate::{pattern, region};
 
 const DIR: &str = "/sys/kernel/mm/ferry/copy";
 /// What may be written, and how it then reads.
 type Written = (&'static str, &'static str);
 /// Each setting, how it reads at first, and what else it may be.
-const SETTINGS: [(&str, &str, &[Written]); 5] = [
+const SETTINGS: [(&str, &str, &[Written]); 6] = [
     ("cpus", "[idle] any", &[("any", "idle [any]")]),
     (
         "queue",
@@ -35,12 +37,21 @@ const SETTINGS: [(&str, &str, &[Written]); 5] = [
         "4000",
         &[("10", "10"), ("1000000", "1000000")],
     ),
+    (
+        "nontemporal",
+        "never [demotion] always",
+        &[
+            ("never", "[never] demotion always"),
+            ("always", "never demotion [always]"),
+        ],
+    ),
 ];
-const REFUSED: [(&str, &[&str]); 5] = [
+const REFUSED: [(&str, &[&str]); 6] = [
     ("cpus", &["busy", "Any", "0", "any idle"]),
     ("queue", &["percpu", "boundx", "-1"]),
     ("threads", &["0", "33", "-1", "4294967297", "4 4", "autox"]),
     ("min_kb", &["0", "7", "1048577", "64k", "-64"]),
+    ("nontemporal", &["promotion", "0", "always never"]),
     ("unmapped_us", &["0", "9", "1000001", "auto", "4294971296"]),
 ];
 const HISTOGRAMS: [&str; 2] = ["unmapped_histogram", "first_folio_histogram"];
@@ -119,8 +130,11 @@ fn refused() -> Result<()> {
 fn unprivileged() -> Result<()> {
     setuid(Uid::from_raw(65534)).context("setuid")?;
     for (name, at_first, _) in SETTINGS {
-        let written = fs::write(path(name), at_first);
-        ensure!(written.is_err(), "{name} can be written by anybody");
+        let word = at_first.split(['[', ']']).nth(1).unwrap_or(at_first);
+        let errno = fs::write(path(name), word)
+            .err()
+            .and_then(|e| e.raw_os_error());
+        ensure!(errno == Some(libc::EACCES), "{name}: {errno:?}, not EACCES");
     }
     Ok(())
 }
@@ -202,7 +216,12 @@ fn queue() -> Result<()> {
 /// Busy CPUs are asked if that is wanted.
 fn any_cpu() -> Result<()> {
     let _on = Setting::change(SWITCH, "1")?;
-    let _busy = Stressor::start()?;
+    let busy = Stressor::start()?;
+    busy.wait()?;
+    ensure!(
+        !moves("ferry_crews", FolioSize::Small, 1024, 10)?,
+        "a busy CPU was asked, though idle ones alone are to be"
+    );
     let _any = change("cpus", "any")?;
     ensure!(
         moves("ferry_crews", FolioSize::Small, 1024, 20)?,
@@ -243,6 +262,10 @@ fn unmapped_us() -> Result<()> {
     let batches = |us: &str| -> Result<u64> {
         let _us = change("unmapped_us", us)?;
         let count = || -> Result<u64> { Ok(histogram("unmapped_histogram")?.iter().sum()) };
+        // First to learn how long a batch takes.
+        for node in [1, 0] {
+            region::move_all(&map.addrs(FolioSize::Huge.bytes()), node, MF_MOVE)?;
+        }
         let before = count()?;
         for round in 0..8 {
             region::move_all(&map.addrs(FolioSize::Huge.bytes()), 1 - round % 2, MF_MOVE)?;
@@ -250,12 +273,20 @@ fn unmapped_us() -> Result<()> {
         }
         Ok(count()? - before)
     };
-    let (many, few) = (batches("10")?, batches("1000000")?);
+    let helped = || Ok::<_, anyhow::Error>(kernel::counters()?["ferry_pages_helper"]);
+    let many = batches("10")?;
+    let before = helped()?;
+    let few = batches("1000000")?;
     // A batch of one folio each, but for those before anything was measured.
     ensure!(
         many >= 7 * 16,
         "{many} batches of 8 x 16 folios within 10 us"
     );
+    if helped()? == before {
+        return Err(skip(
+            "no CPU was idle, so batches are as long as in mainline",
+        ));
+    }
     ensure!(
         few < many,
         "{few} batches within a second, {many} within 10 us"
@@ -267,14 +298,30 @@ fn unmapped_us() -> Result<()> {
 fn auto() -> Result<()> {
     let _on = Setting::change(SWITCH, "1")?;
     let _auto = change("threads", "auto")?;
-    for (folio, count) in [(FolioSize::Small, 512), (FolioSize::Huge, 2)] {
-        let map = region::anon(folio, count)?;
-        pattern::fill(map.words(), 9);
-        for round in 0..140 {
-            region::move_all(&map.addrs(folio.bytes()), 1 - round % 2, MF_MOVE)?;
-            pattern::check(map.words(), 9)?;
-        }
+    let lists = region::anon(FolioSize::Small, 512)?;
+    pattern::fill(lists.words(), 9);
+    for round in 0..140 {
+        region::move_all(&lists.addrs(PAGE), 1 - round % 2, MF_MOVE)?;
+        pattern::check(lists.words(), 9)?;
     }
+    let batch = region::anon(FolioSize::Huge, 1)?;
+    pattern::fill(batch.words(), 9);
+    let shuttle = || {
+        (0..400).try_for_each(|round| {
+            region::move_all(
+                &batch.addrs(FolioSize::Huge.bytes()),
+                1 - round % 2,
+                MF_MOVE,
+            )?;
+            pattern::check(batch.words(), 9)
+        })
+    };
+    let events = Tracing::new()?.of(&["ferry/ferry_batch"], shuttle)?;
+    let helpers: BTreeSet<&str> = events.iter().filter_map(|e| e.field("helpers")).collect();
+    if events.is_empty() {
+        return Err(skip("no CPU was ever idle"));
+    }
+    ensure!(helpers.len() > 1, "always {helpers:?} helpers");
     Ok(())
 }
 
@@ -304,8 +351,11 @@ fn histograms() -> Result<()> {
             .collect()
     };
     for name in HISTOGRAMS {
-        let written = fs::write(path(name), "0");
-        ensure!(written.is_err(), "{name} can be written");
+        // By root as well: there is no way to write it.
+        let errno = fs::write(path(name), "0")
+            .err()
+            .and_then(|e| e.raw_os_error());
+        ensure!(errno == Some(libc::EIO), "{name}: {errno:?}, not EIO");
     }
     for (switch, rises) in [("1", true), ("0", false)] {
         let _switch = Setting::change(SWITCH, switch)?;

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! What an operator may set, and what it is if nobody does.
+//!
+//! C files: [`mm/ferry/c-glue/knobs.c`](srctree/mm/ferry/c-glue/knobs.c),
+//! [`mm/ferry/c-glue/settings.c`](srctree/mm/ferry/c-glue/settings.c)
+
+use kernel::bindings;
+
+use super::workqueue::QueueKind;
+use crate::logic::method::When;
+
+/// Threads that work on a call, the migrating task among them.
+pub const DEFAULT_THREADS: u32 = bindings::FERRY_DEFAULT_THREADS;
+
+/// For how long folios may be unmapped together, in microseconds.
+pub const DEFAULT_UNMAPPED_US: u32 = bindings::FERRY_DEFAULT_UNMAPPED_US;
+
+/// Which batches are copied past the caches.
+pub const DEFAULT_NONTEMPORAL: u32 = bindings::ferry_nontemporal_FERRY_NT_DEMOTION;
+
+/// A file that an operator writes, and what is written there. See `docs/admin-guide.rst`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knob {
+    /// `vm.limit_mt_num`: threads, the caller among them.
+    Limit(u32),
+    /// `vm.push_0_pull_1`.
+    Pull(bool),
+    /// `vm.mt_page_crew`.
+    Crew(bool),
+    /// `copy/cpus`: whether it is `any`.
+    AnyCpu(bool),
+    /// `copy/queue`: which of its words, see [`queue_kind`].
+    Queue(u32),
+    /// `copy/threads`; 0: `auto`.
+    Threads(u32),
+    /// `copy/min_kb`; 0: `auto`.
+    MinKb(u32),
+    /// `copy/unmapped_us`.
+    UnmappedUs(u32),
+    /// `copy/nontemporal`: which of its words, see [`nontemporal`].
+    NonTemporal(u32),
+}
+
+impl Knob {
+    /// What C calls so, with that value; [`None`]: there is no such knob.
+    pub fn from_raw(raw: bindings::ferry_setting, value: u32) -> Option<Self> {
+        Some(match raw {
+            bindings::ferry_setting_FERRY_SET_LIMIT => Self::Limit(value),
+            bindings::ferry_setting_FERRY_SET_PULL => Self::Pull(value != 0),
+            bindings::ferry_setting_FERRY_SET_CREW => Self::Crew(value != 0),
+            bindings::ferry_setting_FERRY_SET_ANY_CPU => Self::AnyCpu(value != 0),
+            bindings::ferry_setting_FERRY_SET_QUEUE => Self::Queue(value),
+            bindings::ferry_setting_FERRY_SET_THREADS => Self::Threads(value),
+            bindings::ferry_setting_FERRY_SET_MIN_KB => Self::MinKb(value),
+            bindings::ferry_setting_FERRY_SET_UNMAPPED_US => Self::UnmappedUs(value),
+            bindings::ferry_setting_FERRY_SET_NONTEMPORAL => Self::NonTemporal(value),
+            _ => return None,
+        })
+    }
+}
+
+/// The queue that a word of `copy/queue` means.
+pub fn queue_kind(word: bindings::ferry_queue) -> QueueKind {
+    match word {
+        bindings::ferry_queue_FERRY_QUEUE_UNBOUND => QueueKind::Unbound,
+        bindings::ferry_queue_FERRY_QUEUE_HIGHPRI => QueueKind::HighPriority,
+        _ => QueueKind::Bound,
+    }
+}
+
+/// The batches that a word of `copy/nontemporal` means.
+pub fn nontemporal(word: bindings::ferry_nontemporal) -> When {
+    match word {
+        bindings::ferry_nontemporal_FERRY_NT_NEVER => When::Never,
+        bindings::ferry_nontemporal_FERRY_NT_ALWAYS => When::Always,
+        _ => When::Demotion,
+    }
+}
