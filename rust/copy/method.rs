@@ -13,7 +13,8 @@ use crate::{
     }, //
 };
 
-/// How to copy a batch of so many folios, of so many base pages: as the setting says, by where its first folio is and goes. For any context.
+/// How to copy a batch of so many folios, of so many base pages: as the setting says, by where its
+/// first folio is and goes. For any context.
 ///
 /// On other architectures than x86-64 there is but one way to copy.
 pub fn of(lists: &PairedLists<'_>, (folios, pages): (u32, u32)) -> Method {

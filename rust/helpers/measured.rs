@@ -183,12 +183,15 @@ pub fn pace() -> Pace {
 /// Notes for how long a batch was unmapped, that so many threads have copied. For any context.
 pub fn learn_pace(folios: u32, pages: u32, threads: u32, ns: i64) {
     let page_ns = match is_large(folios, pages) {
-        // Of a few pages it would be what a flush takes.
-        false if pages < LEAST_PAGES => return,
         false => &SMALL_NS,
         true if threads > 1 => &SHARED_NS,
         true => &ALONE_NS,
     };
     let ns = u64::try_from(ns).unwrap_or(0);
-    page_ns.store(budget::learn(page_ns.load(Relaxed), pages, ns), Relaxed);
+    let known = page_ns.load(Relaxed);
+    let learned = budget::learn(known, pages, ns);
+    // Of a few small folios it would be what a flush takes: they can but be faster than that.
+    if learned <= known || pages >= LEAST_PAGES {
+        page_ns.store(learned, Relaxed);
+    }
 }

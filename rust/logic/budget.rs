@@ -48,7 +48,8 @@ pub struct Pace {
 /// use ferry_logic::budget::learn;
 ///
 /// assert_eq!(learn(0, 512, 512_000), 1000);
-/// assert_eq!(learn(1000, 100, 900_000), 2000);
+/// assert_eq!(learn(1000, 100, 300_000), 1250);
+/// assert_eq!(learn(1000, 100, 900_000_000), 1375);
 /// assert_eq!(learn(1000, 0, 900_000), 1000);
 /// ```
 pub fn learn(page_ns: u32, pages: u32, ns: u64) -> u32 {
@@ -71,7 +72,8 @@ pub fn learn(page_ns: u32, pages: u32, ns: u64) -> u32 {
 /// ```
 /// use ferry_logic::budget::{page_price, Pace, PARTS};
 ///
-/// let price = |large, handful, threads, pace| page_price(large, handful, threads, pace, 4_000_000);
+/// let ns = 4_000_000;
+/// let price = |large, handful, threads, pace| page_price(large, handful, threads, pace, ns);
 /// let folios = |price: u32| 512 * PARTS / (512 * price);
 /// let unknown = Pace::default();
 /// assert_eq!(price(true, false, 1, unknown), None); // nobody helps
@@ -99,7 +101,9 @@ pub fn page_price(
         }
     };
     let budget_ns = if handful { budget_ns / 2 } else { budget_ns };
+    // Rounded up: rather a page less than a page more.
     let by_time = (u64::from(page_ns) * u64::from(PARTS * UNITS))
+        .saturating_add(budget_ns.saturating_sub(1))
         .checked_div(budget_ns)
         .and_then(|parts| u32::try_from(parts).ok())
         .map_or(0, |parts| parts.min(PARTS * UNITS));

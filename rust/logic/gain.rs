@@ -104,19 +104,17 @@ pub fn learn(rate: u32, bytes: u64, ns: u64) -> u32 {
         return rate;
     };
     let sample = u32::try_from(sample).unwrap_or(u32::MAX);
-    match rate {
-        0 => sample.max(1),
-        // One that stands out, as of a machine that was paused, is not all to be believed.
-        _ => blend(rate, sample.clamp(rate / WILD, rate.saturating_mul(WILD))),
-    }
+    blend(rate, sample)
 }
 
 /// A mean that forgets: of what is known, if anything, and a sample.
 pub(super) fn blend(known: u32, sample: u32) -> u32 {
-    match known {
-        0 => sample.max(1),
-        _ => (known - known / MEMORY)
-            .saturating_add(sample / MEMORY)
-            .max(1),
+    if known == 0 {
+        return sample.max(1);
     }
+    // One that stands out, as of a machine that was paused, is not all to be believed.
+    let sample = sample.clamp(known / WILD, known.saturating_mul(WILD));
+    (known - known / MEMORY)
+        .saturating_add(sample / MEMORY)
+        .max(1)
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-use crate::abstractions::{lend::Lending, workqueue::{QueueKind, OwnedQueue}};
+use crate::abstractions::{
+    lend::Lending,
+    workqueue::{OwnedQueue, QueueKind},
+};
 use kernel::cpu::CpuId;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-use crate::abstractions::workqueue::{QueueKind, OwnedQueue};
+use crate::abstractions::workqueue::{OwnedQueue, QueueKind};
 use kernel::cpu::CpuId;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
