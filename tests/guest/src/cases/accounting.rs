@@ -251,7 +251,10 @@ fn charged(engine: Engine, folio: FolioSize, count: usize) -> Result<()> {
     );
     // Workers do more than help: they drain the LRU caches for each call, for long on a kernel that
     // checks much.
-    let least = if kernel::is_slow() { 0 } else { spent.workers / 4 };
+    let least = match kernel::is_slow() {
+        true => Duration::ZERO,
+        false => spent.workers / 4,
+    };
     ensure!(
         helped <= spent.workers * 5 / 4 && helped >= least,
         "that is not what workers took: {spent}"
