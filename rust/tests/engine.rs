@@ -239,7 +239,9 @@ fn helper_copies_all() -> Result {
     let copied = copy_on(lane.board(), &mut pairs, || helped = lane.board().help())?;
     let ran = runtime_ns() - start;
     assert_eq!((helped, copied.helped), (pages, pages));
-    assert!(copied.helper_ns > 0 && copied.helper_ns <= ran);
+    assert!(copied.helper_ns <= ran);
+    // UML's clock goes on by ticks.
+    assert!(copied.helper_ns > 0 || cfg!(CONFIG_UML));
     // Nobody helps the next one, which has nothing of this.
     let next = copy_on(lane.board(), &mut pairs, || ())?;
     assert_eq!((next.helped, next.helper_ns), (0, 0));
