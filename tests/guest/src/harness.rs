@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::{self, SWITCH, Setting, WORKING};
+use crate::kernel::{self, SWITCH, Setting, UNMAPPED, WORKING};
 use crate::plan::Engine;
 use crate::{cases, sys};
 
@@ -136,6 +136,8 @@ pub fn run(options: &Options) -> Result<bool> {
             kernel::set_engine(Engine::On(TEST_THREADS))?;
             // All of them: by itself the kernel now and then tries fewer.
             kernel::write(WORKING, &TEST_THREADS.to_string())?;
+            // On a kernel that checks much batches would be too short to share.
+            kernel::write(UNMAPPED, "1000000")?;
             kernel::write(SWITCH, if options.engine { "1" } else { "0" })?;
         }
         let start = Instant::now();

@@ -20,7 +20,9 @@ pub const COPY: &str = "/sys/kernel/mm/ferry/copy";
 /// How many threads work, of those that may.
 pub const WORKING: &str = "/sys/kernel/mm/ferry/copy/threads";
 pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
-pub const KNOBS: [&str; 5] = [SWITCH, THREADS, CREW, PULL, WORKING];
+/// For how long folios may be unmapped together.
+pub const UNMAPPED: &str = "/sys/kernel/mm/ferry/copy/unmapped_us";
+pub const KNOBS: [&str; 6] = [SWITCH, THREADS, CREW, PULL, WORKING, UNMAPPED];
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
 pub fn read(path: impl AsRef<Path>) -> Result<String> {

@@ -32,7 +32,7 @@ fn value(path: &str) -> Result<String> {
 /// Holds on the first run after boot; nothing else in the guest sets these.
 fn defaults(log: &mut Log) -> Result<()> {
     ensure!(
-        log.found == ["0", "4", "1", "0", "auto"],
+        log.found == ["0", "4", "1", "0", "auto", "4000"],
         "{:?} were {:?}",
         kernel::KNOBS,
         log.found
