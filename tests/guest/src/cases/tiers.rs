@@ -74,8 +74,10 @@ fn proactive(folio: FolioSize, count: usize) -> Result<()> {
     counted(row, || {
         bring_home(&addrs)?;
         forget_use()?;
+        // Not all may have come: somebody may have looked at one just then.
+        let were_there = count_on(&addrs, 1)?;
         let demoted = gain("pgdemote_proactive", || reclaim.ask(map.len() / 2))?;
-        let there = count_on(&addrs, 1)?;
+        let there = count_on(&addrs, 1)?.saturating_sub(were_there);
         let asked = count / 2;
         ensure!(
             there >= asked / 2 && demoted >= (there * folio.bytes() / PAGE) as u64,
