@@ -75,6 +75,16 @@ impl Variant {
         }
     }
 
+    /// What it is to be booted with.
+    pub fn boot_args(self) -> &'static str {
+        match self {
+            // With five levels of page tables KASAN now and then reports the first interrupts: where its
+            // shadow begins is asked of a feature bit, and identify_cpu() clears these for a moment.
+            Variant::Debug => "no5lvl",
+            _ => "",
+        }
+    }
+
     fn tree(self, context: &Context) -> Result<Tree> {
         match self {
             Variant::Vanilla => tree::vanilla(context),

@@ -118,6 +118,7 @@ fn ready(
     // KUnit has its own suite; here it would only cost time at each boot.
     let guest = Guest::new(context, &kernel.image, &name, shape)?
         .kernel_args("kunit.enable=0")
+        .kernel_args(variant.boot_args())
         .timeout(LIMIT);
     guest.bring(program)?;
     Ok((guest, format!("{}, {cpus} CPUs: ", variant.name())))

@@ -32,6 +32,7 @@ pub fn x86(context: &Context, tally: &mut Tally) -> Result<()> {
     };
     let guest = Guest::new(context, &kernel.image, "kunit-x86", shape)?
         .kernel_args("kunit.enable=1")
+        .kernel_args(Variant::Debug.boot_args())
         .timeout(Duration::from_secs(1200));
     guest.run("true\n")?;
     let log = guest.share().join("dmesg");
