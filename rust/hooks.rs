@@ -25,10 +25,7 @@ use crate::{
         copier::CpuCopier, //
     },
     crew,
-    helpers::{
-        measured,
-        settings, //
-    },
+    helpers,
     logic::item::Outcome, //
 };
 
@@ -188,7 +185,6 @@ pub extern "C" fn ferry_prepare() -> c_int {
 #[export]
 pub extern "C" fn ferry_set(which: bindings::ferry_setting, value: c_uint) {
     if let Some(knob) = Knob::from_raw(which, value) {
-        settings::set(knob);
-        measured::forget();
+        helpers::set(knob);
     }
 }

@@ -85,11 +85,6 @@ impl<'a> PairedLists<'a> {
         self.src.iter()
     }
 
-    /// Base pages of all sources.
-    pub fn pages(&self) -> usize {
-        self.sources().map(Folio::nr_pages).sum()
-    }
-
     /// How many folios there are, and their base pages.
     pub fn size(&self) -> (u32, u32) {
         self.sources().fold((0, 0), |(folios, pages), src| {

@@ -32,8 +32,8 @@ use crate::{
         map,
         measured::{
             self,
-            Scope, //
-            WorkKind,
+            Scope,
+            WorkKind, //
         },
         pool::Queues,
         settings,
@@ -113,7 +113,8 @@ impl<C: CopySegment> Engine<C> {
         let (limit, idle) = shared.unwrap_or_else(|| (1, IdleCpus::none()));
         let per_thread = settings::pages_per_thread();
         let most = 1 + policy::helpers(batch.pages(), per_thread, limit, idle.count() as u32);
-        let kind = WorkKind::new(Scope::Batch, folios, pages).past(method == Method::NonTemporal);
+        let scope = Scope::of_batch(method == Method::NonTemporal);
+        let kind = WorkKind::new(scope, folios, pages);
         let (threads, _) = measured::choose(kind, most, true);
         let helpers = threads - 1;
         into.post(batch, helpers);
@@ -156,7 +157,7 @@ impl<C: CopySegment> Engine<C> {
             .iter()
             .filter_map(|lane| Some((lane, lane.board().try_own()?)));
         let Some((lane, owner)) = free.next() else {
-            VmEvent::SerialBusy.count(lists.pages());
+            VmEvent::SerialBusy.count(lists.size().1 as usize);
             return None;
         };
 

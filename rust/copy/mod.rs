@@ -36,8 +36,8 @@ use crate::{
     helpers::{
         measured::{
             self,
-            Scope, //
-            WorkKind,
+            Scope,
+            WorkKind, //
         },
         settings, //
     },
@@ -95,7 +95,7 @@ pub fn count(ended: &Ended) {
     if copied.pages == 0 {
         return;
     }
-    let kind = WorkKind::new(Scope::Batch, folios, pages).past(nontemporal);
+    let kind = WorkKind::new(Scope::of_batch(nontemporal), folios, pages);
     measured::learn(kind, threads, pages, unmapped_ns);
     VmEvent::Batches.count(1);
     let own = copied.pages.saturating_sub(copied.helped + copied.failed);

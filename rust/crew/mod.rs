@@ -51,8 +51,8 @@ use crate::{
         map,
         measured::{
             self,
-            Scope, //
-            WorkKind,
+            Scope,
+            WorkKind, //
         },
         near_node,
         pool::Queues,

@@ -36,23 +36,33 @@ const LEAST_PAGES: u32 = 64;
 /// What is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The copies of a batch.
+    /// The copies of a batch, through the caches.
     Batch,
+    /// The copies of a batch, past them.
+    BatchPast,
     /// A list, by a crew.
     List,
     /// The pages of a `move_pages(2)`, which are looked up meanwhile.
     Call,
 }
 
+impl Scope {
+    /// That of a batch.
+    pub fn of_batch(nontemporal: bool) -> Self {
+        match nontemporal {
+            true => Self::BatchPast,
+            false => Self::Batch,
+        }
+    }
+}
+
 /// How many kinds there are.
-const NR_KINDS: usize = 3 * 8;
+const NR_KINDS: usize = 4 * 4;
 
 /// Work of one kind, which is measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkKind {
     scope: Scope,
-    /// Past the caches.
-    past: bool,
     large: bool,
     long: bool,
 }
@@ -62,34 +72,26 @@ impl WorkKind {
     pub fn new(scope: Scope, folios: u32, pages: u32) -> Self {
         Self {
             scope,
-            past: false,
             large: is_large(folios, pages),
             long: pages >= LONG_PAGES,
         }
     }
 
-    /// The same, past the caches.
-    pub fn past(self, past: bool) -> Self {
-        Self { past, ..self }
-    }
-
     fn index(self) -> usize {
         let scope = match self.scope {
             Scope::Batch => 0,
-            Scope::List => 1,
-            Scope::Call => 2,
+            Scope::BatchPast => 1,
+            Scope::List => 2,
+            Scope::Call => 3,
         };
-        scope * 8
-            + usize::from(self.past) * 4
-            + usize::from(self.large) * 2
-            + usize::from(self.long)
+        scope * 4 + usize::from(self.large) * 2 + usize::from(self.long)
     }
 
     /// The fewest threads that may be tried to learn what they are worth: one for all, but not for
     /// a batch that is large because several were to copy it.
     fn least(self) -> u32 {
         match (self.scope, self.large && self.long) {
-            (Scope::Batch, true) => 2,
+            (Scope::Batch | Scope::BatchPast, true) => 2,
             _ => 1,
         }
     }

@@ -27,6 +27,7 @@ use kernel::{
 use crate::{
     abstractions::{
         clock::now_ns,
+        knob::Knob,
         migrate_batch::MAX_THREADS,
         sched::{
             is_allowed,
@@ -45,6 +46,15 @@ use crate::{
 pub const MAX_HELPERS: usize = MAX_THREADS as usize - 1;
 
 const _: () = assert!(MAX_HELPERS == MAX_CHOSEN);
+
+/// Takes over what an operator has written. For any context.
+pub fn set(knob: Knob) {
+    settings::set(knob);
+    // By these others help than before, or otherwise: what was measured says nothing of them.
+    if let Knob::Pull(_) | Knob::AnyCpu(_) | Knob::Queue(_) | Knob::Threads(_) = knob {
+        measured::forget();
+    }
+}
 
 /// Near which node helpers are to be. For any context.
 pub fn near_node(source: NodeId, target: NodeId) -> NodeId {

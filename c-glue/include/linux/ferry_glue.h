@@ -5,8 +5,6 @@
 #ifndef _LINUX_FERRY_GLUE_H
 #define _LINUX_FERRY_GLUE_H
 
-#include <linux/kobject.h>
-
 #include "ferry.h"
 
 /**
@@ -86,6 +84,7 @@ enum ferry_time {
 };
 
 /* c-glue/settings.c */
+struct attribute_group;
 extern const struct attribute_group ferry_settings_group;
 void ferry_count_time(enum ferry_time what, s64 ns);
 

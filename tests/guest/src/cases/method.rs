@@ -2,16 +2,15 @@
 //! Copies past the caches: the knob, which migrations it holds for, and that all of it arrives.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
 
+use super::sysctl::moves_while;
 use crate::demotion::{Reclaim, count_on, forget_use, has_lower_tier};
 use crate::harness::{Case, skip};
 use crate::kernel::{self, NONTEMPORAL, Setting};
 use crate::plan::{Engine, FolioSize};
-use crate::sys::{MF_MOVE, PAGE};
+use crate::sys::MF_MOVE;
 use crate::trace::Tracing;
 use crate::{pattern, region};
 
@@ -39,67 +38,12 @@ const REGIONS: [(FolioSize, usize); 6] = [
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("method/knob", |_| knob()),
         Case::new("method/never", |_| never()).limit(SLOW),
         Case::new("method/demotion", |_| demotion()).limit(SLOW),
         Case::new("method/always", |_| always()).limit(SLOW),
         Case::new("method/reclaim", |_| reclaim()).limit(SLOW),
         Case::new("method/changed-while-moving", |_| changed_while_moving()).limit(SLOW),
     ]
-}
-
-fn shown() -> Result<String> {
-    Ok(kernel::read(NONTEMPORAL)?.trim_end().to_owned())
-}
-
-/// What is read is what was written, among all there is; what is not known changes nothing.
-fn knob() -> Result<()> {
-    ensure!(
-        shown()? == "never [demotion] always",
-        "{} at first",
-        shown()?
-    );
-    let _kept = Setting::keep(NONTEMPORAL)?;
-    for (written, read) in [
-        ("never", "[never] demotion always"),
-        ("always\n", "never demotion [always]"),
-        ("demotion", "never [demotion] always"),
-        ("always", "never demotion [always]"),
-    ] {
-        kernel::write(NONTEMPORAL, written)?;
-        ensure!(shown()? == read, "'{written}' reads {}", shown()?);
-    }
-    let long = "always ".repeat(400);
-    for bad in [
-        "\n",
-        " ",
-        "Never",
-        "[never]",
-        "neve",
-        "nevers",
-        "never demotion",
-        " never",
-        "0",
-        "1",
-        "-1",
-        "all",
-        &long,
-    ] {
-        let errno = fs::write(NONTEMPORAL, bad)
-            .err()
-            .and_then(|e| e.raw_os_error());
-        ensure!(
-            errno == Some(libc::EINVAL),
-            "'{}' was answered with {errno:?}, not EINVAL",
-            bad.escape_default()
-        );
-        ensure!(
-            shown()? == "never demotion [always]",
-            "'{}' has changed it",
-            bad.escape_default()
-        );
-    }
-    Ok(())
 }
 
 /// The methods of the batches that the engine copies for a reason while `call` runs.
@@ -205,32 +149,11 @@ fn reclaim() -> Result<()> {
     Ok(())
 }
 
-/// A batch that is on its way keeps its method, whoever helps.
+/// What is on its way arrives, whatever is set meanwhile.
 fn changed_while_moving() -> Result<()> {
     let _kept = Setting::keep(NONTEMPORAL)?;
     kernel::set_engine(Engine::CopyOnly(THREADS))?;
-    let small = region::anon(FolioSize::Small, 1024)?;
-    let huge = region::anon(FolioSize::Huge, 8)?;
-    pattern::fill(small.words(), 1);
-    pattern::fill(huge.words(), 2);
-    let mut addrs = small.addrs(PAGE);
-    addrs.extend(huge.addrs(FolioSize::Huge.bytes()));
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let switcher = scope.spawn(|| {
-            let rounds = SETTINGS.iter().cycle().take_while(|_| !stop.load(Relaxed));
-            for setting in rounds {
-                kernel::write(NONTEMPORAL, setting)?;
-            }
-            anyhow::Ok(())
-        });
-        let moved = (0..20).try_for_each(|round| {
-            region::move_all(&addrs, (round + 1) % 2, MF_MOVE)?;
-            pattern::check(small.words(), 1)?;
-            pattern::check(huge.words(), 2)
-        });
-        stop.store(true, Relaxed);
-        switcher.join().ok().context("the switcher panicked")??;
-        moved
+    moves_while(8, 20, |i| {
+        kernel::write(NONTEMPORAL, SETTINGS[i as usize % SETTINGS.len()])
     })
 }

@@ -42,6 +42,8 @@ const SETTINGS: [(&str, &str, &[Written]); 6] = [
         "never [demotion] always",
         &[
             ("never", "[never] demotion always"),
+            ("always\n", "never demotion [always]"),
+            ("demotion", "never [demotion] always"),
             ("always", "never demotion [always]"),
         ],
     ),
@@ -51,7 +53,22 @@ const REFUSED: [(&str, &[&str]); 6] = [
     ("queue", &["percpu", "boundx", "-1"]),
     ("threads", &["0", "33", "-1", "4294967297", "4 4", "autox"]),
     ("min_kb", &["0", "7", "1048577", "64k", "-64"]),
-    ("nontemporal", &["promotion", "0", "always never"]),
+    (
+        "nontemporal",
+        &[
+            "Never",
+            "[never]",
+            "neve",
+            "nevers",
+            "never demotion",
+            " never",
+            "0",
+            "1",
+            "-1",
+            "all",
+            "always always always",
+        ],
+    ),
     ("unmapped_us", &["0", "9", "1000001", "auto", "4294971296"]),
 ];
 const HISTOGRAMS: [&str; 2] = ["unmapped_histogram", "first_folio_histogram"];

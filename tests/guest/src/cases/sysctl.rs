@@ -115,30 +115,40 @@ fn unprivileged() -> Result<()> {
 }
 
 fn changed_while_moving() -> Result<()> {
+    moves_while(16, 30, |i| {
+        kernel::write(SWITCH, if i % 3 == 0 { "0" } else { "1" })?;
+        kernel::write(THREADS, &(1 + i * 7 % 32).to_string())?;
+        kernel::write(CREW, if i % 5 == 0 { "0" } else { "1" })?;
+        kernel::write(PULL, if i % 7 == 0 { "1" } else { "0" })
+    })
+}
+
+/// Moves pages, small ones and so many huge ones, so often, while another thread calls `change` with
+/// 0, 1, 2, ... : all arrive with their contents.
+pub fn moves_while(
+    huge: usize,
+    rounds: i32,
+    change: impl Fn(u32) -> Result<()> + Sync,
+) -> Result<()> {
     let small = region::anon(FolioSize::Small, 1024)?;
-    let huge = region::anon(FolioSize::Huge, 16)?;
+    let huge = region::anon(FolioSize::Huge, huge)?;
     pattern::fill(small.words(), 1);
     pattern::fill(huge.words(), 2);
     let mut addrs = small.addrs(PAGE);
     addrs.extend(huge.addrs(FolioSize::Huge.bytes()));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let switcher = scope.spawn(|| {
-            for i in (0u32..).take_while(|_| !stop.load(Relaxed)) {
-                kernel::write(SWITCH, if i % 3 == 0 { "0" } else { "1" })?;
-                kernel::write(THREADS, &(1 + i * 7 % 32).to_string())?;
-                kernel::write(CREW, if i % 5 == 0 { "0" } else { "1" })?;
-                kernel::write(PULL, if i % 7 == 0 { "1" } else { "0" })?;
-            }
-            anyhow::Ok(())
+        let changer = scope.spawn(|| {
+            let mut turns = (0u32..).take_while(|_| !stop.load(Relaxed));
+            turns.try_for_each(&change)
         });
-        let moved = (0..30).try_for_each(|round| {
+        let moved = (0..rounds).try_for_each(|round| {
             region::move_all(&addrs, (round + 1) % 2, MF_MOVE)?;
             pattern::check(small.words(), 1)?;
             pattern::check(huge.words(), 2)
         });
         stop.store(true, Relaxed);
-        switcher.join().ok().context("the switcher panicked")??;
+        changer.join().ok().context("what changes panicked")??;
         moved
     })
 }
