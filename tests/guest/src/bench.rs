@@ -183,14 +183,14 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Whether the next call, in a run that has made so many, needs fresh memory: huge pages in each run,
-    /// in other places; and mainline leaves a folio mapped by many entries marked as partly mapped when it
-    /// migrates, and would split it in the next migration.
+    /// Whether the next call, in a run that has made so many, needs fresh memory. In each run, or it would
+    /// lie as the configuration before has left it: several tasks mix the order of pages. And mainline
+    /// leaves a folio mapped by many entries marked as partly mapped when it migrates, and would split it
+    /// in the next migration.
     fn is_worn(&self, calls: usize) -> bool {
         match self.cell.folio {
-            FolioSize::Small => false,
             FolioSize::Medium => !self.cargo.is_home(),
-            FolioSize::Huge => calls == 0,
+            FolioSize::Small | FolioSize::Huge => calls == 0,
         }
     }
 
