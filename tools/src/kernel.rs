@@ -165,9 +165,12 @@ fn no_warnings(log: &Path, out: &Path) -> Result<()> {
     )
 }
 
-/// The first warning in the log of a build; the linker's are of the whole kernel's making.
+/// The first warning in the log of a build. Those of the linker, and of options that are not used, are of
+/// the whole kernel's making.
 fn warning(log: &str) -> Option<String> {
-    let is_one = |line: &&str| line.contains("warning:") && !line.contains("ld: warning:");
+    let is_theirs =
+        |line: &str| line.contains("ld: warning:") || line.starts_with("clang: warning:");
+    let is_one = |line: &&str| line.contains("warning:") && !is_theirs(line);
     log.lines().find(is_one).map(str::to_owned)
 }
 
@@ -293,7 +296,8 @@ mod tests {
 
     #[test]
     fn a_warning_is_found() {
-        let log = "  CC      mm/ferry/c-glue/crew.o\n/usr/bin/ld: warning: RWX permissions\n";
+        let log = "  CC      mm/ferry/c-glue/crew.o\n/usr/bin/ld: warning: RWX permissions\n\
+                   clang: warning: argument unused during compilation: '-mno-3dnow'\n";
         assert_eq!(warning(log), None);
         let objtool = "mm/ferry/rust/ferry.o: warning: objtool: f() falls through";
         let found = warning(&format!("{log}{objtool}\n  LD      vmlinux\n"));

@@ -41,7 +41,8 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("builds with CONFIG_FERRY=y", ferry)
 }
 
-/// Builds mm/ after each patch in turn, without CONFIG_FERRY; whether all did.
+/// Builds after each patch in turn what the series changes of mm/, and all of mm/ after the last, without
+/// CONFIG_FERRY; whether all did.
 fn build_each(
     context: &Context,
     tally: &mut Tally,
@@ -63,6 +64,8 @@ fn build_each(
         return Ok(true);
     }
     stamp.clear()?;
+    let changed = changed_objects(series);
+    let all = BTreeSet::from(["mm/".to_owned()]);
     for end in 1..=series.len() {
         let mut files = patches::patched(&source.vanilla(), &series[..end], &source.version)?;
         files.extend(overlay::kernel_part(&context.repo)?);
@@ -70,12 +73,14 @@ fn build_each(
         let name = series[end - 1].name();
         let arch = Variant::Vanilla.arch();
         kernel::configure(context, &tree, out, arch, config, "series")?;
+        let targets = if end < series.len() { &changed } else { &all };
+        let mut make = context.toolchain()?.make(&tree.dir, out, arch);
         let step = Step::new(
             format!("building mm/ after {name}"),
             context.cache.log(&format!("series-{end}")),
         )
         .timeout(Duration::from_secs(3600))
-        .run(context.toolchain()?.make(&tree.dir, out, arch).arg("mm/"));
+        .run(make.args(targets));
         let good = step.is_ok();
         tally.check(&format!("builds: {name}"), step)?;
         if !good {
@@ -84,6 +89,16 @@ fn build_each(
     }
     stamp.set(&key)?;
     Ok(true)
+}
+
+/// What the files of mm/ that any of the patches changes are compiled to.
+fn changed_objects(series: &[Patch]) -> BTreeSet<String> {
+    let files = series.iter().flat_map(|patch| &patch.touches);
+    let sources =
+        files.filter(|path| path.starts_with("mm") && path.extension() == Some("c".as_ref()));
+    sources
+        .map(|path| path.with_extension("o").display().to_string())
+        .collect()
 }
 
 /// Fails unless both folders have the same objects with the same executable sections.
