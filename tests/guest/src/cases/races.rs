@@ -3,6 +3,7 @@
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -13,7 +14,9 @@ use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, fork_child};
 use crate::{pattern, region};
 
 const HUGE: usize = 2 << 20;
-const ROUNDS: i32 = 60;
+/// Times to and fro, if that does not take too long: who only waits for each other finds nothing more.
+const ROUNDS: i32 = 30;
+const LONG_ENOUGH: Duration = Duration::from_secs(20);
 
 /// Seconds for tests of many threads, on a kernel that checks much, with more CPUs than the host.
 const SLOW: u32 = 240;
@@ -64,7 +67,9 @@ fn against<T: Send>(
             })
             .collect();
         start.wait();
-        let moved = shuttle(addrs, MF_MOVE, ROUNDS);
+        let began = Instant::now();
+        let rounds = (0..ROUNDS).take_while(|_| began.elapsed() < LONG_ENOUGH);
+        let moved: usize = rounds.map(|_| shuttle(addrs, MF_MOVE, 2)).sum();
         stop.store(true, Relaxed);
         let results: Result<Vec<T>> = handles
             .into_iter()
