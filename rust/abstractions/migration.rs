@@ -39,7 +39,13 @@ use super::{
         LRU, //
     },
     sched::NodeId,
-    task_context::TaskContext, //
+    task_context::TaskContext,
+    work::{
+        add,
+        Chunk,
+        Total,
+        Work, //
+    }, //
 };
 
 /// Whether idle CPUs may take part.
@@ -298,43 +304,6 @@ pub struct Migration<'a> {
     work: Mutex<Work>,
 }
 
-/// What is to be done, and what was.
-///
-/// # Invariants
-///
-/// `rest` links isolated folios that are ours, with the references that isolation took. So does
-/// `done`, and beside them the `place` of each chunk that is being migrated, in the order of the
-/// chunks.
-#[pin_data]
-struct Work {
-    #[pin]
-    rest: CListHead,
-    #[pin]
-    done: CListHead,
-    /// Why no more chunks are cut.
-    stopped: Option<Error>,
-    failed: c_int,
-    stats: bindings::migrate_pages_stats,
-    report: bindings::ferry_crew_report,
-    helper_ns: u64,
-}
-
-/// A chunk, on the stack of who works on it.
-///
-/// # Invariants
-///
-/// From [`Work::cut`] to [`Work::put`], and only then, `place` is on `Work::done`, and `folios`
-/// links isolated folios that are ours. It does not move meanwhile.
-#[pin_data]
-struct Chunk {
-    /// Its folios.
-    #[pin]
-    folios: CListHead,
-    /// Where on `Work::done` goes what is not migrated.
-    #[pin]
-    place: CListHead,
-}
-
 impl<'a> Migration<'a> {
     /// A call with nothing to do yet, on behalf of the calling task, for so many helpers. May
     /// sleep.
@@ -349,16 +318,7 @@ impl<'a> Migration<'a> {
         pin_init!(Self {
             call,
             context,
-            // INVARIANT: Both lists are empty, and no chunk is there.
-            work <- new_mutex!(pin_init!(Work {
-                rest <- CListHead::new(),
-                done <- CListHead::new(),
-                stopped: None,
-                failed: 0,
-                stats: Default::default(),
-                report,
-                helper_ns: 0,
-            })),
+            work <- new_mutex!(Work::new(report)),
         })
     }
 
@@ -372,11 +332,8 @@ impl<'a> Migration<'a> {
 
     /// Adds all of a list to what is to be done. May sleep.
     pub fn add(&self, list: &mut IsolatedList<'_>) {
-        let mut work = self.work.lock();
-        let work = work.as_mut().project();
-        // INVARIANT: These folios are ours from now on.
-        // SAFETY: By the type invariants both are lists, of isolated folios.
-        unsafe { bindings::ferry_list_splice_tail_init(list.as_raw(), work.rest.as_raw()) };
+        // SAFETY: By the type invariant it is a list of isolated folios, which are ours now.
+        unsafe { self.work.lock().as_mut().add(list.as_raw()) };
     }
 
     /// Runs `f` in a kernel thread as if in the task that this is for: there a helper works. May
@@ -387,9 +344,7 @@ impl<'a> Migration<'a> {
 
     /// Says for how many nanoseconds a helper ran for this. May sleep.
     pub fn helped(&self, ns: u64) {
-        let mut work = self.work.lock();
-        let all = work.as_mut().project().helper_ns;
-        *all = all.wrapping_add(ns);
+        self.work.lock().as_mut().helped(ns);
     }
 
     /// Tells lockdep that the task that this is for is about to wait for its helpers. May sleep.
@@ -397,28 +352,22 @@ impl<'a> Migration<'a> {
         self.context.will_wait();
     }
 
-    /// Migrates a chunk: the first folios, up to that before which `ends` says so, given the pages
-    /// so far; it must not use this migration. Whether there are more that nobody has begun to
+    /// Migrates a chunk, of about so many pages. Whether there are more that nobody has begun to
     /// migrate; [`None`]: there was nothing to do. May sleep.
-    pub fn work(&self, worker: Worker, ends: impl Fn(usize, &Folio) -> bool) -> Option<bool> {
-        stack_pin_init!(let chunk = pin_init!(Chunk {
-            folios <- CListHead::new(),
-            place <- CListHead::new(),
-        }));
+    pub fn work(&self, worker: Worker, chunk_pages: u32) -> Option<bool> {
+        stack_pin_init!(let chunk = Chunk::new());
         let chunk = chunk.as_ref().get_ref();
         // SAFETY: The chunk is new and pinned, and `put` below, before it is gone.
-        if !unsafe { self.work.lock().as_mut().cut(chunk, worker, ends) } {
-            return None;
-        }
+        let span = unsafe { self.work.lock().as_mut().cut(chunk, worker, chunk_pages) }?;
         let mut stats = Default::default();
         // SAFETY: By the type invariant of `MigrateCall`; the chunk's folios are isolated and ours.
         let rc = unsafe {
             bindings::ferry_migrate_chunk(&self.call.raw, chunk.folios.as_raw(), &mut stats)
         };
         let mut work = self.work.lock();
-        // SAFETY: It was cut above.
-        unsafe { work.as_mut().put(chunk, rc, &stats) };
-        Some(work.stopped.is_none() && work.rest.is_linked())
+        // SAFETY: It was cut above, from that span.
+        unsafe { work.as_mut().put(chunk, span, rc, &stats) };
+        Some(work.has_more())
     }
 
     /// Does what needs to be waited for, in the calling task, and gives back what was not migrated:
@@ -427,21 +376,12 @@ impl<'a> Migration<'a> {
     /// As it has the migration for itself no chunk is being migrated.
     pub fn finish(self: Pin<&mut Self>, ret: &mut IsolatedList<'_>) -> Outcome {
         stack_pin_init!(let left = CListHead::new());
-        let (mut failed, mut stats, mut report, helper_ns) = {
-            let mut work = self.work.lock();
-            let work = work.as_mut().project();
-            // SAFETY: By the type invariants, and with no chunk in flight, these are folios of
-            // ours.
-            unsafe {
-                bindings::ferry_list_splice_tail_init(work.done.as_raw(), left.as_raw());
-                bindings::ferry_list_splice_tail_init(work.rest.as_raw(), left.as_raw());
-            }
-            let failed = match *work.stopped {
-                Some(error) => Err(error),
-                None => Ok(*work.failed),
-            };
-            (failed, *work.stats, *work.report, *work.helper_ns)
-        };
+        let Total {
+            mut failed,
+            mut stats,
+            mut report,
+            helper_ns,
+        } = self.work.lock().as_mut().end(left.as_ref().get_ref());
 
         if self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC && left.is_linked() {
             // All is tried again that is left, and what stopped others may be met again.
@@ -473,102 +413,10 @@ impl<'a> Migration<'a> {
 #[pinned_drop]
 impl PinnedDrop for Migration<'_> {
     fn drop(self: Pin<&mut Self>) {
-        let work = self.work.lock();
-        // SAFETY: Nobody has a reference any more, so no chunk is in flight; by the type invariants
-        // both are lists of isolated folios, which are ours.
-        unsafe {
-            bindings::putback_movable_pages(work.done.as_raw());
-            bindings::putback_movable_pages(work.rest.as_raw());
-        }
-    }
-}
-
-impl Work {
-    /// Cuts a chunk off what is to be done.
-    ///
-    /// # Safety
-    ///
-    /// The chunk must have nothing in it. If it was cut, which is returned, it must be
-    /// [`Work::put`] before it is gone or moved.
-    unsafe fn cut(
-        self: Pin<&mut Self>,
-        chunk: &Chunk,
-        worker: Worker,
-        ends: impl Fn(usize, &Folio) -> bool,
-    ) -> bool {
-        let work = self.project();
-        if work.stopped.is_some() {
-            return false;
-        }
-        let mut pages = 0;
-        let mut last = None;
-        // SAFETY: By the type invariant these are folios, and the list is ours.
-        for folio in unsafe { CList::<Folio, LRU>::from_raw(work.rest.as_raw()) }.iter() {
-            if pages > 0 && ends(pages, folio) {
-                break;
-            }
-            pages += folio.nr_pages();
-            last = Some(folio);
-        }
-        let Some(last) = last else {
-            return false;
-        };
-        // INVARIANT: The folios go from one list of ours to another, and the chunk's place follows
-        // those of all chunks before it; `put` takes it out again.
-        // SAFETY: `last` is on the list, and the chunk's lists are empty.
-        unsafe {
-            bindings::ferry_list_cut_position(
-                chunk.folios.as_raw(),
-                work.rest.as_raw(),
-                last.lru(),
-            );
-            bindings::list_add_tail(chunk.place.as_raw(), work.done.as_raw());
-        }
-        let report = work.report;
-        report.chunks = report.chunks.wrapping_add(1);
-        report.pages = report.pages.wrapping_add(pages as u32);
-        if worker == Worker::Helper {
-            report.helped = report.helped.wrapping_add(1);
-            report.helped_pages = report.helped_pages.wrapping_add(pages as u32);
-        }
-        true
-    }
-
-    /// Takes back what is left of a chunk.
-    ///
-    /// # Safety
-    ///
-    /// It must have been cut from this work, and not yet been put.
-    unsafe fn put(
-        self: Pin<&mut Self>,
-        chunk: &Chunk,
-        rc: c_int,
-        stats: &bindings::migrate_pages_stats,
-    ) {
-        let work = self.project();
-        // INVARIANT: What was not migrated is at the chunk's place, which is taken out.
-        // SAFETY: The place is on the list since `cut`, and the folios are a list.
-        unsafe {
-            bindings::ferry_list_splice_tail_init(chunk.folios.as_raw(), chunk.place.as_raw());
-            bindings::ferry_list_del_init(chunk.place.as_raw());
-        }
-        match rc {
-            0.. => *work.failed = work.failed.wrapping_add(rc),
-            _ => *work.stopped = Some(Error::from_errno(rc)),
-        }
-        add(work.stats, stats);
-    }
-}
-
-fn add(all: &mut bindings::migrate_pages_stats, more: &bindings::migrate_pages_stats) {
-    for (all, more) in [
-        (&mut all.nr_succeeded, more.nr_succeeded),
-        (&mut all.nr_failed_pages, more.nr_failed_pages),
-        (&mut all.nr_thp_succeeded, more.nr_thp_succeeded),
-        (&mut all.nr_thp_failed, more.nr_thp_failed),
-        (&mut all.nr_thp_split, more.nr_thp_split),
-        (&mut all.nr_split, more.nr_split),
-    ] {
-        *all = all.wrapping_add(more);
+        stack_pin_init!(let left = CListHead::new());
+        // Nobody has a reference any more, so no chunk is in flight.
+        self.work.lock().as_mut().end(left.as_ref().get_ref());
+        // SAFETY: It is a list of isolated folios, which are ours.
+        unsafe { bindings::putback_movable_pages(left.as_raw()) };
     }
 }

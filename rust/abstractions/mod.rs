@@ -24,4 +24,5 @@ pub mod owned_pairs;
 pub mod sched;
 pub mod task_context;
 pub mod vm_event;
+mod work;
 pub mod workqueue;

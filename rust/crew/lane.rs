@@ -37,8 +37,7 @@ use crate::{
         },
         settings::asks_busy_cpus,
         IdleCpus, //
-    },
-    logic::crew, //
+    }, //
 };
 
 /// What the workers of a lane share while a list is migrated.
@@ -97,9 +96,7 @@ impl<'a> Job<'a> {
     }
 
     fn work_as(&self, worker: Worker) -> Option<bool> {
-        self.migration.work(worker, |pages, next| {
-            crew::chunk_ends(pages as u32, self.chunk_pages, next.index())
-        })
+        self.migration.work(worker, self.chunk_pages)
     }
 
     /// Migrates as one of the helpers, until there is nothing to do, or others want this CPU, who

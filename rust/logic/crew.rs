@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The numbers of a crew: which lists are long enough for several tasks, how many of them, and
-//! where a list is cut into chunks.
+//! where a list is cut: into spans, of a page table each, and these into chunks.
 //!
 //! A chunk is carried through unmap, flush, copy and switch by one worker. Its size bounds the time
 //! that its folios are unmapped, as mainline's batch does.
@@ -11,12 +11,13 @@
 /// the waker; but a chunk has a flush of its own.
 pub const PAGES_PER_WORKER: u32 = 128;
 
-/// Pages at which a chunk ends at the latest, with the folio that has the last of them: a quarter
-/// of mainline's batch, so that folios are unmapped for less time, also by workers that make each
-/// other slower, and all workers are done at about the same time.
-pub const MAX_CHUNK_PAGES: u32 = 128;
+/// Pages at which a chunk ends at the latest, with the folio that has the last of them: half of
+/// mainline's batch, so that folios are unmapped for less time, also by workers that make each other
+/// slower. Not less: each chunk has a TLB flush, for which a helper waits until the CPUs of the
+/// memory's users have answered.
+pub const MAX_CHUNK_PAGES: u32 = 256;
 
-/// Pages at which a chunk ends at the earliest, but for page tables' ends: a TLB flush should be
+/// Pages at which a chunk ends at the earliest, but at the end of its span: a TLB flush should be
 /// shared by so many.
 pub const MIN_CHUNK_PAGES: u32 = 64;
 
@@ -26,8 +27,8 @@ const CHUNKS_PER_WORKER: u32 = 4;
 /// Folios of a worker at least: fewer, if they are large, are better copied together.
 const FOLIOS_PER_WORKER: u32 = 4;
 
-/// Pages that one page table maps: where a chunk should end.
-const PAGES_PER_TABLE: u64 = 512;
+/// Pages that one page table maps: of those a worker should have the lock to itself.
+const PAGES_PER_TABLE: u32 = 512;
 
 /// What is known of a list before it is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +119,7 @@ pub fn helpers(size: Size, limit: u32, idle_cpus: u32) -> u32 {
 /// ```
 /// use ferry_logic::crew::chunk_pages;
 ///
-/// assert_eq!(chunk_pages(16384, 2), 128);
+/// assert_eq!(chunk_pages(16384, 2), 256);
 /// assert_eq!(chunk_pages(1024, 2), 128);
 /// assert_eq!(chunk_pages(256, 2), 64);
 /// ```
@@ -128,21 +129,39 @@ pub fn chunk_pages(pages: u32, workers: u32) -> u32 {
     share.clamp(MIN_CHUNK_PAGES, MAX_CHUNK_PAGES)
 }
 
-/// Whether a chunk that has `pages` ends before a folio at `index` of its mapping.
+/// Whether a span that has `pages` ends before a folio at `next` of its mapping, the last of it being at
+/// `last`.
 ///
-/// In its second half a chunk ends where the next page table begins, for memory that is aligned as
-/// its mapping is: then two workers seldom want the same page table's lock.
+/// A span is what one worker is to have for itself, chunk after chunk: as much as a page table
+/// maps, and up to where the next one begins, for memory that is aligned as its mapping is; of
+/// folios from everywhere at least a chunk.
 ///
 /// ```
-/// use ferry_logic::crew::chunk_ends;
+/// use ferry_logic::crew::span_ends;
 ///
-/// assert!(chunk_ends(512, 512, 1000));
-/// assert!(chunk_ends(256, 512, 1024));
-/// assert!(!chunk_ends(256, 512, 1023));
-/// assert!(!chunk_ends(255, 512, 1024));
+/// assert!(span_ends(512, 128, 1111, 1112));
+/// assert!(span_ends(128, 128, 1023, 1024));
+/// assert!(!span_ends(127, 128, 1023, 1024));
+/// assert!(!span_ends(511, 128, 1022, 1023));
 /// ```
-pub fn chunk_ends(pages: u32, chunk_pages: u32, index: u64) -> bool {
-    pages >= chunk_pages || (pages >= chunk_pages / 2 && index % PAGES_PER_TABLE == 0)
+pub fn span_ends(pages: u32, chunk_pages: u32, last: u64, next: u64) -> bool {
+    let table = |index| index / u64::from(PAGES_PER_TABLE);
+    pages >= PAGES_PER_TABLE || (pages >= chunk_pages && table(last) != table(next))
+}
+
+/// Pages of the next chunk of a span that has so many left: as many as of those that follow.
+///
+/// ```
+/// use ferry_logic::crew::chunk_of_span;
+///
+/// assert_eq!(chunk_of_span(512, 128), 128);
+/// assert_eq!(chunk_of_span(130, 128), 65);
+/// assert_eq!(chunk_of_span(7, 128), 7);
+/// assert_eq!(chunk_of_span(7, 0), 1);
+/// ```
+pub fn chunk_of_span(left: u32, chunk_pages: u32) -> u32 {
+    let chunks = left.div_ceil(chunk_pages.max(1)).max(1);
+    left.div_ceil(chunks)
 }
 
 #[cfg(all(test, not(loom)))]
