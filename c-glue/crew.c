@@ -232,11 +232,6 @@ void ferry_list_splice_tail_init(struct list_head *list, struct list_head *head)
 	list_splice_tail_init(list, head);
 }
 
-void ferry_list_splice_init(struct list_head *list, struct list_head *head)
-{
-	list_splice_init(list, head);
-}
-
 void ferry_list_cut_position(struct list_head *list, struct list_head *head,
 			     struct list_head *entry)
 {

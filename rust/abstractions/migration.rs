@@ -3,9 +3,8 @@
 //! One call of `migrate_pages()`, on whose list several tasks work.
 //!
 //! Locks: a mutex of each [`Migration`], inside whatever the caller of `migrate_pages()` holds. It
-//! is held while a chunk is cut off (its folios are walked) or given back, not while one is
-//! migrated; nothing is locked inside it, but for the putback in the end, which takes what putback
-//! takes when nobody else has the migration any more.
+//! is held while a chunk is cut off (its folios are walked, and those of its span, some hundreds at
+//! most) or given back, not while one is migrated; nothing is locked inside it.
 //!
 //! C file: [`mm/ferry/c-glue/crew.c`](srctree/mm/ferry/c-glue/crew.c)
 
@@ -41,12 +40,14 @@ use super::{
     sched::NodeId,
     task_context::TaskContext,
     work::{
-        add,
+        add_stats,
         Chunk,
         Total,
         Work, //
     }, //
 };
+
+pub use super::work::Worker;
 
 /// Whether idle CPUs may take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,7 +250,7 @@ pub struct Outcome {
 impl Outcome {
     /// Adds it to what `migrate_pages()` has counted so far. For any context.
     pub fn tell(&self, stats: &mut bindings::migrate_pages_stats, nr_failed: &mut c_int) {
-        add(stats, &self.stats);
+        add_stats(stats, &self.stats);
         match self.failed {
             Ok(failed) => *nr_failed = nr_failed.wrapping_add(failed),
             Err(error) => *nr_failed = error.to_errno(),
@@ -281,15 +282,6 @@ impl Outcome {
         // SAFETY: The report is valid, and only read during the call.
         unsafe { bindings::ferry_report_crew(&self.report) };
     }
-}
-
-/// Who migrates a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Worker {
-    /// The task that the migration is for.
-    Caller,
-    /// Another, see [`Migration::on_behalf`].
-    Helper,
 }
 
 /// A call that several tasks work on.
@@ -358,15 +350,17 @@ impl<'a> Migration<'a> {
         stack_pin_init!(let chunk = Chunk::new());
         let chunk = chunk.as_ref().get_ref();
         // SAFETY: The chunk is new and pinned, and `put` below, before it is gone.
-        let span = unsafe { self.work.lock().as_mut().cut(chunk, worker, chunk_pages) }?;
+        if !unsafe { self.work.lock().as_mut().cut(chunk, worker, chunk_pages) } {
+            return None;
+        }
         let mut stats = Default::default();
         // SAFETY: By the type invariant of `MigrateCall`; the chunk's folios are isolated and ours.
         let rc = unsafe {
             bindings::ferry_migrate_chunk(&self.call.raw, chunk.folios.as_raw(), &mut stats)
         };
         let mut work = self.work.lock();
-        // SAFETY: It was cut above, from that span.
-        unsafe { work.as_mut().put(chunk, span, rc, &stats) };
+        // SAFETY: It was cut above.
+        unsafe { work.as_mut().put(chunk, rc, &stats) };
         Some(work.has_more())
     }
 
@@ -376,12 +370,13 @@ impl<'a> Migration<'a> {
     /// As it has the migration for itself no chunk is being migrated.
     pub fn finish(self: Pin<&mut Self>, ret: &mut IsolatedList<'_>) -> Outcome {
         stack_pin_init!(let left = CListHead::new());
+        // SAFETY: Nobody else has the migration, so no chunk is in flight; `left` is empty.
         let Total {
             mut failed,
             mut stats,
             mut report,
             helper_ns,
-        } = self.work.lock().as_mut().end(left.as_ref().get_ref());
+        } = unsafe { self.work.lock().as_mut().end(left.as_raw()) };
 
         if self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC && left.is_linked() {
             // All is tried again that is left, and what stopped others may be met again.
@@ -393,7 +388,7 @@ impl<'a> Migration<'a> {
                 0.. => Ok(rc),
                 _ => Err(Error::from_errno(rc)),
             };
-            add(&mut stats, &more);
+            add_stats(&mut stats, &more);
         }
         // INVARIANT: These folios are the caller's again.
         // SAFETY: As above.
@@ -414,9 +409,11 @@ impl<'a> Migration<'a> {
 impl PinnedDrop for Migration<'_> {
     fn drop(self: Pin<&mut Self>) {
         stack_pin_init!(let left = CListHead::new());
-        // Nobody has a reference any more, so no chunk is in flight.
-        self.work.lock().as_mut().end(left.as_ref().get_ref());
-        // SAFETY: It is a list of isolated folios, which are ours.
-        unsafe { bindings::putback_movable_pages(left.as_raw()) };
+        // SAFETY: Nobody has a reference any more, so no chunk is in flight; `left` is empty, then
+        // a list of isolated folios, which are ours.
+        unsafe {
+            self.work.lock().as_mut().end(left.as_raw());
+            bindings::putback_movable_pages(left.as_raw());
+        }
     }
 }

@@ -25,4 +25,6 @@ pub mod sched;
 pub mod task_context;
 pub mod vm_event;
 mod work;
+#[cfg(CONFIG_FERRY_KUNIT_TEST)]
+pub mod work_trial;
 pub mod workqueue;

@@ -5,8 +5,9 @@
 //! No locks: all of it is behind the mutex of the migration.
 //!
 //! The list is cut twice. A *span* is a run of neighbours, of one page table where they are so
-//! many; of that *chunks* are cut, each for who asks next. Who asks gets his chunk of a span that
-//! nobody is at, so two workers want the lock of the same page table only when little is left.
+//! many; of that *chunks* are cut, each for who asks next. Who asks gets a chunk of a span that
+//! nobody is at, or of a new one, so that two workers seldom want the lock of the same page table:
+//! when little is left, or when they are as fast as a caller who still adds to the list.
 
 use core::cell::Cell;
 use kernel::{
@@ -18,12 +19,9 @@ use kernel::{
     prelude::*, //
 };
 
-use super::{
-    folio::{
-        Folio,
-        LRU, //
-    },
-    migration::Worker, //
+use super::folio::{
+    Folio,
+    LRU, //
 };
 use crate::logic::crew::{
     chunk_of_span,
@@ -33,15 +31,23 @@ use crate::logic::crew::{
 /// Spans that chunks are cut from at a time. More workers share them.
 const NR_SPANS: usize = 16;
 
+/// Who migrates a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worker {
+    /// The task that the migration is for.
+    Caller,
+    /// Another, see [`on_behalf`](super::migration::Migration::on_behalf).
+    Helper,
+}
+
 /// What is to be done, and what was.
 ///
 /// # Invariants
 ///
 /// `rest`, `done` and the `rest` of each span link isolated folios that are ours, with the
 /// references that isolation took. On `done` there are beside them, in the order of the list that
-/// was given: the `place` of each chunk that is being migrated, before the `end` of its span; and
-/// the `end` of each span that has folios left, or chunks that are being migrated. No other is
-/// linked.
+/// was given, the `place` of each chunk that is being migrated, and the `end` of each span that has
+/// folios left, after the places of its chunks. No other is linked.
 #[pin_data]
 pub(super) struct Work {
     /// Of no span.
@@ -87,10 +93,6 @@ impl Span {
         })
     }
 
-    fn is_begun(&self) -> bool {
-        self.end.is_linked()
-    }
-
     fn has_more(&self) -> bool {
         self.rest.is_linked()
     }
@@ -110,6 +112,8 @@ pub(super) struct Chunk {
     /// Where on `Work::done` goes what is not migrated.
     #[pin]
     place: CListHead,
+    /// Of which span it was cut: its index, and its number, as another may be there now.
+    span: Cell<(usize, u32)>,
 }
 
 impl Chunk {
@@ -118,6 +122,7 @@ impl Chunk {
         pin_init!(Self {
             folios <- CListHead::new(),
             place <- CListHead::new(),
+            span: Cell::new((0, 0)),
         })
     }
 }
@@ -170,8 +175,8 @@ impl Work {
         self.stopped.is_none() && (self.rest.is_linked() || self.spans.iter().any(Span::has_more))
     }
 
-    /// Cuts a chunk, of so many pages at most, but for the last folio, off what is to be done. Of
-    /// which span it is; [`None`]: nothing is to be done.
+    /// Cuts a chunk, of so many pages at most, but for the last folio, off what is to be done;
+    /// `false`: nothing is.
     ///
     /// # Safety
     ///
@@ -182,25 +187,34 @@ impl Work {
         chunk: &Chunk,
         worker: Worker,
         chunk_pages: u32,
-    ) -> Option<usize> {
-        if self.stopped.is_some() {
-            return None;
-        }
-        let index = self.as_mut().choose(chunk_pages)?;
-        let work = self.project();
-        let span = work.spans.get(index)?;
-        let wanted = chunk_of_span(span.pages.get(), chunk_pages);
-        // INVARIANT: The folios go from one list of ours to another, and the chunk's place follows
-        // those of all chunks before it; `put` takes it out again.
-        // SAFETY: By the type invariants these are folios, of lists of ours, and the span's end is
-        // on `done`; the chunk's lists are empty.
-        let pages = unsafe {
-            let pages = cut(&span.rest, &chunk.folios, |pages, _, _| pages >= wanted)?;
-            bindings::list_add_tail(chunk.place.as_raw(), span.end.as_raw());
-            pages
+    ) -> bool {
+        let Some(index) = self.as_mut().choose(chunk_pages) else {
+            return false;
         };
+        let work = self.project();
+        let Some(span) = work.spans.get(index) else {
+            return false;
+        };
+        let wanted = chunk_of_span(span.pages.get(), chunk_pages);
+        // SAFETY: By the type invariants these are folios, of a list of ours; the chunk has none.
+        let pages = unsafe { move_first(&span.rest, &chunk.folios, |pages, _, _| pages >= wanted) };
+        let Some(pages) = pages else {
+            return false;
+        };
+        // INVARIANT: The folios went from one list of ours to another, and the chunk's place
+        // follows those of all chunks before it; `put` takes it out again. A span without folios
+        // has no end there.
+        // SAFETY: By the type invariants the end is on `done`, as the span had folios. The place is
+        // on no list.
+        unsafe {
+            bindings::list_add_tail(chunk.place.as_raw(), span.end.as_raw());
+            if !span.has_more() {
+                bindings::ferry_list_del_init(span.end.as_raw());
+            }
+        }
+        chunk.span.set((index, span.nr.get()));
         span.pages.set(span.pages.get().saturating_sub(pages));
-        span.busy.set(span.busy.get() + 1);
+        span.busy.set(span.busy.get().wrapping_add(1));
         let report = work.report;
         report.chunks = report.chunks.wrapping_add(1);
         report.pages = report.pages.wrapping_add(pages);
@@ -208,43 +222,48 @@ impl Work {
             report.helped = report.helped.wrapping_add(1);
             report.helped_pages = report.helped_pages.wrapping_add(pages);
         }
-        Some(index)
+        true
     }
 
     /// The span to cut a chunk of so many pages from: one that nobody is at, or a new one; if there
-    /// is none, that with the fewest.
+    /// can be none, that which the fewest are at.
     fn choose(mut self: Pin<&mut Self>, chunk_pages: u32) -> Option<usize> {
-        let with_more = |work: &Self| {
-            let spans = work.spans.iter().enumerate();
-            let spans = spans.filter(|(_, span)| span.has_more());
-            let best = spans.min_by_key(|(_, span)| span.busy.get());
-            best.map(|(index, span)| (index, span.busy.get()))
-        };
-        match with_more(&self) {
-            Some((index, 0)) => Some(index),
-            other => self
-                .as_mut()
-                .begin(chunk_pages)
-                .or(other.map(|(index, _)| index)),
+        if self.stopped.is_some() {
+            return None;
+        }
+        let with_more = self.spans.iter().enumerate();
+        let with_more = with_more.filter(|(_, span)| span.has_more());
+        let calmest = with_more
+            .map(|(index, span)| (span.busy.get(), index))
+            .min();
+        match calmest {
+            Some((0, index)) => Some(index),
+            _ => {
+                let shared = calmest.map(|(_, index)| index);
+                self.as_mut().begin(chunk_pages).or(shared)
+            }
         }
     }
 
-    /// Begins a span; [`None`]: there are no folios, or no more spans.
+    /// Begins a span; [`None`]: no folios are left for one, or all spans have some.
     fn begin(self: Pin<&mut Self>, chunk_pages: u32) -> Option<usize> {
-        let index = self.spans.iter().position(|span| !span.is_begun())?;
+        let index = self.spans.iter().position(|span| !span.has_more())?;
         let work = self.project();
         let span = work.spans.get(index)?;
+        let ends = |pages, last: &Folio, next: &Folio| {
+            span_ends(pages, chunk_pages, last.index(), next.index())
+        };
         // INVARIANT: The folios go from one list of ours to another, and the span, which has some,
         // follows those before it.
-        // SAFETY: By the type invariants these are folios, and as it is not begun the span has none,
-        // and its end is on no list.
-        unsafe {
-            let pages = cut(&work.rest, &span.rest, |pages, last, next| {
-                span_ends(pages, chunk_pages, last.index(), next.index())
-            })?;
+        // SAFETY: By the type invariants these are folios, and as the span has none, its end is on
+        // no list.
+        let pages = unsafe {
+            let pages = move_first(&work.rest, &span.rest, ends)?;
             bindings::list_add_tail(span.end.as_raw(), work.done.as_raw());
-            span.pages.set(pages);
-        }
+            pages
+        };
+        span.pages.set(pages);
+        span.busy.set(0);
         span.nr.set(*work.begun);
         *work.begun = work.begun.wrapping_add(1);
         Some(index)
@@ -254,11 +273,10 @@ impl Work {
     ///
     /// # Safety
     ///
-    /// It must have been cut from that span of this work, and not yet been put.
+    /// It must have been cut from this work, and not yet been put.
     pub(super) unsafe fn put(
         self: Pin<&mut Self>,
         chunk: &Chunk,
-        index: usize,
         rc: c_int,
         stats: &bindings::migrate_pages_stats,
     ) {
@@ -269,43 +287,41 @@ impl Work {
             bindings::ferry_list_splice_tail_init(chunk.folios.as_raw(), chunk.place.as_raw());
             bindings::ferry_list_del_init(chunk.place.as_raw());
         }
-        if let Some(span) = work.spans.get(index) {
-            span.busy.set(span.busy.get().saturating_sub(1));
-            if span.busy.get() == 0 && !span.has_more() {
-                // INVARIANT: It has neither folios nor chunks.
-                // SAFETY: Its end is on `done`, as there was a chunk.
-                unsafe { bindings::ferry_list_del_init(span.end.as_raw()) };
-            }
+        let (index, nr) = chunk.span.get();
+        if let Some(span) = work.spans.get(index).filter(|span| span.nr.get() == nr) {
+            span.busy.set(span.busy.get().wrapping_sub(1));
         }
         match rc {
             0.. => *work.failed = work.failed.wrapping_add(rc),
             _ => *work.stopped = Some(Error::from_errno(rc)),
         }
-        add(work.stats, stats);
+        add_stats(work.stats, stats);
     }
 
-    /// Ends it, when no chunk is being migrated: what was not migrated goes to `left`, an empty
-    /// list, first what failed, in its order, then what nobody has begun to migrate.
-    pub(super) fn end(self: Pin<&mut Self>, left: &CListHead) -> Total {
+    /// Ends it: what was not migrated goes to the end of `left`, first what failed, in its order,
+    /// then what nobody has begun to migrate.
+    ///
+    /// # Safety
+    ///
+    /// No chunk must be cut and not put. `left` must be a list of folios, and the caller's.
+    pub(super) unsafe fn end(self: Pin<&mut Self>, left: *mut bindings::list_head) -> Total {
         let work = self.project();
-        // Those begun last first, so that each is put before what follows it.
-        let last = || {
-            let begun = work.spans.iter().filter(|span| span.is_begun());
-            begun.max_by_key(|span| span.nr.get())
+        let first = || {
+            let begun = work.spans.iter().filter(|span| span.has_more());
+            begun.min_by_key(|span| span.nr.get())
         };
-        while let Some(span) = last() {
-            // INVARIANT: The folios go from one list of ours to another; the span has none then.
-            // SAFETY: By the type invariants these are lists, and the end is on one.
-            unsafe {
-                bindings::ferry_list_splice_init(span.rest.as_raw(), work.rest.as_raw());
+        // INVARIANT: No folios are left to us, and with them goes each end.
+        // SAFETY: By the type invariants these are lists of folios of ours, `done` once no end is
+        // on it, as there is no chunk.
+        unsafe {
+            for span in work.spans.iter() {
                 bindings::ferry_list_del_init(span.end.as_raw());
             }
-        }
-        // INVARIANT: No folios are left to us.
-        // SAFETY: With no chunk or span, these are lists of folios of ours.
-        unsafe {
-            bindings::ferry_list_splice_tail_init(work.done.as_raw(), left.as_raw());
-            bindings::ferry_list_splice_tail_init(work.rest.as_raw(), left.as_raw());
+            bindings::ferry_list_splice_tail_init(work.done.as_raw(), left);
+            while let Some(span) = first() {
+                bindings::ferry_list_splice_tail_init(span.rest.as_raw(), left);
+            }
+            bindings::ferry_list_splice_tail_init(work.rest.as_raw(), left);
         }
         Total {
             failed: match *work.stopped {
@@ -319,15 +335,15 @@ impl Work {
     }
 }
 
-/// Moves the first folios of `from` to `to`, those before which `ends` says so not being the first:
-/// it is given their base pages so far, the last of them, and the next. How many base pages;
-/// [`None`]: there are no folios.
+/// Moves the first of the folios of `from` to `to`, at least one; the others stay from that on
+/// before which `ends` says so. It is asked for each, and given the base pages of those before it,
+/// the last of them, and itself. How many base pages were moved; [`None`]: there are no folios.
 ///
 /// # Safety
 ///
 /// `from` must link folios, with references, by `lru`. Both lists must be the caller's, and `to`
 /// empty.
-unsafe fn cut(
+unsafe fn move_first(
     from: &CListHead,
     to: &CListHead,
     ends: impl Fn(u32, &Folio, &Folio) -> bool,
@@ -348,7 +364,10 @@ unsafe fn cut(
 }
 
 /// Adds counters.
-pub(super) fn add(all: &mut bindings::migrate_pages_stats, more: &bindings::migrate_pages_stats) {
+pub(super) fn add_stats(
+    all: &mut bindings::migrate_pages_stats,
+    more: &bindings::migrate_pages_stats,
+) {
     for (all, more) in [
         (&mut all.nr_succeeded, more.nr_succeeded),
         (&mut all.nr_failed_pages, more.nr_failed_pages),

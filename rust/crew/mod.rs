@@ -2,10 +2,10 @@
 
 //! The crew: several tasks that migrate the list of one `migrate_pages()`.
 //!
-//! The list is cut into chunks. Each is claimed, under a mutex, by whoever is running: the caller,
-//! or a helper on a CPU that was idle when the caller asked. A worker carries its chunk through
-//! unmap, flush, copy and switch, with batches of its own. The caller waits only for chunks that a
-//! helper has begun.
+//! The list is cut into spans of a page table, these into chunks. Each is claimed, under a mutex,
+//! by whoever is running: the caller, or a helper on a CPU that was idle when the caller asked. A
+//! worker carries its chunk through unmap, flush, copy and switch, with batches of its own. The
+//! caller waits only for chunks that a helper has begun.
 //!
 //! - [`lane`]: one list at a time, its caller and its helpers;
 //! - [`members`]: who is in a crew now;
@@ -84,7 +84,7 @@ use members::Members;
 /// Lists that can be migrated by crews at the same time.
 const NR_LANES: usize = 8;
 
-/// Base pages of a chunk that is short for `copy/unmapped_us` alone, at least.
+/// Base pages of a chunk that is short for `copy/unmapped_us` alone, unless its span has few left.
 const LEAST_CHUNK_PAGES: u32 = 16;
 
 static CREW: SetOnce<Crew> = SetOnce::new();

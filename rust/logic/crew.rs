@@ -12,13 +12,13 @@
 pub const PAGES_PER_WORKER: u32 = 128;
 
 /// Pages at which a chunk ends at the latest, with the folio that has the last of them: half of
-/// mainline's batch, so that folios are unmapped for less time, also by workers that make each other
-/// slower. Not less: each chunk has a TLB flush, for which a helper waits until the CPUs of the
-/// memory's users have answered.
+/// mainline's batch, so that folios are unmapped for less time, also by workers that make each
+/// other slower. Not less: each chunk has a TLB flush, for which a helper waits until the CPUs of
+/// the memory's users have answered.
 pub const MAX_CHUNK_PAGES: u32 = 256;
 
-/// Pages at which a chunk ends at the earliest, but at the end of its span: a TLB flush should be
-/// shared by so many.
+/// Pages for which a chunk is worth a TLB flush. At the end of a span there may be half as many, or
+/// what is left.
 pub const MIN_CHUNK_PAGES: u32 = 64;
 
 /// Chunks that each worker should find, so that all are done at about the same time.
@@ -129,27 +129,29 @@ pub fn chunk_pages(pages: u32, workers: u32) -> u32 {
     share.clamp(MIN_CHUNK_PAGES, MAX_CHUNK_PAGES)
 }
 
-/// Whether a span that has `pages` ends before a folio at `next` of its mapping, the last of it being at
-/// `last`.
+/// Whether a span that has `pages` ends before a folio at `next` of its mapping, if the last one
+/// is at `last`.
 ///
-/// A span is what one worker is to have for itself, chunk after chunk: as much as a page table
-/// maps, and up to where the next one begins, for memory that is aligned as its mapping is; of
-/// folios from everywhere at least a chunk.
+/// A span is what one worker is to have for itself, chunk after chunk: what a page table maps, for
+/// memory that is aligned as its mapping is. What is too little for a chunk before the first such
+/// table belongs to its span. Of folios from everywhere a span is about a chunk.
 ///
 /// ```
 /// use ferry_logic::crew::span_ends;
 ///
-/// assert!(span_ends(512, 128, 1111, 1112));
+/// assert!(span_ends(512, 128, 1023, 1024));
 /// assert!(span_ends(128, 128, 1023, 1024));
 /// assert!(!span_ends(127, 128, 1023, 1024));
-/// assert!(!span_ends(511, 128, 1022, 1023));
+/// assert!(!span_ends(639, 128, 1022, 1023));
+/// assert!(span_ends(640, 128, 1022, 1023));
 /// ```
 pub fn span_ends(pages: u32, chunk_pages: u32, last: u64, next: u64) -> bool {
     let table = |index| index / u64::from(PAGES_PER_TABLE);
-    pages >= PAGES_PER_TABLE || (pages >= chunk_pages && table(last) != table(next))
+    pages >= PAGES_PER_TABLE.saturating_add(chunk_pages)
+        || (pages >= chunk_pages && table(last) != table(next))
 }
 
-/// Pages of the next chunk of a span that has so many left: as many as of those that follow.
+/// Pages of the next chunk of a span that has so many left. All its chunks are about as long.
 ///
 /// ```
 /// use ferry_logic::crew::chunk_of_span;

@@ -119,7 +119,6 @@ int ferry_target_node(unsigned long private);
 bool ferry_others_want_cpu(void);
 void ferry_list_splice_tail_init(struct list_head *list,
 				 struct list_head *head);
-void ferry_list_splice_init(struct list_head *list, struct list_head *head);
 void ferry_list_cut_position(struct list_head *list, struct list_head *head,
 			     struct list_head *entry);
 void ferry_list_del_init(struct list_head *entry);
