@@ -371,12 +371,13 @@ impl<'a> Migration<'a> {
     pub fn finish(self: Pin<&mut Self>, ret: &mut IsolatedList<'_>) -> Outcome {
         stack_pin_init!(let left = CListHead::new());
         // SAFETY: Nobody else has the migration, so no chunk is in flight; `left` is empty.
+        let total = unsafe { self.work.lock().as_mut().end(left.as_raw()) };
         let Total {
             mut failed,
             mut stats,
             mut report,
             helper_ns,
-        } = unsafe { self.work.lock().as_mut().end(left.as_raw()) };
+        } = total;
 
         if self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC && left.is_linked() {
             // All is tried again that is left, and what stopped others may be met again.

@@ -123,9 +123,10 @@ fn accepted(log: &mut Log) -> Result<()> {
 }
 
 fn refused() -> Result<()> {
+    let long = "always ".repeat(400);
     for (name, bad) in REFUSED {
         let before = read(name)?;
-        for bad in bad.iter().chain(&["\n", " ", "\u{0}", "x"]) {
+        for bad in bad.iter().chain(&["\n", " ", "\u{0}", "x", &long]) {
             let errno = fs::write(path(name), bad)
                 .err()
                 .and_then(|e| e.raw_os_error());
