@@ -23,10 +23,6 @@ pub fn of(lists: &PairedLists<'_>, (folios, pages): (u32, u32)) -> Method {
         return Method::Cached;
     }
     let demotes = || Some(lists.target()?.is_lower_than(lists.source()?));
-    let load = Load {
-        demotes: demotes().unwrap_or(false),
-        folios,
-        pages,
-    };
-    choose(setting, load)
+    let load = Load { folios, pages };
+    choose(setting, load, || demotes().unwrap_or(false))
 }

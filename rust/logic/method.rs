@@ -30,8 +30,6 @@ pub enum When {
 /// What there is to know of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// It goes to a lower memory tier than it is in, whatever the reason.
-    pub demotes: bool,
     /// Folios.
     pub folios: u32,
     /// Base pages of all of them.
@@ -44,23 +42,23 @@ pub struct Load {
 /// whoever has its memory in the caches: measured by `./ferry bench method`.
 pub const MIN_FOLIO_PAGES: u32 = 16;
 
-/// How to copy a batch. A mean of the folios' sizes counts, as all are copied in one way.
+/// How to copy a batch, which may go to a lower memory tier than it is in, whatever the reason; that
+/// is asked only where it matters. A mean of the folios' sizes counts, as all are copied in one way.
 ///
 /// ```
 /// use ferry_logic::method::{choose, Load, Method, When};
 ///
-/// let huge = Load { demotes: true, folios: 8, pages: 4096 };
-/// assert_eq!(choose(When::Demotion, huge), Method::NonTemporal);
-/// let promoted = Load { demotes: false, ..huge };
-/// assert_eq!(choose(When::Demotion, promoted), Method::Cached);
+/// let huge = Load { folios: 8, pages: 4096 };
+/// assert_eq!(choose(When::Demotion, huge, || true), Method::NonTemporal);
+/// assert_eq!(choose(When::Demotion, huge, || false), Method::Cached); // promoted
 /// let small = Load { folios: 4096, ..huge };
-/// assert_eq!(choose(When::Demotion, small), Method::Cached);
-/// assert_eq!(choose(When::Always, small), Method::NonTemporal);
+/// assert_eq!(choose(When::Demotion, small, || true), Method::Cached);
+/// assert_eq!(choose(When::Always, small, || true), Method::NonTemporal);
 /// ```
-pub fn choose(setting: When, load: Load) -> Method {
+pub fn choose(setting: When, load: Load, demotes: impl FnOnce() -> bool) -> Method {
     let past = match setting {
         When::Never => false,
-        When::Demotion => load.demotes && load.pages >= load.folios.saturating_mul(MIN_FOLIO_PAGES),
+        When::Demotion => load.pages >= load.folios.saturating_mul(MIN_FOLIO_PAGES) && demotes(),
         When::Always => true,
     };
     match past {
