@@ -114,7 +114,9 @@ static ssize_t ferry_setting_store(struct kobject *kobj,
 		return rc;
 
 	guard(mutex)(&ferry_settings_lock);
-	ferry_set(setting->which, value);
+	rc = ferry_set(setting->which, value);
+	if (rc < 0)
+		return rc;
 	WRITE_ONCE(setting->value, value);
 	return count;
 }
@@ -181,6 +183,64 @@ static struct ferry_setting_attr ferry_nontemporal = {
 	.value	= FERRY_NT_DEMOTION,
 };
 
+static const char * const ferry_method_words[] = {
+	[FERRY_METHOD_AUTO]	= "auto",
+	[FERRY_METHOD_SERIAL]	= "serial",
+	[FERRY_METHOD_CPU]	= "cpu",
+	[FERRY_METHOD_DMA]	= "dma",
+	[FERRY_METHOD_HYBRID]	= "hybrid",
+	NULL
+};
+
+static struct ferry_setting_attr ferry_method = {
+	FERRY_SETTING(method),
+	.which	= FERRY_SET_METHOD,
+	.words	= ferry_method_words,
+};
+
+/* How many there are, not how many were asked for: a driver may have left. */
+static ssize_t ferry_dma_channels_show(struct kobject *kobj,
+				       struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", ferry_dma_nr_open());
+}
+
+static struct ferry_setting_attr ferry_dma_channels = {
+	.attr	= __ATTR(dma_channels, 0644, ferry_dma_channels_show,
+			 ferry_setting_store),
+	.which	= FERRY_SET_DMA_CHANNELS,
+	.most	= FERRY_MAX_CHANNELS,
+};
+
+static struct ferry_setting_attr ferry_dma_min_bytes = {
+	FERRY_SETTING(dma_min_bytes),
+	.which	= FERRY_SET_DMA_MIN_BYTES,
+	.value	= FERRY_DEFAULT_DMA_MIN_BYTES,
+	.least	= PAGE_SIZE,
+	.most	= SZ_1G,
+};
+
+static struct ferry_setting_attr ferry_dma_timeout_ms = {
+	FERRY_SETTING(dma_timeout_ms),
+	.which	= FERRY_SET_DMA_TIMEOUT_MS,
+	.value	= FERRY_DEFAULT_DMA_TIMEOUT_MS,
+	.least	= 10,
+	.most	= 60000,
+};
+
+static ssize_t dma_status_show(struct kobject *kobj,
+			       struct kobj_attribute *attr, char *buf)
+{
+	unsigned int nr;
+	int len = 0, more;
+
+	for (nr = 0; (more = ferry_dma_tell(nr, buf, len)); nr++)
+		len += more;
+	return len;
+}
+
+static struct kobj_attribute ferry_dma_status_attr = __ATTR_RO(dma_status);
+
 static ssize_t ferry_time_show(enum ferry_time what, char *buf)
 {
 	int bucket, cpu, len = 0;
@@ -224,6 +284,11 @@ static struct attribute *ferry_settings_list[] = {
 	&ferry_min_kb.attr.attr,
 	&ferry_unmapped_us.attr.attr,
 	&ferry_nontemporal.attr.attr,
+	&ferry_method.attr.attr,
+	&ferry_dma_channels.attr.attr,
+	&ferry_dma_min_bytes.attr.attr,
+	&ferry_dma_timeout_ms.attr.attr,
+	&ferry_dma_status_attr.attr,
 	&ferry_unmapped_histogram_attr.attr,
 	&ferry_first_folio_histogram_attr.attr,
 	NULL

@@ -25,7 +25,6 @@ use crate::{
         copier::CpuCopier, //
     },
     crew,
-    helpers,
     logic::item::Outcome, //
 };
 
@@ -70,7 +69,7 @@ pub unsafe extern "C" fn ferry_copy_post(
 /// The next folio that is marked is to be switched: called by `ferry_folio_copied()`. May sleep.
 ///
 /// Returns 1 if its content is in the new folio, 0 if nothing is posted, `-EHWPOISON` if it cannot
-/// be read.
+/// be read, `-EIO` if a DMA engine may be at it even now.
 ///
 /// # Safety
 ///
@@ -82,6 +81,7 @@ pub unsafe extern "C" fn ferry_copy_take(batch: *mut bindings::ferry_batch) -> c
     match unsafe { Batch::from_raw(batch) }.take_next() {
         Some(Outcome::Copied) => 1,
         Some(Outcome::Failed) => -(bindings::EHWPOISON as c_int),
+        Some(Outcome::Lost) => EIO.to_errno(),
         None => 0,
     }
 }
@@ -181,10 +181,46 @@ pub extern "C" fn ferry_prepare() -> c_int {
     }
 }
 
-/// Something is set: called when its file is written, by one writer at a time. For any context.
+/// Something is set: called when its file is written, by one writer at a time. May sleep.
+///
+/// Returns what holds from now on, which may be less, or an error number: nothing has changed.
 #[export]
-pub extern "C" fn ferry_set(which: bindings::ferry_setting, value: c_uint) {
-    if let Some(knob) = Knob::from_raw(which, value) {
-        helpers::set(knob);
+pub extern "C" fn ferry_set(which: bindings::ferry_setting, value: c_uint) -> c_int {
+    let Some(knob) = Knob::from_raw(which, value) else {
+        return EINVAL.to_errno();
+    };
+    match copy::set(knob) {
+        Ok(None) => value as c_int,
+        Ok(Some(holds)) => holds as c_int,
+        Err(error) => error.to_errno(),
     }
+}
+
+/// How many channels of DMA engines there are for batches. For any context.
+#[export]
+pub extern "C" fn ferry_dma_nr_open() -> c_uint {
+    copy::dma::nr_open() as c_uint
+}
+
+/// The channel with this number: its name, its node and what it has done. May sleep.
+///
+/// Returns how many bytes were written to `buf`, from `at` on; 0: there is no such channel.
+///
+/// # Safety
+///
+/// `buf` must be what a `show` of sysfs has, and hold `at` bytes.
+#[export]
+pub unsafe extern "C" fn ferry_dma_tell(nr: c_uint, buf: *mut c_char, at: c_int) -> c_int {
+    let told = copy::dma::read_out(nr as usize, |name, node, counts| {
+        let node = node.map_or(bindings::NUMA_NO_NODE, |node| node.0);
+        // SAFETY: By the safety requirement; the name is valid meanwhile.
+        unsafe { bindings::ferry_dma_emit(buf, at, name, node, &counts) }
+    });
+    told.unwrap_or(0)
+}
+
+/// The driver of a device is about to leave it: called by the notifier of its bus. May sleep.
+#[export]
+pub extern "C" fn ferry_dma_leave(dev: *mut bindings::device) {
+    copy::dma::leave(dev as usize);
 }

@@ -26,6 +26,7 @@ TRACE_EVENT(ferry_batch,
 		__field(u32,	pages)
 		__field(u32,	helpers)
 		__field(u32,	helped_pages)
+		__field(u32,	dma_pages)
 		__field(bool,	nontemporal)
 		__field(s64,	copy_ns)
 		__field(s64,	unmapped_ns)
@@ -37,15 +38,16 @@ TRACE_EVENT(ferry_batch,
 		__entry->pages		= batch->pages;
 		__entry->helpers	= batch->helpers;
 		__entry->helped_pages	= batch->helped;
+		__entry->dma_pages	= batch->carried;
 		__entry->nontemporal	= batch->nontemporal;
 		__entry->copy_ns	= batch->copy_ns;
 		__entry->unmapped_ns	= unmapped_ns;
 	),
 
-	TP_printk("reason=%s folios=%u pages=%u helpers=%u helped_pages=%u method=%s copy_ns=%lld unmapped_ns=%lld",
+	TP_printk("reason=%s folios=%u pages=%u helpers=%u helped_pages=%u dma_pages=%u method=%s copy_ns=%lld unmapped_ns=%lld",
 		  __print_symbolic(__entry->reason, MIGRATE_REASON),
 		  __entry->folios, __entry->pages, __entry->helpers,
-		  __entry->helped_pages,
+		  __entry->helped_pages, __entry->dma_pages,
 		  __entry->nontemporal ? "nontemporal" : "cached",
 		  __entry->copy_ns, __entry->unmapped_ns)
 );

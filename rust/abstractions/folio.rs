@@ -73,6 +73,13 @@ impl Folio {
         NodeId(unsafe { bindings::ferry_folio_nid(self.as_raw()) })
     }
 
+    /// Whether all there is to its content are its bytes: no tags, and nothing that a sanitizer keeps
+    /// of them. An engine copies no more than these.
+    pub fn is_its_bytes(&self) -> bool {
+        // SAFETY: By the type invariant the folio exists.
+        unsafe { bindings::ferry_dma_reaches(self.as_raw()) }
+    }
+
     /// How many references there are now.
     pub fn ref_count(&self) -> i32 {
         // SAFETY: By the type invariant the folio exists.
@@ -207,10 +214,7 @@ impl OwnedFolio {
     ///
     /// It gives no access to the content.
     pub fn another_reference(&self) -> FolioRef {
-        // SAFETY: By the type invariant the folio exists.
-        unsafe { bindings::ferry_folio_get(self.0.as_ptr()) };
-        // INVARIANT: It was just counted.
-        FolioRef(self.0)
+        FolioRef::new(self)
     }
 
     fn address(&self) -> *mut u8 {
@@ -241,6 +245,28 @@ impl Drop for OwnedFolio {
 ///
 /// `0` points to a folio on which this value holds a reference.
 pub struct FolioRef(NonNull<bindings::folio>);
+
+// SAFETY: A reference may be used and given back by any task.
+unsafe impl Send for FolioRef {}
+
+impl FolioRef {
+    /// A reference more on a folio.
+    pub fn new(folio: &Folio) -> Self {
+        // SAFETY: By the type invariant the folio exists.
+        unsafe { bindings::ferry_folio_get(folio.as_raw()) };
+        // INVARIANT: It was just counted.
+        Self(NonNull::from(folio).cast())
+    }
+}
+
+impl core::ops::Deref for FolioRef {
+    type Target = Folio;
+
+    fn deref(&self) -> &Folio {
+        // SAFETY: By the type invariant the folio exists; `Folio` is transparent.
+        unsafe { self.0.cast().as_ref() }
+    }
+}
 
 impl Drop for FolioRef {
     fn drop(&mut self) {

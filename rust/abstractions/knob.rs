@@ -8,7 +8,10 @@
 use kernel::bindings;
 
 use super::workqueue::QueueKind;
-use crate::logic::method::When;
+use crate::logic::{
+    method::When,
+    route::Way, //
+};
 
 /// Threads that work on a call, the migrating task among them.
 pub const DEFAULT_THREADS: u32 = bindings::FERRY_DEFAULT_THREADS;
@@ -18,6 +21,12 @@ pub const DEFAULT_UNMAPPED_US: u32 = bindings::FERRY_DEFAULT_UNMAPPED_US;
 
 /// Which batches are copied past the caches.
 pub const DEFAULT_NONTEMPORAL: u32 = bindings::ferry_nontemporal_FERRY_NT_DEMOTION;
+
+/// From which size on a batch is copied by channels, in bytes.
+pub const DEFAULT_DMA_MIN_BYTES: u32 = bindings::FERRY_DEFAULT_DMA_MIN_BYTES;
+
+/// When a copy by a channel is given up, in milliseconds.
+pub const DEFAULT_DMA_TIMEOUT_MS: u32 = bindings::FERRY_DEFAULT_DMA_TIMEOUT_MS;
 
 /// A file that an operator writes, and what is written there. See `docs/admin-guide.rst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +49,14 @@ pub enum Knob {
     UnmappedUs(u32),
     /// `copy/nontemporal`: which of its words, see [`nontemporal`].
     NonTemporal(u32),
+    /// `copy/method`: which of its words, see [`way`].
+    Method(u32),
+    /// `copy/dma_channels`.
+    DmaChannels(u32),
+    /// `copy/dma_min_bytes`.
+    DmaMinBytes(u32),
+    /// `copy/dma_timeout_ms`.
+    DmaTimeoutMs(u32),
 }
 
 impl Knob {
@@ -55,6 +72,10 @@ impl Knob {
             bindings::ferry_setting_FERRY_SET_MIN_KB => Self::MinKb(value),
             bindings::ferry_setting_FERRY_SET_UNMAPPED_US => Self::UnmappedUs(value),
             bindings::ferry_setting_FERRY_SET_NONTEMPORAL => Self::NonTemporal(value),
+            bindings::ferry_setting_FERRY_SET_METHOD => Self::Method(value),
+            bindings::ferry_setting_FERRY_SET_DMA_CHANNELS => Self::DmaChannels(value),
+            bindings::ferry_setting_FERRY_SET_DMA_MIN_BYTES => Self::DmaMinBytes(value),
+            bindings::ferry_setting_FERRY_SET_DMA_TIMEOUT_MS => Self::DmaTimeoutMs(value),
             _ => return None,
         })
     }
@@ -75,5 +96,16 @@ pub fn nontemporal(word: bindings::ferry_nontemporal) -> When {
         bindings::ferry_nontemporal_FERRY_NT_NEVER => When::Never,
         bindings::ferry_nontemporal_FERRY_NT_ALWAYS => When::Always,
         _ => When::Demotion,
+    }
+}
+
+/// Who copies, by a word of `copy/method`.
+pub fn way(word: bindings::ferry_method) -> Way {
+    match word {
+        bindings::ferry_method_FERRY_METHOD_SERIAL => Way::Serial,
+        bindings::ferry_method_FERRY_METHOD_CPU => Way::Cpu,
+        bindings::ferry_method_FERRY_METHOD_DMA => Way::Dma,
+        bindings::ferry_method_FERRY_METHOD_HYBRID => Way::Hybrid,
+        _ => Way::Auto,
     }
 }

@@ -88,13 +88,13 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         self.raw.all_pages = pages;
     }
 
-    /// Posts `batch`, for so many helpers beside the caller.
-    pub fn post(&mut self, batch: Batch<'static, 'a, C>, helpers: u32) {
+    /// Posts `batch`, for so many helpers beside the caller, and so many channels.
+    pub fn post(&mut self, batch: Batch<'static, 'a, C>, helpers: u32, channels: u32) {
         // One that is there already would be leaked.
         drop(self.take());
         self.raw.nontemporal = batch.method() == Method::NonTemporal;
         // SAFETY: By the type invariant `end` finishes it in time.
-        let posted = unsafe { batch.post(helpers + 1) };
+        let posted = unsafe { batch.post(helpers + channels + 1) };
         self.raw.helpers = helpers;
         self.put_back(posted);
     }
@@ -136,7 +136,8 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
                 helped: self.raw.helped,
                 folios: self.raw.folios,
                 busy_ns: self.raw.copy_ns,
-                helper_ns: 0,
+                // Known only when it is finished.
+                ..Copied::default()
             },
         };
         // SAFETY: By the type invariant this is what `put_back` has kept, and is gone now.
@@ -155,6 +156,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         self.raw.pages = copied.pages;
         self.raw.failed = copied.failed;
         self.raw.helped = copied.helped;
+        self.raw.carried = copied.carried;
         self.raw.folios = copied.folios;
         self.raw.copy_ns = copied.busy_ns;
     }

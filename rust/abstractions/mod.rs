@@ -9,6 +9,7 @@
 pub mod board;
 pub mod clock;
 pub mod cputime;
+pub mod dmaengine;
 pub mod folio;
 pub mod folio_pair;
 #[cfg(all(CONFIG_FERRY_KUNIT_TEST, CONFIG_X86_64, not(CONFIG_UML)))]
@@ -22,6 +23,8 @@ pub mod move_pages;
 #[cfg(any(CONFIG_FERRY_KUNIT_TEST, CONFIG_FERRY_COPY_BENCH))]
 pub mod owned_pairs;
 pub mod sched;
+#[cfg(CONFIG_FERRY_SOFT_DMA)]
+pub mod soft_dma;
 pub mod task_context;
 pub mod vm_event;
 mod work;

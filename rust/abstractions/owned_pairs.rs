@@ -123,6 +123,13 @@ impl OwnedPairs {
         result
     }
 
+    /// How many references there are on the destination and the source at `nr`.
+    pub fn ref_counts(&self, nr: usize) -> Option<(i32, i32)> {
+        self.0
+            .get(nr)
+            .map(|pair| (pair.dst.ref_count(), pair.src.ref_count()))
+    }
+
     /// Makes every destination differ from its source.
     pub fn spoil(&mut self) {
         for pair in self.0.iter_mut() {

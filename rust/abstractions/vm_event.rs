@@ -16,6 +16,8 @@ pub enum VmEvent {
     PagesCaller = bindings::vm_event_item_FERRY_PAGES_CALLER,
     /// Copied by their helpers.
     PagesHelper = bindings::vm_event_item_FERRY_PAGES_HELPER,
+    /// Copied by DMA engines.
+    PagesDma = bindings::vm_event_item_FERRY_PAGES_DMA,
     /// CPU time of helpers, in microseconds.
     HelperUsec = bindings::vm_event_item_FERRY_HELPER_USEC,
     /// Left to the serial copy: a batch too small to share.
@@ -36,6 +38,10 @@ pub enum VmEvent {
     RefusedFull = bindings::vm_event_item_FERRY_REFUSED_FULL,
     /// Not copied: the source could not be read.
     CopyFailed = bindings::vm_event_item_FERRY_COPY_FAILED,
+    /// Copies that a DMA engine failed with, and a CPU did; the unit is one.
+    DmaFailed = bindings::vm_event_item_FERRY_DMA_FAILED,
+    /// Folios not migrated, as a DMA engine did not answer in time; the unit is one copy.
+    DmaLate = bindings::vm_event_item_FERRY_DMA_LATE,
     /// Lists that a crew migrated.
     Crews = bindings::vm_event_item_FERRY_CREWS,
     /// Carried by the callers of those.

@@ -2,6 +2,9 @@
 
 //! The engine: a small pool of lanes, and what becomes of a batch.
 //!
+//! Who copies a batch, idle CPUs or the channels of DMA engines, is a setting, and [`route`]'s choice.
+//! Channels are fed by the migrating task; helpers claim for themselves.
+//!
 //! A batch is left to the serial copy if it is small, if nobody can help, or if all lanes are
 //! taken. One that is to be copied past the caches is posted even then, unless no lane is free: the
 //! serial copy knows no way but through them. What is posted is marked; all else mainline copies as
@@ -13,6 +16,7 @@ use kernel::{
 };
 
 use super::{
+    dma,
     eligible::refusal,
     lane::Lane, //
 };
@@ -46,7 +50,8 @@ use crate::{
             UNITS, //
         },
         method::Method,
-        policy, //
+        policy,
+        route, //
     }, //
 };
 
@@ -87,11 +92,23 @@ impl<C: CopySegment> Engine<C> {
         method: Method,
         into: &mut MigrateBatch<'a, C>,
     ) {
-        let shared = Self::near(&lists, pages).map(|node| {
-            let limit = limit();
-            (limit, IdleCpus::near(node, limit))
-        });
-        if method == Method::Cached {
+        let mut limit = Some(limit);
+        let mut find = || {
+            let node = Self::near(&lists, pages)?;
+            let limit = limit.take()?();
+            Some((limit, IdleCpus::near(node, limit)))
+        };
+        let mut shared = None;
+        let Some(route) = route::choose(settings::way(), dma::is_for(pages), || {
+            shared = find();
+            shared.as_ref().map_or(0, |(_, idle)| idle.count())
+        }) else {
+            return;
+        };
+        if route.cpus && shared.is_none() {
+            shared = find();
+        }
+        if method == Method::Cached && !route.channels {
             let reason = match &shared {
                 None => Some(VmEvent::SerialSmall),
                 Some((_, idle)) if idle.count() == 0 => Some(VmEvent::SerialAlone),
@@ -103,13 +120,25 @@ impl<C: CopySegment> Engine<C> {
         }
         let helped = matches!(&shared, Some((_, idle)) if idle.count() > 0);
         // What nobody can help with leaves some lanes to others.
-        let lanes = match helped {
+        let lanes = match helped || route.channels {
             true => &self.lanes[..],
             false => self.lanes.get(self.lanes.len() / 2..).unwrap_or_default(),
         };
-        let Some((lane, batch)) = Self::collect_on(lanes, lists, method) else {
+        let target = lists.target();
+        let least = match route.channels {
+            true => 1,
+            false => Self::least(method),
+        };
+        let Some((lane, mut batch)) = Self::collect_on(lanes, lists, method, least) else {
             return;
         };
+        let mut channels = 0;
+        if route.channels {
+            for port in dma::take(target) {
+                batch.carry_by(port, route.channels_alone(), settings::dma_timeout_ns());
+                channels += 1;
+            }
+        }
         let (limit, idle) = shared.unwrap_or_else(|| (1, IdleCpus::none()));
         let per_thread = settings::pages_per_thread();
         let most = 1 + policy::helpers(batch.pages(), per_thread, limit, idle.count() as u32);
@@ -117,7 +146,7 @@ impl<C: CopySegment> Engine<C> {
         let kind = WorkKind::new(scope, folios, pages);
         let (threads, _) = measured::choose(kind, most, true);
         let helpers = threads - 1;
-        into.post(batch, helpers);
+        into.post(batch, helpers, channels);
         // None as well: those who come late, from the batch before, are not to stay.
         self.call(lane, idle.first(helpers as usize));
     }
@@ -127,6 +156,10 @@ impl<C: CopySegment> Engine<C> {
     pub fn threads(&self, source: NodeId, limit: u32) -> u32 {
         if !self.lanes.iter().any(|lane| lane.board().is_free()) {
             return 1;
+        }
+        if settings::way().needs_channels() && dma::nr_open() > 0 {
+            // Channels copy large folios one after the other, too, if they have but one.
+            return MAX_BATCH_THREADS.min(1 + dma::nr_open() as u32);
         }
         let limit = limit.min(MAX_BATCH_THREADS);
         let most = 1 + IdleCpus::near(source, limit).count() as u32;
@@ -145,13 +178,14 @@ impl<C: CopySegment> Engine<C> {
         lists: PairedLists<'a>,
         method: Method,
     ) -> Option<(&'b Lane<C>, Batch<'b, 'a, C>)> {
-        Self::collect_on(&self.lanes, lists, method)
+        Self::collect_on(&self.lanes, lists, method, Self::least(method))
     }
 
     fn collect_on<'b, 'a>(
         lanes: &'b [Lane<C>],
         lists: PairedLists<'a>,
         method: Method,
+        least_pages: u32,
     ) -> Option<(&'b Lane<C>, Batch<'b, 'a, C>)> {
         let mut free = lanes
             .iter()
@@ -170,11 +204,16 @@ impl<C: CopySegment> Engine<C> {
                 None => VmEvent::RefusedFull.count(pages),
             }
         }
-        if batch.pages() < method.least_pages(settings::pages_per_thread()) {
+        if batch.pages() < least_pages {
             VmEvent::SerialSmall.count(batch.pages() as usize);
             return None;
         }
         Some((lane, batch))
+    }
+
+    /// Base pages that a batch must have for CPUs to copy it by `method`.
+    fn least(method: Method) -> u32 {
+        method.least_pages(settings::pages_per_thread())
     }
 
     /// Near which node to share a batch of so many pages, if it is large enough for that.

@@ -5,6 +5,7 @@
 //! - [`engine`]: a pool of lanes; posts a batch, or leaves it to the serial copy;
 //! - [`lane`]: one batch at a time, its owner and its helpers;
 //! - [`eligible`]: which folios may be copied before their mapping is switched;
+//! - [`dma`]: the channels of DMA engines that it may use;
 //! - [`method`]: whether it is copied through the caches;
 //! - [`copier`]: the copy of a segment, by the CPU.
 //!
@@ -13,6 +14,7 @@
 //! allocates before idle CPUs may take part for the first time, and keeps.
 
 pub mod copier;
+pub mod dma;
 pub mod eligible;
 pub mod engine;
 pub mod lane;
@@ -26,6 +28,10 @@ use kernel::{
 use crate::{
     abstractions::{
         folio_pair::PairedLists,
+        knob::{
+            way,
+            Knob, //
+        },
         migrate_batch::{
             Ended,
             MigrateBatch, //
@@ -34,6 +40,7 @@ use crate::{
         vm_event::VmEvent, //
     },
     helpers::{
+        self,
         measured::{
             self,
             Scope,
@@ -66,6 +73,21 @@ pub fn prepare() -> Result {
     Ok(())
 }
 
+/// Takes over what an operator has written; what holds then, if that may be less. May sleep; one
+/// caller at a time.
+///
+/// Fails with `ENODEV` where there is no channel to copy by.
+pub fn set(knob: Knob) -> Result<Option<u32>> {
+    match knob {
+        Knob::DmaChannels(nr) => return dma::open(nr as usize).map(|open| Some(open as u32)),
+        Knob::Method(word) if way(word).needs_channels() && dma::nr_open() == 0 => {
+            return Err(ENODEV)
+        }
+        _ => helpers::set(knob),
+    }
+    Ok(None)
+}
+
 /// Posts what can be copied of a batch by as many threads as `limit` says, and calls helpers. May
 /// sleep.
 pub fn post<'a>(
@@ -95,10 +117,19 @@ pub fn count(ended: &Ended) {
     if copied.pages == 0 {
         return;
     }
-    let kind = WorkKind::new(Scope::of_batch(nontemporal), folios, pages);
-    measured::learn(kind, threads, pages, unmapped_ns);
+    if copied.carried == 0 {
+        let kind = WorkKind::new(Scope::of_batch(nontemporal), folios, pages);
+        measured::learn(kind, threads, pages, unmapped_ns);
+    }
     VmEvent::Batches.count(1);
-    let own = copied.pages.saturating_sub(copied.helped + copied.failed);
+    let others = copied.helped + copied.carried;
+    let own = copied.pages.saturating_sub(others + copied.failed);
+    VmEvent::PagesDma.count(copied.carried as usize);
+    VmEvent::DmaFailed.count(copied.dma_failed as usize);
+    if copied.dma_late > 0 {
+        VmEvent::DmaLate.count(copied.dma_late as usize);
+        dma::sweep();
+    }
     VmEvent::PagesCaller.count(own as usize);
     VmEvent::CopyFailed.count(copied.failed as usize);
 }

@@ -16,6 +16,8 @@ use crate::{
             self,
             queue_kind,
             Knob,
+            DEFAULT_DMA_MIN_BYTES,
+            DEFAULT_DMA_TIMEOUT_MS,
             DEFAULT_NONTEMPORAL,
             DEFAULT_THREADS,
             DEFAULT_UNMAPPED_US, //
@@ -25,7 +27,8 @@ use crate::{
     logic::{
         crew,
         method::When,
-        policy, //
+        policy,
+        route::Way, //
     }, //
 };
 
@@ -37,6 +40,9 @@ static QUEUE: Atomic<u32> = Atomic::new(0);
 static THREADS: Atomic<u32> = Atomic::new(0);
 static MIN_KB: Atomic<u32> = Atomic::new(0);
 static NONTEMPORAL: Atomic<u32> = Atomic::new(DEFAULT_NONTEMPORAL);
+static METHOD: Atomic<u32> = Atomic::new(0);
+static DMA_MIN_BYTES: Atomic<u32> = Atomic::new(DEFAULT_DMA_MIN_BYTES);
+static DMA_TIMEOUT_MS: Atomic<u32> = Atomic::new(DEFAULT_DMA_TIMEOUT_MS);
 static UNMAPPED_US: Atomic<u32> = Atomic::new(DEFAULT_UNMAPPED_US);
 
 /// Of a base page, see `Kconfig`.
@@ -54,6 +60,11 @@ pub fn set(knob: Knob) {
         Knob::MinKb(kb) => MIN_KB.store(kb, Relaxed),
         Knob::UnmappedUs(us) => UNMAPPED_US.store(us, Relaxed),
         Knob::NonTemporal(word) => NONTEMPORAL.store(word, Relaxed),
+        // Not a setting: what there is, see `copy::dma`.
+        Knob::DmaChannels(_) => {}
+        Knob::Method(word) => METHOD.store(word, Relaxed),
+        Knob::DmaMinBytes(bytes) => DMA_MIN_BYTES.store(bytes, Relaxed),
+        Knob::DmaTimeoutMs(ms) => DMA_TIMEOUT_MS.store(ms, Relaxed),
     }
 }
 
@@ -118,4 +129,19 @@ pub fn unmapped_ns() -> u64 {
 /// `copy/nontemporal`: which batches are copied past the caches.
 pub fn nontemporal() -> When {
     knob::nontemporal(NONTEMPORAL.load(Relaxed))
+}
+
+/// `copy/method`: who copies a batch.
+pub fn way() -> Way {
+    knob::way(METHOD.load(Relaxed))
+}
+
+/// `copy/dma_min_bytes`: from which size on a batch is copied by channels.
+pub fn dma_min_bytes() -> u32 {
+    DMA_MIN_BYTES.load(Relaxed)
+}
+
+/// `copy/dma_timeout_ms`: when a copy by a channel is given up, in nanoseconds.
+pub fn dma_timeout_ns() -> i64 {
+    i64::from(DMA_TIMEOUT_MS.load(Relaxed)) * 1_000_000
 }

@@ -93,6 +93,29 @@ pub struct Segment {
     pub nr_pages: u32,
 }
 
+impl Segment {
+    /// Adds `next` if it goes on where this ends, in the same item, and both have no more than
+    /// `most` pages together; whether it did.
+    ///
+    /// ```
+    /// use ferry_logic::batch::Segment;
+    ///
+    /// let mut segment = Segment { item: 1, first_page: 2, nr_pages: 2 };
+    /// assert!(segment.append(Segment { item: 1, first_page: 4, nr_pages: 3 }, 5));
+    /// assert_eq!(segment.nr_pages, 5);
+    /// assert!(!segment.append(Segment { item: 1, first_page: 7, nr_pages: 1 }, 5)); // too long
+    /// assert!(!segment.append(Segment { item: 2, first_page: 0, nr_pages: 1 }, 9));
+    /// ```
+    pub fn append(&mut self, next: Segment, most: u32) -> bool {
+        let goes_on = self.item == next.item && self.first_page + self.nr_pages == next.first_page;
+        let fits = goes_on && self.nr_pages + next.nr_pages <= most;
+        if fits {
+            self.nr_pages += next.nr_pages;
+        }
+        fits
+    }
+}
+
 /// The parts of items that make up `range`, in order.
 ///
 /// `starts` holds the first page of each item in the batch: the first of them 0, each more than

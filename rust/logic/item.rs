@@ -13,9 +13,9 @@ use super::sync::{const_unless_loom, AtomicU32};
 /// use ferry_logic::item::{Item, Outcome};
 ///
 /// let item = Item::new(3);
-/// item.add(2, true);
+/// item.add(2, Outcome::Copied);
 /// assert_eq!(item.outcome(), None);
-/// item.add(1, true);
+/// item.add(1, Outcome::Copied);
 /// assert_eq!(item.outcome(), Some(Outcome::Copied));
 /// ```
 pub struct Item {
@@ -30,6 +30,8 @@ pub enum Outcome {
     Copied,
     /// Some page could not be read.
     Failed,
+    /// Who was to copy some page has not answered, and may write to it even now.
+    Lost,
 }
 
 impl Item {
@@ -43,11 +45,12 @@ impl Item {
         }
     }
 
-    /// Counts pages that the caller is through with, `good` or not. By who claimed them, each once.
-    pub fn add(&self, nr_pages: u32, good: bool) {
-        if !good {
-            // Relaxed: read only after the count below was.
-            self.failed.store_relaxed(1);
+    /// Counts pages that the caller is through with, and what came of them. By who claimed them,
+    /// each once.
+    pub fn add(&self, nr_pages: u32, outcome: Outcome) {
+        if outcome != Outcome::Copied {
+            // Relaxed: read only after the count below was. Any of two failures will do.
+            self.failed.store_relaxed(outcome as u32);
         }
         // Release: the copy, and the word above, come before the count.
         self.left.fetch_sub_release(nr_pages);
@@ -61,10 +64,11 @@ impl Item {
         if self.left.load_acquire() != 0 {
             return None;
         }
-        Some(if self.failed.load_relaxed() == 0 {
-            Outcome::Copied
-        } else {
-            Outcome::Failed
+        let failed = self.failed.load_relaxed();
+        Some(match failed {
+            0 => Outcome::Copied,
+            lost if lost == Outcome::Lost as u32 => Outcome::Lost,
+            _ => Outcome::Failed,
         })
     }
 }

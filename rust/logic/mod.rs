@@ -6,6 +6,7 @@
 //! - [`batch`]: how a batch of folios is cut into grains, and a grain back into folios;
 //! - [`item`]: how far the copy of one folio has come;
 //! - [`method`]: whether a batch is copied through the caches;
+//! - [`route`]: whether CPUs or DMA engines copy a batch;
 //! - [`policy`]: how many helpers a batch deserves at most;
 //! - [`gain`]: how many are worth it, by what was measured;
 //! - [`budget`]: how large a batch may grow;
@@ -31,5 +32,6 @@ pub mod gain;
 pub mod item;
 pub mod method;
 pub mod policy;
+pub mod route;
 pub mod sync;
 pub mod topology;

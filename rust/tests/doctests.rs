@@ -19,6 +19,7 @@ examples!(
     board,
     clock,
     cputime,
+    dmaengine,
     folio,
     lend,
     owned_pairs,
@@ -48,6 +49,11 @@ mod suite {
     #[test]
     fn cputime() -> Result {
         super::cputime::run()
+    }
+
+    #[test]
+    fn dmaengine() -> Result {
+        super::dmaengine::run()
     }
 
     #[test]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
 //! KUnit suites: `ferry_doctests`, the examples of the abstractions; `ferry_copy`, the engine on
-//! real folios; `ferry_method`, how it copies them; `ferry_crew`, members of a crew; and
-//! `ferry_work`, what they share.
+//! real folios; `ferry_method`, how it copies them; `ferry_dma`, copies by engines;
+//! `ferry_crew`, members of a crew; and `ferry_work`, what they share.
 
 /// In place of the one of `core`, which would bring the kernel down: fails the test that it is in,
 /// which returns a `Result`, and cleans up on the way.
@@ -35,6 +35,8 @@ macro_rules! assert_eq {
 }
 
 mod crew;
+#[cfg(CONFIG_FERRY_SOFT_DMA)]
+mod dma;
 mod doctests;
 mod engine;
 mod method;

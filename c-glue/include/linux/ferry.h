@@ -37,6 +37,7 @@
  * @failed:	base pages of folios that could not be read
  * @helpers:	helpers called
  * @helped:	base pages copied by helpers; known in the end
+ * @carried:	base pages copied by DMA engines; known in the end
  * @all_folios:	folios that were unmapped
  * @all_pages:	base pages of these
  * @nontemporal: they are copied past the caches
@@ -52,6 +53,7 @@ struct ferry_batch {
 	u32 failed;
 	u32 helpers;
 	u32 helped;
+	u32 carried;
 	u32 all_folios;
 	u32 all_pages;
 	bool nontemporal;
@@ -128,6 +130,10 @@ enum ferry_setting {
 	FERRY_SET_MIN_KB,
 	FERRY_SET_UNMAPPED_US,
 	FERRY_SET_NONTEMPORAL,
+	FERRY_SET_METHOD,
+	FERRY_SET_DMA_CHANNELS,
+	FERRY_SET_DMA_MIN_BYTES,
+	FERRY_SET_DMA_TIMEOUT_MS,
 };
 
 DECLARE_STATIC_KEY_FALSE(ferry_copy_key);
@@ -156,7 +162,7 @@ int ferry_copy_take(struct ferry_batch *batch);
 void ferry_copy_end(struct ferry_batch *batch, int reason);
 unsigned int ferry_copy_price(struct list_head *from);
 int ferry_prepare(void);
-void ferry_set(enum ferry_setting which, unsigned int value);
+int ferry_set(enum ferry_setting which, unsigned int value);
 
 bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,
 			struct list_head *ret_folios,
@@ -451,7 +457,8 @@ static inline void ferry_batch_post(struct ferry_batch *batch,
  * Copies along, and waits, until that folio is copied. To be called for the
  * folios of a batch in their order, each once.
  *
- * Return: 1 if it is, 0 if it is not posted, -EHWPOISON if it cannot be read.
+ * Return: 1 if it is, 0 if it is not posted, -EHWPOISON if it cannot be read,
+ * -EIO if a DMA engine was to copy it and does not answer.
  */
 static inline int ferry_folio_copied(struct ferry_batch *batch, int state)
 {

@@ -6,6 +6,7 @@
 #define _LINUX_FERRY_GLUE_H
 
 #include "ferry.h"
+#include "ferry_dma.h"
 
 /**
  * struct ferry_context - what migration looks at of the task that it runs in
@@ -74,6 +75,15 @@ enum ferry_nontemporal {
 	FERRY_NT_NEVER,
 	FERRY_NT_DEMOTION,
 	FERRY_NT_ALWAYS,
+};
+
+/* The words of copy/method */
+enum ferry_method {
+	FERRY_METHOD_AUTO,
+	FERRY_METHOD_SERIAL,
+	FERRY_METHOD_CPU,
+	FERRY_METHOD_DMA,
+	FERRY_METHOD_HYBRID,
 };
 
 /* What is told of as a histogram. */

@@ -337,7 +337,8 @@ fn item_is_whole_when_it_says_so() {
             thread::spawn(move || {
                 // SAFETY: each worker has a part of its own; loom checks the reader below.
                 folio.parts[part].with_mut(|it| unsafe { *it = 1 });
-                folio.item.add(1, part == 0);
+                let outcome = if part == 0 { Outcome::Copied } else { Outcome::Failed };
+                folio.item.add(1, outcome);
             })
         });
 

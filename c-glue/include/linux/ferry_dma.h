@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Ferry: copies by DMA, what Rust calls of C and C of Rust.
+ */
+#ifndef _LINUX_FERRY_DMA_H
+#define _LINUX_FERRY_DMA_H
+
+#include <linux/completion.h>
+#include <linux/sizes.h>
+#include <linux/types.h>
+
+struct device;
+struct dma_chan;
+struct folio;
+
+/* copy/dma_channels */
+#define FERRY_MAX_CHANNELS	16
+
+/* copy/dma_min_bytes: where a batch is worth the price of its descriptors */
+#define FERRY_DEFAULT_DMA_MIN_BYTES	SZ_256K
+
+/* copy/dma_timeout_ms */
+#define FERRY_DEFAULT_DMA_TIMEOUT_MS	500
+
+/**
+ * struct ferry_dma_range - two pieces of memory as a device sees them
+ * @dst:	where to
+ * @src:	where from
+ * @len:	bytes
+ */
+struct ferry_dma_range {
+	dma_addr_t dst;
+	dma_addr_t src;
+	size_t len;
+};
+
+/**
+ * struct ferry_dma_ticket - what an engine is to answer to
+ * @answered:	that it has
+ * @good:	what it has answered; written before
+ */
+struct ferry_dma_ticket {
+	struct completion answered;
+	bool good;
+};
+
+/**
+ * struct ferry_dma_counts - what a channel has done since it was taken
+ * @copies:	that landed
+ * @bytes:	of these
+ * @errors:	copies that failed
+ * @timeouts:	copies that were given up
+ * @refused:	copies that it did not take
+ * @parked:	copies that were given up and may be under way even now
+ */
+struct ferry_dma_counts {
+	u64 copies;
+	u64 bytes;
+	u64 errors;
+	u64 timeouts;
+	u64 refused;
+	u32 parked;
+};
+
+/* c-glue/dma.c */
+struct dma_chan *ferry_dma_request(void);
+void ferry_dma_release(struct dma_chan *chan);
+int ferry_dma_node(struct dma_chan *chan);
+const char *ferry_dma_name(struct dma_chan *chan);
+struct device *ferry_dma_device(struct dma_chan *chan);
+bool ferry_dma_reaches(const struct folio *folio);
+bool ferry_dma_map(struct dma_chan *chan, struct folio *dst, struct folio *src,
+		   unsigned long first, unsigned long nr,
+		   struct ferry_dma_range *range);
+void ferry_dma_unmap(struct dma_chan *chan, const struct ferry_dma_range *range);
+void ferry_dma_ticket_init(struct ferry_dma_ticket *ticket);
+bool ferry_dma_submit(struct dma_chan *chan, const struct ferry_dma_range *range,
+		      struct ferry_dma_ticket *ticket);
+void ferry_dma_issue(struct dma_chan *chan);
+bool ferry_dma_answered(struct ferry_dma_ticket *ticket);
+void ferry_dma_wait(struct ferry_dma_ticket *ticket, unsigned int us);
+bool ferry_dma_stop(struct dma_chan *chan);
+
+int ferry_dma_emit(char *buf, int at, const char *name, int node,
+		   const struct ferry_dma_counts *counts);
+
+/**
+ * struct ferry_soft_manners - how the engine of c-glue/tests/soft_dma.c behaves
+ * @delay_us:	see there, like the others
+ * @fail_ppm:	"
+ * @descriptors: "
+ * @reverse:	"
+ * @mute:	"
+ */
+struct ferry_soft_manners {
+	unsigned int delay_us;
+	unsigned int fail_ppm;
+	unsigned int descriptors;
+	bool reverse;
+	bool mute;
+};
+
+/* c-glue/tests/soft_dma.c */
+void ferry_soft_behave(const struct ferry_soft_manners *manners);
+
+/* rust/hooks.rs */
+unsigned int ferry_dma_nr_open(void);
+int ferry_dma_tell(unsigned int nr, char *buf, int at);
+void ferry_dma_leave(struct device *dev);
+
+#endif /* _LINUX_FERRY_DMA_H */

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! What DMA engines carry of a batch: parts of folios, in places of the ports that the batch has.
+//!
+//! Only the owner of the batch looks here. A part that an engine is at has references of its own on
+//! both folios: if it is given up the batch goes on, its folio fails, and the memory stays until the
+//! engine is done with it.
+
+use kernel::prelude::*;
+
+use super::{
+    Slot,
+    Table, //
+};
+use crate::{
+    abstractions::{
+        dmaengine::{
+            InUse,
+            Leg,
+            Load,
+            MAX_CHANNELS, //
+        },
+        folio::FolioRef, //
+    },
+    logic::batch, //
+};
+
+/// For how long the owner sleeps at a time, in microseconds, before it looks for late answers.
+const NAP_US: u32 = 10_000;
+
+/// A part of a pair, with references of its own.
+///
+/// # Invariants
+///
+/// The part is of pages that both folios have, claimed by the owner of the batch and not counted by
+/// the item until the engine is done with them, or the folio is lost.
+pub struct Carried {
+    dst: FolioRef,
+    src: FolioRef,
+    part: batch::Segment,
+}
+
+impl Carried {
+    /// Of which folio of the batch, and which pages.
+    pub(super) fn part(&self) -> batch::Segment {
+        self.part
+    }
+}
+
+// SAFETY: The references keep both folios, and by the type invariant the pages exist, and nobody
+// else has those of the destination: it is new, and its owner waits for the item; if that is lost
+// the folio is given back, which frees it only after this reference is gone.
+unsafe impl Load for Carried {
+    fn leg(&self) -> Leg<'_> {
+        Leg {
+            dst: &self.dst,
+            src: &self.src,
+            first_page: self.part.first_page,
+            nr_pages: self.part.nr_pages,
+        }
+    }
+}
+
+impl Table {
+    /// A claimed part of a folio, to be carried by an engine; [`None`]: it has no such pages, or
+    /// more to it than its bytes.
+    pub(super) fn carried(&self, part: batch::Segment) -> Option<Carried> {
+        let Slot {
+            dst, src, nr_pages, ..
+        } = self.slots.get(part.item)?;
+        if part.first_page + part.nr_pages > *nr_pages {
+            return None;
+        }
+        // SAFETY: The slot is a valid pair, as its item lacks the pages of the part.
+        let (dst, src) = unsafe { (dst.as_ref(), src.as_ref()) };
+        if !src.is_its_bytes() {
+            return None;
+        }
+        // INVARIANT: The part was claimed by the caller, who is the owner.
+        Some(Carried {
+            dst: FolioRef::new(dst),
+            src: FolioRef::new(src),
+            part,
+        })
+    }
+}
+
+/// The ports that a batch has, and what they are to be used for.
+pub(super) struct Flights {
+    ports: KVec<InUse<Carried>>,
+    /// Nobody else is to copy what they can carry.
+    alone: bool,
+    /// When a copy is given up, in nanoseconds since it was submitted.
+    give_up_ns: i64,
+    /// Pages of a copy at most, so that every port has some.
+    most_pages: u32,
+    /// Whose turn it is.
+    next: usize,
+    tally: Tally,
+}
+
+/// What came of the flights of a batch.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Tally {
+    /// Base pages that have landed.
+    pub(super) pages: u32,
+    /// Copies that failed.
+    pub(super) failed: u32,
+    /// Copies that were given up.
+    pub(super) late: u32,
+}
+
+impl Flights {
+    /// Without ports. May sleep; later nothing is allocated.
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            ports: KVec::with_capacity(MAX_CHANNELS, GFP_KERNEL)?,
+            alone: false,
+            give_up_ns: 0,
+            most_pages: 1,
+            next: 0,
+            tally: Tally::default(),
+        })
+    }
+
+    /// Adds a port; one too many is given back.
+    pub(super) fn add(&mut self, port: InUse<Carried>, alone: bool, give_up_ns: i64) {
+        self.alone = alone;
+        self.give_up_ns = give_up_ns;
+        drop(self.ports.push_within_capacity(port));
+    }
+
+    /// A batch of so many pages begins.
+    pub(super) fn begin(&mut self, pages: u32) {
+        // Two for each port, so that none is idle while the owner sees to another.
+        let shares = 2 * self.ports.len().max(1) as u32;
+        self.most_pages = pages.div_ceil(shares).max(1);
+        self.tally = Tally::default();
+    }
+
+    /// Gives all ports back.
+    pub(super) fn land_all(&mut self) {
+        self.ports.clear();
+    }
+
+    /// Pages that one copy has at most.
+    pub(super) fn most_pages(&self) -> u32 {
+        self.most_pages
+    }
+
+    /// What came of the batch's flights so far.
+    pub(super) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Whether a grain of so many pages can be carried, whatever folios it lies in, and what was
+    /// left of the one before.
+    pub(super) fn has_room_for(&mut self, pages: u32) -> bool {
+        let room: usize = self.ports.iter_mut().map(InUse::room).sum();
+        room > pages as usize
+    }
+
+    /// Submits a load to the next port that takes it; `false`: none does.
+    pub(super) fn submit(&mut self, load: Carried) -> bool {
+        let nr = self.ports.len();
+        let mut load = load;
+        for _ in 0..nr {
+            self.next = (self.next + 1).checked_rem(nr).unwrap_or(0);
+            let Some(port) = self.ports.get_mut(self.next) else {
+                return false;
+            };
+            match port.submit(load) {
+                Ok(()) => return true,
+                Err((back, _)) => load = back,
+            }
+        }
+        false
+    }
+
+    /// Tells every engine to begin.
+    pub(super) fn issue(&mut self) {
+        self.ports.iter_mut().for_each(InUse::issue);
+    }
+
+    /// Takes back what has landed, with whether it was copied, and tells of what is given up.
+    pub(super) fn collect(
+        &mut self,
+        mut landed: impl FnMut(Carried, bool),
+        mut given_up: impl FnMut(&Carried),
+    ) {
+        let tally = &mut self.tally;
+        for port in self.ports.iter_mut() {
+            port.collect(|load, good| {
+                match good {
+                    true => tally.pages += load.part.nr_pages,
+                    false => tally.failed += 1,
+                }
+                landed(load, good);
+            });
+            port.give_up_late(self.give_up_ns, |load| {
+                tally.late += 1;
+                given_up(load);
+            });
+        }
+    }
+
+    /// Waits for a part of the folio `item`, or for any if nobody else is to copy; `false`: there is
+    /// none to wait for. May sleep.
+    pub(super) fn wait_for(&mut self, item: usize) -> bool {
+        let mut wait = |wanted: &dyn Fn(&Carried) -> bool| {
+            self.ports.iter_mut().any(|port| port.wait(wanted, NAP_US))
+        };
+        wait(&|load| load.part.item == item) || self.alone && wait(&|_| true)
+    }
+}

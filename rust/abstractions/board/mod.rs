@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! A board on which the owner of a batch posts folio pairs for anybody to copy.
+//!
+//! - [`grain`]: what is claimed, and the copy of it;
+//! - [`batch`]: the owner collects a batch, and posts it;
+//! - [`posted`]: the owner takes the folios back;
+//! - [`flights`]: what DMA engines carry of it.
+//!
+//! The claim protocol itself is [`logic::claim`](crate::logic::claim), and how far a folio has come
+//! is [`logic::item`](crate::logic::item), both proven with loom. Here they get their table of
+//! folios, and types that leave no way to break the rules: the table is written through [`Owner`]
+//! alone and read through a claimed `Grain` alone, or by the owner while it is posted.
+//!
+//! The owner takes its folios back one by one, in order: while it switches the first ones to their
+//! new places, helpers copy the next. An engine is fed by the owner, from the same claims: what it
+//! was handed is complete as a grain, and what counts from there on is the item of the folio.
+//!
+//! Locks: none are taken but, for a moment, that of the CPU's runqueue, when a helper asks for how
+//! long it has run. Contexts: owners and helpers may sleep; a helper copies each grain with
+//! preemption disabled, and ends when it is due to be preempted, so an owner that waits for one
+//! spins no longer than a grain takes, and the interrupts in between.
+
+pub mod batch;
+pub mod flights;
+pub mod grain;
+pub mod posted;
+
+use core::{
+    cell::UnsafeCell,
+    ptr::NonNull, //
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        AtomicFlag,
+        Relaxed, //
+    }, //
+};
+
+use super::{
+    cputime::runtime_ns,
+    folio::Folio,
+    sched::{
+        cond_resched,
+        need_resched,
+        without_preemption, //
+    }, //
+};
+use crate::logic::{
+    batch::Grains,
+    claim::Cursor,
+    item::Item,
+    method::Method, //
+};
+
+pub(super) use self::posted::RawPosted;
+pub use self::{
+    batch::{
+        Batch,
+        Owner, //
+    },
+    flights::Carried,
+    grain::{
+        CopySegment,
+        Filled,
+        Segment,
+        Unreadable, //
+    },
+    posted::{
+        Copied,
+        Posted, //
+    },
+};
+
+use self::{
+    flights::Flights,
+    grain::Grain, //
+};
+
+/// A pair as the table holds it, without the lifetime of the batch.
+struct Slot {
+    dst: NonNull<Folio>,
+    src: NonNull<Folio>,
+    nr_pages: u32,
+    item: Item,
+}
+
+/// What the helpers need to know of a batch.
+struct Table {
+    slots: KVec<Slot>,
+    /// Where each slot's folio begins, in pages from the start of the batch.
+    starts: KVec<u32>,
+    grains: Grains,
+    method: Method,
+    /// Pages that others than the owner copied, and the CPU time that they took: relaxed, as each
+    /// adds to them before it completes a grain (Release), and the owner reads them when all are
+    /// complete (Acquire).
+    helped: Atomic<u32>,
+    helper_ns: Atomic<u64>,
+}
+
+/// Where batches are posted, one after the other.
+///
+/// # Invariants
+///
+/// `table` is written only by the [`Owner`], of whom there is one at most (`owned`), and only
+/// while `cursor` has no grain claimed and not complete. While a page of a slot can be claimed, or
+/// is claimed or carried and not counted by its item, the slot is a valid
+/// [`FolioPair`](super::folio_pair::FolioPair). `flights` is accessed by the owner alone, and is
+/// empty while no batch is posted.
+///
+/// # Examples
+///
+/// ```ignore
+#[doc = include_str!("../examples/board.rs")]
+/// ```
+pub struct Board<C> {
+    cursor: Cursor,
+    owned: AtomicFlag,
+    table: UnsafeCell<Table>,
+    flights: UnsafeCell<Flights>,
+    copier: C,
+}
+
+// SAFETY: The folios of the table may be used by any task; so may `C`.
+unsafe impl<C: Send> Send for Board<C> {}
+// SAFETY: By the type invariant `table` is not written while it is read, and `flights` has one user;
+// `C` is shared.
+unsafe impl<C: Sync> Sync for Board<C> {}
+
+impl<C: CopySegment> Board<C> {
+    /// A board for batches of up to `capacity` folios. May sleep; later nothing is allocated.
+    pub fn new(capacity: usize, copier: C) -> Result<Self> {
+        // INVARIANT: Nothing can be claimed yet.
+        Ok(Self {
+            cursor: Cursor::new(),
+            owned: AtomicFlag::new(false),
+            table: UnsafeCell::new(Table {
+                slots: KVec::with_capacity(capacity, GFP_KERNEL)?,
+                starts: KVec::with_capacity(capacity, GFP_KERNEL)?,
+                grains: Grains::new(0, 1),
+                method: Method::Cached,
+                helped: Atomic::new(0),
+                helper_ns: Atomic::new(0),
+            }),
+            flights: UnsafeCell::new(Flights::new()?),
+            copier,
+        })
+    }
+
+    /// How the board's segments are copied.
+    pub fn copier(&self) -> &C {
+        &self.copier
+    }
+
+    /// Whether nobody has the board, at this moment.
+    pub fn is_free(&self) -> bool {
+        !self.owned.load(Relaxed)
+    }
+
+    /// Takes the board, unless somebody has it.
+    pub fn try_own(&self) -> Option<Owner<'_, C>> {
+        // Acquire pairs with the Release of the last owner.
+        if !self.is_free() || self.owned.cmpxchg(false, true, Acquire).is_err() {
+            return None;
+        }
+        // INVARIANT: `owned` was not set, so whoever had the board has retired its batch.
+        Some(Owner(self))
+    }
+
+    /// Helps whatever batch is posted now, until none of its grains are left. May sleep between
+    /// grains.
+    ///
+    /// Returns the number of pages copied. With nothing to do it returns at once.
+    pub fn help(&self) -> u32 {
+        let mut pages = 0;
+        let mut since = runtime_ns();
+        // Not preempted between claim and complete: the owner may be waiting.
+        while let Some(copied) = without_preemption(|| self.help_one(&mut since)) {
+            pages += copied;
+            cond_resched();
+        }
+        pages
+    }
+
+    /// Helps one batch, until others are due on this CPU or no grain of it is left, and tells the
+    /// batch what it took since the task had run for `since`, which becomes what it has by then.
+    fn help_one(&self, since: &mut u64) -> Option<u32> {
+        let mut grain = self.claim()?;
+        let mut pages = grain.copy();
+        while !need_resched() {
+            // Of the same batch, as that does not end before the grain that is still held.
+            let Some(next) = self.claim() else {
+                break;
+            };
+            grain = next;
+            pages += grain.copy();
+        }
+        // Told before the last grain is complete: after that the next batch may be here.
+        let now = runtime_ns();
+        let table = grain.table();
+        table.helped.fetch_add(pages, Relaxed);
+        table.helper_ns.fetch_add(now.wrapping_sub(*since), Relaxed);
+        *since = now;
+        Some(pages)
+    }
+
+    fn claim(&self) -> Option<Grain<'_, C>> {
+        // INVARIANT: It was just claimed.
+        self.cursor
+            .claim()
+            .map(|claim| Grain { board: self, claim })
+    }
+}

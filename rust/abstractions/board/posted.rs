@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! A batch that everybody copies, and the owner takes back.
+
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+use kernel::{
+    processor::cpu_relax,
+    sync::atomic::Relaxed, //
+};
+
+use super::{
+    batch::Owner,
+    flights::Carried,
+    Board,
+    CopySegment,
+    Table, //
+};
+use crate::{
+    abstractions::{
+        clock::now_ns,
+        folio_pair::FolioPair,
+        sched::cond_resched, //
+    },
+    logic::{
+        batch,
+        item::Outcome, //
+    }, //
+};
+
+/// A batch that everybody copies, of which the owner takes back one folio after the other.
+///
+/// Dropping it waits for all that is left, and gives the board back.
+///
+/// # Invariants
+///
+/// The batch of `owner`'s board is published and not retired; `next` folios were taken back.
+#[must_use = "dropping it waits for the whole batch"]
+pub struct Posted<'b, 'a, C: CopySegment> {
+    pub(super) owner: Owner<'b, C>,
+    pub(super) next: usize,
+    pub(super) copied: Copied,
+    pub(super) _pairs: PhantomData<FolioPair<'a>>,
+}
+
+/// What became of a batch so far, in base pages where nothing else is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// All of the batch.
+    pub pages: u32,
+    /// Of folios that could not be read.
+    pub failed: u32,
+    /// Copied by helpers; known when the batch is finished.
+    pub helped: u32,
+    /// Folios taken back with their content.
+    pub folios: u32,
+    /// Nanoseconds for which the owner copied, or waited for a folio.
+    pub busy_ns: i64,
+    /// Nanoseconds for which helpers ran; known when the batch is finished.
+    pub helper_ns: u64,
+    /// Carried by DMA engines; this and the next two are known when the batch is finished.
+    pub carried: u32,
+    /// Copies that engines failed with, and the owner did; not pages.
+    pub dma_failed: u32,
+    /// Copies that engines did not answer in time; not pages.
+    pub dma_late: u32,
+}
+
+impl<'b, C: CopySegment> Posted<'b, '_, C> {
+    fn board(&self) -> &'b Board<C> {
+        self.owner.0
+    }
+
+    fn table(&self) -> &'b Table {
+        // SAFETY: By the type invariant the batch is published, so nobody writes the table.
+        unsafe { &*self.board().table.get() }
+    }
+
+    /// Takes back the next folio, in the order in which they were added: copies along until all of
+    /// it is there. [`None`]: every folio was taken back. May sleep.
+    ///
+    /// From then on the batch has nothing more to do with the folio.
+    pub fn take_next(&mut self) -> Option<Outcome> {
+        let slot = self.table().slots.get(self.next)?;
+        let (nr_pages, outcome) = (slot.nr_pages, slot.item.outcome());
+        let (outcome, busy_ns) = match outcome {
+            Some(outcome) => (outcome, 0),
+            None => {
+                let start = now_ns();
+                (self.wait_for(self.next)?, now_ns() - start)
+            }
+        };
+
+        self.next += 1;
+        self.copied.busy_ns += busy_ns;
+        match outcome {
+            Outcome::Copied => self.copied.folios += 1,
+            Outcome::Failed | Outcome::Lost => self.copied.failed += nr_pages,
+        }
+        Some(outcome)
+    }
+
+    /// Copies what is left to claim, rather than just wait for who has claimed the folio.
+    fn wait_for(&mut self, at: usize) -> Option<Outcome> {
+        loop {
+            self.collect();
+            self.launch();
+            if let Some(outcome) = self.table().slots.get(at)?.item.outcome() {
+                return Some(outcome);
+            }
+            if self.owner.flights_mut().wait_for(at) {
+                continue;
+            }
+            match self.board().claim() {
+                Some(grain) => {
+                    grain.copy();
+                    drop(grain);
+                    cond_resched();
+                }
+                None => relax(),
+            }
+        }
+    }
+
+    /// Hands the first grains to engines, if any are to take part. `pages` are those of the batch.
+    pub(super) fn board_flights(&mut self, pages: u32) {
+        self.owner.flights_mut().begin(pages);
+        self.launch();
+    }
+
+    /// Hands grains to engines as long as they have room. Neighbours go together.
+    fn launch(&mut self) {
+        let board = self.board();
+        let grain_pages = self.table().grains.grain_pages();
+        let mut last: Option<batch::Segment> = None;
+        while self.owner.flights_mut().has_room_for(grain_pages) {
+            let Some(grain) = board.claim() else {
+                break;
+            };
+            for part in grain.parts() {
+                let most = self.owner.flights_mut().most_pages();
+                if !last.as_mut().is_some_and(|last| last.append(part, most)) {
+                    if let Some(full) = last.replace(part) {
+                        self.carry(full);
+                    }
+                }
+            }
+            // The grain is complete: nobody but the owner, who waits for the items, needs the table
+            // for it any more.
+        }
+        if let Some(part) = last {
+            self.carry(part);
+        }
+        self.owner.flights_mut().issue();
+    }
+
+    /// Hands a claimed part to an engine, or copies it.
+    fn carry(&mut self, part: batch::Segment) {
+        let table = self.table();
+        let taken = table
+            .carried(part)
+            .is_some_and(|load| self.owner.flights_mut().submit(load));
+        if !taken {
+            table.copy_part(&self.board().copier, part);
+        }
+    }
+
+    /// Takes back what engines are done with, or have not answered for too long. What they failed
+    /// with is copied here.
+    fn collect(&mut self) {
+        let (board, table) = (self.board(), self.table());
+        let tell = |load: &Carried, outcome| {
+            if let Some(slot) = table.slots.get(load.part().item) {
+                slot.item.add(load.part().nr_pages, outcome);
+            }
+        };
+        self.owner.flights_mut().collect(
+            |load, good| match good {
+                true => tell(&load, Outcome::Copied),
+                false => {
+                    table.copy_part(&board.copier, load.part());
+                }
+            },
+            |lost| tell(lost, Outcome::Lost),
+        );
+    }
+
+    /// Takes back whatever is left, and says what became of the batch. May sleep.
+    pub fn finish(mut self) -> Copied {
+        self.wait_for_all();
+        let tally = self.owner.flights_mut().tally();
+        Copied {
+            carried: tally.pages,
+            dma_failed: tally.failed,
+            dma_late: tally.late,
+            helped: self.table().helped.load(Relaxed),
+            helper_ns: self.table().helper_ns.load(Relaxed),
+            ..self.copied
+        }
+    }
+
+    fn wait_for_all(&mut self) {
+        while self.take_next().is_some() {}
+        // Every folio is there, but a helper may still be about to say that its grain is.
+        while !self.board().cursor.all_done() {
+            relax();
+        }
+    }
+}
+
+/// One turn of waiting for a helper, whose virtual CPU may be off its real one.
+fn relax() {
+    cpu_relax();
+    cond_resched();
+}
+
+impl<C: CopySegment> Drop for Posted<'_, '_, C> {
+    fn drop(&mut self) {
+        self.wait_for_all();
+        self.board().cursor.retire();
+    }
+}
+
+/// A [`Posted`] batch on its way through C.
+pub(in crate::abstractions) struct RawPosted<C> {
+    /// The board.
+    pub(in crate::abstractions) board: NonNull<Board<C>>,
+    /// Folios taken back.
+    pub(in crate::abstractions) next: usize,
+    /// What became of the batch so far.
+    pub(in crate::abstractions) copied: Copied,
+}
+
+impl<C: CopySegment> Posted<'static, '_, C> {
+    /// Hands the batch over to whoever gives it to [`Posted::from_raw`], who must do so.
+    pub(in crate::abstractions) fn into_raw(self) -> RawPosted<C> {
+        let this = ManuallyDrop::new(self);
+        RawPosted {
+            board: NonNull::from(this.board()),
+            next: this.next,
+            copied: this.copied,
+        }
+    }
+
+    /// Takes the batch over.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be what [`Posted::into_raw`] gave last, and be used once. Each folio that was not
+    /// taken back must still be what it was, and stay so as [`Batch::post`] demands.
+    pub(in crate::abstractions) unsafe fn from_raw(raw: RawPosted<C>) -> Self {
+        // INVARIANT: They held in `into_raw`, and by the safety requirement nothing changed.
+        Self {
+            // SAFETY: It came from a reference that lives for ever.
+            owner: Owner(unsafe { raw.board.as_ref() }),
+            next: raw.next,
+            copied: raw.copied,
+            _pairs: PhantomData,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who copies a batch: the CPUs, the channels of DMA engines, or both.
+
+/// The words of `copy/method`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Whichever is there: CPUs that are idle, else channels.
+    Auto,
+    /// As mainline does: the migrating task, folio by folio.
+    Serial,
+    /// The migrating task and idle CPUs.
+    Cpu,
+    /// Channels, as far as they take it.
+    Dma,
+    /// CPUs and channels together.
+    Hybrid,
+}
+
+impl Way {
+    /// Whether an operator who chooses it wants channels.
+    pub fn needs_channels(self) -> bool {
+        matches!(self, Way::Dma | Way::Hybrid)
+    }
+}
+
+/// What is asked for a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Idle CPUs.
+    pub cpus: bool,
+    /// Channels.
+    pub channels: bool,
+}
+
+impl Route {
+    /// What channels have room for nobody else copies.
+    pub fn channels_alone(self) -> bool {
+        self.channels && !self.cpus
+    }
+}
+
+/// Who is to copy a batch, if so many CPUs are idle, asked for where it matters; and whether there
+/// are channels that the batch is large enough for. [`None`]: nobody but mainline.
+///
+/// ```
+/// use ferry_logic::route::{choose, Route, Way};
+///
+/// let channels = Route { cpus: false, channels: true };
+/// assert_eq!(choose(Way::Auto, true, || 0), Some(channels));
+/// assert_eq!(choose(Way::Auto, true, || 3), Some(Route { cpus: true, channels: false }));
+/// // Without a channel CPUs copy.
+/// assert_eq!(choose(Way::Dma, false, || 3), Some(Route { cpus: true, channels: false }));
+/// assert_eq!(choose(Way::Serial, true, || 3), None);
+/// ```
+pub fn choose(way: Way, channels: bool, idle: impl FnOnce() -> usize) -> Option<Route> {
+    let (cpus, channels) = match way {
+        Way::Serial => return None,
+        Way::Cpu => (true, false),
+        Way::Auto if channels => match idle() {
+            0 => (false, true),
+            _ => (true, false),
+        },
+        Way::Auto => (true, false),
+        Way::Dma => (!channels, channels),
+        Way::Hybrid => (true, channels),
+    };
+    Some(Route { cpus, channels })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAYS: [Way; 5] = [Way::Auto, Way::Serial, Way::Cpu, Way::Dma, Way::Hybrid];
+
+    #[test]
+    fn without_channels_no_way_but_serial_is_without_cpus() {
+        for way in WAYS {
+            for idle in [0, 1, 31] {
+                let route = choose(way, false, || idle);
+                let cpus = Route {
+                    cpus: true,
+                    channels: false,
+                };
+                assert_eq!(route, (way != Way::Serial).then_some(cpus));
+            }
+        }
+    }
+
+    #[test]
+    fn somebody_is_always_asked() {
+        for way in WAYS {
+            for idle in [0, 1] {
+                let route = choose(way, true, || idle);
+                assert!(route.is_none_or(|route| route.cpus || route.channels));
+            }
+        }
+    }
+
+    #[test]
+    fn only_hybrid_has_both() {
+        for way in WAYS {
+            let both = choose(way, true, || 1).is_some_and(|route| route.cpus && route.channels);
+            assert_eq!(both, way == Way::Hybrid);
+        }
+    }
+}

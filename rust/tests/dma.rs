@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Copies by DMA on real folios, by an engine in software that behaves, or does not.
+
+use kernel::{
+    prelude::*,
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
+};
+
+use super::engine::MIXED;
+use crate::{
+    abstractions::{
+        board::{
+            Board,
+            Copied, //
+        },
+        owned_pairs::OwnedPairs,
+        soft_dma::{
+            Manners,
+            Told, //
+        }, //
+    },
+    copy::{
+        copier::CpuCopier,
+        dma,
+        lane::MAX_FOLIOS, //
+    },
+    logic::{
+        item::Outcome,
+        method::Method, //
+    }, //
+};
+
+/// Channels of the engine.
+const CHANNELS: usize = 4;
+
+/// Long enough for any machine.
+const PATIENCE_NS: i64 = 10_000_000_000;
+
+/// Channels, until this is dropped.
+struct Open(());
+
+impl Open {
+    fn new(nr: usize) -> Result<Self> {
+        assert_eq!(dma::open(nr)?, nr);
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if dma::open(0).is_err() {
+            pr_err!("channels could not be given back\n");
+        }
+    }
+}
+
+/// Posts `pairs` with every channel there is; `each` sees what comes of each folio.
+fn copy(
+    pairs: &mut OwnedPairs,
+    alone: bool,
+    give_up_ns: i64,
+    mut each: impl FnMut(usize, Outcome) -> Result,
+) -> Result<Copied> {
+    let board = Board::new(MAX_FOLIOS, CpuCopier)?;
+    pairs.spoil();
+    pairs.with_lists(|lists| {
+        let target = lists.target();
+        let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
+        for pair in lists.into_pairs() {
+            assert!(batch.add(pair));
+        }
+        let mut channels = 0;
+        for port in dma::take(target) {
+            batch.carry_by(port, alone, give_up_ns);
+            channels += 1;
+        }
+        let (result, copied) = batch.run(1 + channels, |posted| {
+            let mut nr = 0;
+            while let Some(outcome) = posted.take_next() {
+                each(nr, outcome)?;
+                nr += 1;
+            }
+            Ok(())
+        });
+        result.map(|()| copied)
+    })
+}
+
+fn must_be_copied(_: usize, outcome: Outcome) -> Result {
+    assert_eq!(outcome, Outcome::Copied);
+    Ok(())
+}
+
+/// As [`copy`], where all must arrive.
+fn copy_all(pairs: &mut OwnedPairs, alone: bool) -> Result<Copied> {
+    let copied = copy(pairs, alone, PATIENCE_NS, must_be_copied)?;
+    assert_eq!(copied.pages as usize, pairs.pages());
+    assert_eq!((copied.failed, copied.dma_late), (0, 0));
+    assert!(pairs.all_equal());
+    assert!(pairs.all_marked());
+    Ok(copied)
+}
+
+fn channels_carry_all() -> Result {
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for nr in 1..=CHANNELS {
+        let _open = Open::new(nr)?;
+        let copied = copy_all(&mut pairs, true)?;
+        assert_eq!((copied.carried, copied.dma_failed), (copied.pages, 0));
+    }
+    // They are given back.
+    assert_eq!(copy_all(&mut pairs, true)?.carried, 0);
+    Ok(())
+}
+
+fn each_order_alone() -> Result {
+    let _open = Open::new(2)?;
+    for order in 0..=9 {
+        let mut pairs = OwnedPairs::new(&[order])?;
+        assert_eq!(copy_all(&mut pairs, true)?.carried, 1 << order);
+    }
+    Ok(())
+}
+
+fn more_folios_than_places() -> Result {
+    let _open = Open::new(1)?;
+    let mut pairs = OwnedPairs::new(&[0; MAX_FOLIOS])?;
+    assert_eq!(copy_all(&mut pairs, true)?.carried as usize, MAX_FOLIOS);
+    Ok(())
+}
+
+fn owner_and_channels_share() -> Result {
+    let _open = Open::new(CHANNELS)?;
+    let _slow = Manners::new(Told {
+        delay_us: 200,
+        ..Told::default()
+    });
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for _ in 0..20 {
+        let copied = copy_all(&mut pairs, false)?;
+        assert!(copied.carried > 0 && copied.carried <= copied.pages);
+    }
+    Ok(())
+}
+
+fn the_last_lands_first() -> Result {
+    let _open = Open::new(CHANNELS)?;
+    let _reverse = Manners::new(Told {
+        reverse: true,
+        delay_us: 50,
+        ..Told::default()
+    });
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for _ in 0..20 {
+        let copied = copy_all(&mut pairs, true)?;
+        assert_eq!(copied.carried, copied.pages);
+    }
+    Ok(())
+}
+
+/// What an engine has spoilt is copied again.
+fn failed_copies_are_made_good() -> Result {
+    let _open = Open::new(CHANNELS)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for fail_ppm in [10_000, 200_000, 1_000_000] {
+        let _bad = Manners::new(Told {
+            fail_ppm,
+            ..Told::default()
+        });
+        let mut failed = 0;
+        for _ in 0..50 {
+            let copied = copy_all(&mut pairs, true)?;
+            assert_eq!(copied.dma_failed == 0, copied.carried == copied.pages);
+            failed += copied.dma_failed;
+        }
+        assert!(failed > 0);
+    }
+    Ok(())
+}
+
+fn engine_takes_few() -> Result {
+    let _open = Open::new(CHANNELS)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for descriptors in [0, 1, 3] {
+        let _few = Manners::new(Told {
+            descriptors,
+            delay_us: 20,
+            ..Told::default()
+        });
+        let copied = copy_all(&mut pairs, true)?;
+        assert_eq!(copied.carried == 0, descriptors == 0);
+    }
+    Ok(())
+}
+
+/// References on both folios of each pair at most: the test's own, and those of what is parked.
+fn is_nobodys(pairs: &OwnedPairs) -> bool {
+    (0..MIXED.len()).all(|nr| pairs.ref_counts(nr) == Some((1, 1)))
+}
+
+/// Lets an engine that does not answer have a batch; how many of its folios were lost.
+fn lose(pairs: &mut OwnedPairs) -> Result<usize> {
+    let mut lost = KVec::new();
+    let copied = copy(pairs, true, 20_000_000, |nr, outcome| {
+        if outcome == Outcome::Lost {
+            lost.push(nr, GFP_KERNEL)?;
+        }
+        Ok(())
+    })?;
+    assert!(copied.dma_late > 0 && copied.carried == 0);
+    assert_eq!(copied.folios as usize + lost.len(), MIXED.len());
+    for &nr in lost.iter() {
+        // The engine's until it answers.
+        let (dst, src) = pairs.ref_counts(nr).ok_or(EINVAL)?;
+        assert!(dst > 1 && src > 1);
+    }
+    Ok(lost.len())
+}
+
+fn late_copies_are_parked() -> Result {
+    let _open = Open::new(CHANNELS)?;
+    let mute = Manners::new(Told {
+        mute: true,
+        ..Told::default()
+    });
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    assert!(lose(&mut pairs)? > 0);
+    // Nobody uses such a channel; CPUs copy.
+    let mut others = OwnedPairs::new(&MIXED)?;
+    assert_eq!(copy_all(&mut others, true)?.carried, 0);
+
+    drop(mute);
+    dma::sweep();
+    for _ in 0..1000 {
+        if is_nobodys(&pairs) {
+            break;
+        }
+        fsleep(Delta::from_millis(10));
+    }
+    assert!(is_nobodys(&pairs));
+    assert!(pairs.all_marked());
+    // It is used again.
+    let copied = copy_all(&mut pairs, true)?;
+    assert_eq!(copied.carried, copied.pages);
+    Ok(())
+}
+
+fn dead_engine_is_stopped() -> Result {
+    let _mute = Manners::new(Told {
+        mute: true,
+        ..Told::default()
+    });
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for _ in 0..3 {
+        let open = Open::new(CHANNELS)?;
+        assert!(lose(&mut pairs)? > 0);
+        drop(open);
+        assert!(is_nobodys(&pairs));
+        assert!(pairs.all_marked());
+    }
+    Ok(())
+}
+
+fn as_many_as_there_are() -> Result {
+    assert_eq!(dma::open(16)?, CHANNELS);
+    assert_eq!(dma::open(1)?, 1);
+    assert_eq!(dma::open(0)?, 0);
+    Ok(())
+}
+
+#[kunit_tests(ferry_dma)]
+mod suite {
+    use kernel::prelude::*;
+
+    #[test]
+    fn channels_carry_all() -> Result {
+        super::channels_carry_all()
+    }
+
+    #[test]
+    fn each_order_alone() -> Result {
+        super::each_order_alone()
+    }
+
+    #[test]
+    fn more_folios_than_places() -> Result {
+        super::more_folios_than_places()
+    }
+
+    #[test]
+    fn owner_and_channels_share() -> Result {
+        super::owner_and_channels_share()
+    }
+
+    #[test]
+    fn the_last_lands_first() -> Result {
+        super::the_last_lands_first()
+    }
+
+    #[test]
+    fn failed_copies_are_made_good() -> Result {
+        super::failed_copies_are_made_good()
+    }
+
+    #[test]
+    fn engine_takes_few() -> Result {
+        super::engine_takes_few()
+    }
+
+    #[test]
+    fn late_copies_are_parked() -> Result {
+        super::late_copies_are_parked()
+    }
+
+    #[test]
+    fn dead_engine_is_stopped() -> Result {
+        super::dead_engine_is_stopped()
+    }
+
+    #[test]
+    fn as_many_as_there_are() -> Result {
+        super::as_many_as_there_are()
+    }
+}
