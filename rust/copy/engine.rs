@@ -45,6 +45,7 @@ use crate::{
     },
     logic::{
         budget::{
+            is_large,
             MAX_BATCH_THREADS,
             PAGES_PER_UNIT,
             UNITS, //
@@ -99,7 +100,7 @@ impl<C: CopySegment> Engine<C> {
             Some((limit, IdleCpus::near(node, limit)))
         };
         let mut shared = None;
-        let Some(route) = route::choose(settings::way(), dma::is_for(pages), || {
+        let Some(route) = route::choose(settings::way(), dma::is_for(pages), is_large(folios, pages), || {
             shared = find();
             shared.as_ref().map_or(0, |(_, idle)| idle.count())
         }) else {

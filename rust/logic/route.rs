@@ -41,23 +41,31 @@ impl Route {
 }
 
 /// Who is to copy a batch, if so many CPUs are idle, asked for where it matters; and whether there
-/// are channels that the batch is large enough for. [`None`]: nobody but mainline.
+/// are channels that the batch is large enough for, and its folios are large. [`None`]: nobody but
+/// mainline.
+///
+/// Of small folios, each with a descriptor of its own, channels cost more than they spare.
 ///
 /// ```
 /// use ferry_logic::route::{choose, Route, Way};
 ///
 /// let channels = Route { cpus: false, channels: true };
-/// assert_eq!(choose(Way::Auto, true, || 0), Some(channels));
-/// assert_eq!(choose(Way::Auto, true, || 3), Some(Route { cpus: true, channels: false }));
+/// assert_eq!(choose(Way::Auto, true, true, || 0), Some(channels));
+/// assert_eq!(choose(Way::Auto, true, true, || 3), Some(Route { cpus: true, channels: false }));
 /// // Without a channel CPUs copy.
-/// assert_eq!(choose(Way::Dma, false, || 3), Some(Route { cpus: true, channels: false }));
-/// assert_eq!(choose(Way::Serial, true, || 3), None);
+/// assert_eq!(choose(Way::Dma, false, true, || 3), Some(Route { cpus: true, channels: false }));
+/// assert_eq!(choose(Way::Serial, true, true, || 3), None);
 /// ```
-pub fn choose(way: Way, channels: bool, idle: impl FnOnce() -> usize) -> Option<Route> {
+pub fn choose(
+    way: Way,
+    channels: bool,
+    large: bool,
+    idle: impl FnOnce() -> usize,
+) -> Option<Route> {
     let (cpus, channels) = match way {
         Way::Serial => return None,
         Way::Cpu => (true, false),
-        Way::Auto if channels => match idle() {
+        Way::Auto if channels && large => match idle() {
             0 => (false, true),
             _ => (true, false),
         },
@@ -78,7 +86,7 @@ mod tests {
     fn without_channels_no_way_but_serial_is_without_cpus() {
         for way in WAYS {
             for idle in [0, 1, 31] {
-                let route = choose(way, false, || idle);
+                let route = choose(way, false, true, || idle);
                 let cpus = Route {
                     cpus: true,
                     channels: false,
@@ -92,7 +100,7 @@ mod tests {
     fn somebody_is_always_asked() {
         for way in WAYS {
             for idle in [0, 1] {
-                let route = choose(way, true, || idle);
+                let route = choose(way, true, true, || idle);
                 assert!(route.is_none_or(|route| route.cpus || route.channels));
             }
         }
@@ -101,7 +109,7 @@ mod tests {
     #[test]
     fn only_hybrid_has_both() {
         for way in WAYS {
-            let both = choose(way, true, || 1).is_some_and(|route| route.cpus && route.channels);
+            let both = choose(way, true, false, || 1).is_some_and(|route| route.cpus && route.channels);
             assert_eq!(both, way == Way::Hybrid);
         }
     }

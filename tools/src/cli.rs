@@ -89,6 +89,8 @@ enum Bench {
     Settings(SettingsArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
     Copy(OutputArgs),
+    /// Copies by a DMA engine beside those by CPUs, on an emulated arm64 machine
+    Dma(OutputArgs),
     /// How long it takes to choose who helps, on a machine of 1024 CPUs: here, without a kernel
     Choice(JsonArgs),
     /// Copies past the caches beside cached ones, and what either does to others: here, without a kernel
@@ -277,6 +279,7 @@ impl Cli {
                     Bench::Policy(args) => bench::policy(&context, &args),
                     Bench::Settings(args) => bench::settings(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),
+                    Bench::Dma(args) => bench::dma(&context, &args),
                     Bench::Choice(args) => choice::measure(&args),
                     Bench::Method(args) => method::measure(&args),
                 }

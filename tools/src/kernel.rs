@@ -29,6 +29,8 @@ pub enum Variant {
     Debug,
     /// With Ferry as a user-space program: native speed.
     Uml,
+    /// With Ferry, for a machine with a DMA engine.
+    Arm64,
 }
 
 impl Variant {
@@ -38,6 +40,7 @@ impl Variant {
             Variant::Ferry => "ferry",
             Variant::Debug => "debug",
             Variant::Uml => "uml",
+            Variant::Arm64 => "arm64",
         }
     }
 
@@ -51,12 +54,14 @@ impl Variant {
                 "tools/configs/debug.config",
             ],
             Variant::Uml => &[".kunitconfig"],
+            Variant::Arm64 => &["tools/configs/arm64.config"],
         }
     }
 
     pub fn arch(self) -> &'static str {
         match self {
             Variant::Uml => "um",
+            Variant::Arm64 => "arm64",
             _ => "x86_64",
         }
     }
@@ -64,6 +69,7 @@ impl Variant {
     fn target(self) -> &'static str {
         match self {
             Variant::Uml => "linux",
+            Variant::Arm64 => "Image",
             _ => "bzImage",
         }
     }
@@ -71,6 +77,7 @@ impl Variant {
     fn image(self) -> &'static str {
         match self {
             Variant::Uml => "linux",
+            Variant::Arm64 => "arch/arm64/boot/Image",
             _ => "arch/x86/boot/bzImage",
         }
     }

@@ -2,6 +2,7 @@
 //! `ferry`: builds, boots, tests and measures Ferry; puts it into a kernel tree.
 
 mod apply;
+mod arm64;
 mod bench;
 mod cache;
 mod chart;

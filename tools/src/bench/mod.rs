@@ -2,11 +2,13 @@
 //! The benchmarks: what is measured where, and what becomes of the samples.
 
 mod copy;
+mod dma;
 mod gather;
 mod policy;
 mod settings;
 
 pub use copy::copy;
+pub use dma::dma;
 pub use policy::{policy, Part};
 pub use settings::settings;
 

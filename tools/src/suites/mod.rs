@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `ferry test`: the suites, and the count of what passed.
 
+mod arm64;
 mod guest;
 mod host;
 mod kunit;
@@ -32,6 +33,8 @@ pub enum Suite {
     KunitX86,
     /// system calls in the booted kernels; the same outcomes with Ferry and without
     Guest,
+    /// pages copied by a real DMA engine, on an emulated arm64 machine
+    Arm64,
     /// the kernel's own migration and rmap tests with the engine on
     Selftests,
     /// bad input to this program: one clear message, nothing half done
@@ -60,6 +63,7 @@ impl Suite {
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
             Suite::Guest => guest::run(context, tally),
+            Suite::Arm64 => arm64::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
             Suite::Tool => tool::run(context, tally),
         }

@@ -5,6 +5,7 @@ mod accounting;
 mod counters;
 mod crews;
 mod disk;
+mod dma;
 mod errors;
 mod generated;
 mod kinds;
@@ -42,6 +43,7 @@ pub fn all() -> Vec<Case> {
         all.extend(counters::cases());
         all.extend(accounting::cases());
         all.extend(method::cases());
+        all.extend(dma::cases());
     }
     all
 }

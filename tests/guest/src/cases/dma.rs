@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Copies by DMA: what is set, and that all arrives, by an engine in software that fails, is late, or goes.
+//!
+//! Kernels without that engine, as all but the debug one, have no channel to be had.
+
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::sysctl::moves_while;
+use crate::harness::{Case, skip};
+use crate::kernel::{self, Setting};
+use crate::plan::{Engine, FolioSize};
+use crate::sys::{self, MF_MOVE, PAGE};
+use crate::{pattern, region};
+
+const METHOD: &str = "/sys/kernel/mm/ferry/copy/method";
+const CHANNELS: &str = "/sys/kernel/mm/ferry/copy/dma_channels";
+const TIMEOUT: &str = "/sys/kernel/mm/ferry/copy/dma_timeout_ms";
+const STATUS: &str = "/sys/kernel/mm/ferry/copy/dma_status";
+const SOFT: &str = "/sys/module/ferry_soft_dma/parameters";
+const DRIVER: &str = "/sys/bus/platform/drivers/ferry_soft_dma";
+const DEVICE: &str = "ferry_soft_dma";
+
+/// What the software engine has.
+const ALL: &str = "4";
+const SLOW: u32 = 300;
+/// Longer than any copy takes, on any machine.
+const PATIENT: &str = "60000";
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("dma/set", |_| set()),
+        Case::new("dma/no-channel", |_| no_channel()),
+        Case::new("dma/methods", |_| methods()).limit(SLOW),
+        Case::new("dma/faults", |_| faults()).limit(SLOW),
+        Case::new("dma/late", |_| late()).limit(SLOW),
+        Case::new("dma/channels-come-and-go", |_| come_and_go()).limit(SLOW),
+        Case::new("dma/driver-goes", |_| driver_goes()).limit(SLOW),
+    ]
+}
+
+fn need_soft() -> Result<()> {
+    match Path::new(SOFT).exists() {
+        true => Ok(()),
+        false => Err(skip("no DMA engine in software")),
+    }
+}
+
+fn errno(path: &str, value: &str) -> Option<i32> {
+    fs::write(path, value).err().and_then(|e| e.raw_os_error())
+}
+
+fn value(path: &str) -> Result<String> {
+    Ok(kernel::read(path)?.trim_end().to_owned())
+}
+
+/// How the engine behaves, until this is dropped.
+fn behave(name: &str, how: &str) -> Result<Setting> {
+    Setting::change(&format!("{SOFT}/{name}"), how)
+}
+
+/// Channels and a method; the method goes first when they are dropped.
+fn by(method: &str) -> Result<[Setting; 2]> {
+    let channels = Setting::change(CHANNELS, ALL)?;
+    ensure!(value(CHANNELS)? == ALL, "{} channels", value(CHANNELS)?);
+    Ok([Setting::change(METHOD, method)?, channels])
+}
+
+/// The sum of what each channel says of itself.
+fn told(name: &str) -> Result<u64> {
+    let text = kernel::read(STATUS)?;
+    let words = text
+        .split_whitespace()
+        .filter_map(|word| word.split_once('='));
+    words
+        .filter(|(of, _)| *of == name)
+        .map(|(_, number)| number.parse::<u64>().context("a number"))
+        .sum()
+}
+
+fn counted(row: &str) -> Result<u64> {
+    Ok(kernel::counters()?.get(row).copied().unwrap_or_default())
+}
+
+fn set() -> Result<()> {
+    ensure!(value(METHOD)?.starts_with("[auto]"), "{}", value(METHOD)?);
+    for (path, bad) in [
+        (METHOD, &["Dma", "[dma]", "0", "dma cpu"][..]),
+        (CHANNELS, &["17", "-1", "all", "1 1"]),
+        (TIMEOUT, &["9", "60001", "auto", "-1"]),
+        (
+            "/sys/kernel/mm/ferry/copy/dma_min_bytes",
+            &["4095", "1073741825", "64k"],
+        ),
+    ] {
+        let before = value(path)?;
+        for bad in bad.iter().chain(&["", "\n", "x"]) {
+            let errno = errno(path, bad);
+            // An empty write is none.
+            ensure!(
+                errno == Some(libc::EINVAL) || bad.is_empty() && errno.is_none(),
+                "{path}: '{bad}' was answered with {errno:?}"
+            );
+            ensure!(value(path)? == before, "{path} is {}", value(path)?);
+        }
+    }
+    Ok(())
+}
+
+fn no_channel() -> Result<()> {
+    let _kept = Setting::keep(METHOD)?;
+    if !Path::new(SOFT).exists() {
+        for nr in ["1", "16"] {
+            ensure!(errno(CHANNELS, nr) == Some(libc::ENODEV), "{nr} channels");
+        }
+    }
+    ensure!(value(CHANNELS)? == "0", "{} channels", value(CHANNELS)?);
+    kernel::write(CHANNELS, "0")?;
+    for method in ["dma", "hybrid"] {
+        ensure!(errno(METHOD, method) == Some(libc::ENODEV), "{method}");
+    }
+    for method in ["serial", "cpu", "auto"] {
+        kernel::write(METHOD, method)?;
+        let map = region::anon(FolioSize::Huge, 4)?;
+        pattern::fill(map.words(), 1);
+        for node in [1, 0] {
+            region::move_all(&map.addrs(FolioSize::Huge.bytes()), node, MF_MOVE)?;
+            pattern::check(map.words(), 1)?;
+        }
+    }
+    ensure!(value(STATUS)?.is_empty(), "{}", value(STATUS)?);
+    Ok(())
+}
+
+/// By each method all arrives, and who carries it is as the method says.
+fn methods() -> Result<()> {
+    need_soft()?;
+    kernel::set_engine(Engine::CopyOnly(4))?;
+    let _patient = Setting::change(TIMEOUT, PATIENT)?;
+    for (method, carries, copies) in [
+        ("dma", true, false),
+        ("hybrid", true, true),
+        ("cpu", false, true),
+        ("serial", false, false),
+    ] {
+        let _by = by(method)?;
+        for (folio, count) in [
+            (FolioSize::Small, 1024),
+            (FolioSize::Medium, 64),
+            (FolioSize::Huge, 8),
+        ] {
+            // By CPUs a batch is shared only while one is idle.
+            let dma = counted("ferry_pages_dma")?;
+            let cpus = || {
+                Ok::<_, anyhow::Error>(
+                    counted("ferry_pages_caller")? + counted("ferry_pages_helper")?,
+                )
+            };
+            let before = cpus()?;
+            for round in 0..10 {
+                let map = region::anon(folio, count)?;
+                pattern::fill(map.words(), round);
+                for node in [1, 0] {
+                    region::move_all(&map.addrs(folio.bytes()), node, MF_MOVE)?;
+                    pattern::check(map.words(), round)?;
+                }
+            }
+            let (dma, cpus) = (counted("ferry_pages_dma")? - dma, cpus()? - before);
+            let pages = 20 * (count * folio.bytes() / PAGE) as u64;
+            let right = match (carries, copies) {
+                (true, false) => dma >= pages * 3 / 4,
+                (true, true) => dma > 0,
+                (false, true) => dma == 0 && cpus > 0,
+                (false, false) => dma == 0 && cpus == 0,
+            };
+            ensure!(
+                right,
+                "{method}, {count} x {folio}: {dma} pages by DMA, {cpus} by CPUs, of {pages}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// 10^5 pages and more, of which the engine fails with one copy in a hundred, in any order.
+fn faults() -> Result<()> {
+    need_soft()?;
+    kernel::set_engine(Engine::CopyOnly(4))?;
+    let _patient = Setting::change(TIMEOUT, PATIENT)?;
+    let _by = by("dma")?;
+    let _bad = [behave("fail_ppm", "10000")?, behave("reverse", "1")?];
+    let (failed, errors) = (counted("ferry_dma_failed")?, told("errors")?);
+    moves_while(8, 50, |turn| {
+        // Few descriptors, now and then.
+        let few = ["64", "64", "5", "1", "0"][turn as usize % 5];
+        kernel::write(format!("{SOFT}/descriptors"), few)?;
+        sleep(Duration::from_millis(5));
+        Ok(())
+    })?;
+    kernel::write(format!("{SOFT}/descriptors"), "64")?;
+    ensure!(counted("ferry_dma_failed")? > failed, "none failed");
+    ensure!(told("errors")? > errors, "no channel has failed");
+    ensure!(told("timeouts")? == 0, "{}", value(STATUS)?);
+    Ok(())
+}
+
+/// A folio whose copy is not answered stays where it is, with its content, and can be moved later.
+fn late() -> Result<()> {
+    need_soft()?;
+    kernel::set_engine(Engine::CopyOnly(4))?;
+    let _soon = Setting::change(TIMEOUT, "20")?;
+    let _by = by("dma")?;
+    let map = region::anon(FolioSize::Huge, 8)?;
+    let addrs = map.addrs(FolioSize::Huge.bytes());
+    pattern::fill(map.words(), 1);
+    let mut lost = 0;
+    for _ in 0..3 {
+        let mute = behave("mute", "1")?;
+        let before = counted("ferry_dma_late")?;
+        let mut status = vec![i32::MIN; addrs.len()];
+        let nodes = vec![1; addrs.len()];
+        sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE);
+        ensure!(counted("ferry_dma_late")? > before, "nothing was late");
+        pattern::check(map.words(), 1)?;
+        ensure!(told("parked")? > 0, "nothing is parked: {}", value(STATUS)?);
+        lost += told("timeouts")?;
+        // While channels are the engine's, CPUs copy: what is not parked can be moved.
+        let others = region::anon(FolioSize::Huge, 4)?;
+        pattern::fill(others.words(), 2);
+        region::move_all(&others.addrs(FolioSize::Huge.bytes()), 1, MF_MOVE)?;
+        pattern::check(others.words(), 2)?;
+
+        drop(mute);
+        let start = Instant::now();
+        while told("parked")? > 0 {
+            ensure!(start.elapsed() < Duration::from_secs(60), "still parked");
+            sleep(Duration::from_millis(100));
+        }
+        pattern::check(map.words(), 1)?;
+        region::move_all(&addrs, 1, MF_MOVE)?;
+        pattern::check(map.words(), 1)?;
+        region::move_all(&addrs, 0, MF_MOVE)?;
+        pattern::check(map.words(), 1)?;
+    }
+    ensure!(lost > 0, "no copy was given up");
+
+    // A dead engine is stopped when its channels are given back, and all its memory with it.
+    let _mute = behave("mute", "1")?;
+    let mut status = vec![i32::MIN; addrs.len()];
+    sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
+    kernel::write(METHOD, "auto")?;
+    kernel::write(CHANNELS, "0")?;
+    pattern::check(map.words(), 1)?;
+    region::move_all(&addrs, 1, MF_MOVE)?;
+    pattern::check(map.words(), 1)
+}
+
+/// Channels are taken and given back while pages move.
+fn come_and_go() -> Result<()> {
+    need_soft()?;
+    kernel::set_engine(Engine::On(4))?;
+    let _patient = Setting::change(TIMEOUT, PATIENT)?;
+    let _by = by("dma")?;
+    let _slow = behave("delay_us", "200")?;
+    moves_while(8, 20, |turn| {
+        kernel::write(CHANNELS, ["0", "3", "1", "4"][turn as usize % 4])?;
+        sleep(Duration::from_millis(2));
+        Ok(())
+    })?;
+    kernel::write(CHANNELS, ALL)?;
+    ensure!(told("parked")? == 0, "{}", value(STATUS)?);
+    Ok(())
+}
+
+/// The driver leaves its device while pages move, and comes back.
+fn driver_goes() -> Result<()> {
+    need_soft()?;
+    kernel::set_engine(Engine::On(4))?;
+    let _patient = Setting::change(TIMEOUT, PATIENT)?;
+    let _by = by("dma")?;
+    let _slow = behave("delay_us", "200")?;
+    moves_while(8, 20, |_| {
+        kernel::write(format!("{DRIVER}/unbind"), DEVICE)?;
+        ensure!(value(CHANNELS)? == "0", "{} channels", value(CHANNELS)?);
+        kernel::write(format!("{DRIVER}/bind"), DEVICE)?;
+        kernel::write(CHANNELS, ALL)?;
+        sleep(Duration::from_millis(20));
+        Ok(())
+    })
+}

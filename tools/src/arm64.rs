@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Runs the arm64 kernel on an emulated machine that has a real DMA engine: eight channels of a ZynqMP one,
+//! which mainline's driver drives. Its init is tests/arm64/dma_guest.c.
+
+use crate::{
+    cache::write_atomic,
+    context::Context,
+    kernel::{self, Built, Variant},
+    step::Step,
+};
+use anyhow::{Context as _, Result};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+const QEMU: &str = "qemu-system-aarch64";
+/// Boots in seconds; some minutes of moving pages.
+const LIMIT: Duration = Duration::from_secs(1200);
+
+/// Boots and moves pages by every method; the console's log has TAP and figures.
+pub fn run(context: &Context) -> Result<PathBuf> {
+    let kernel = kernel::build(context, Variant::Arm64)?;
+    let scratch = tempfile::tempdir_in(context.cache.dir("guests")?)?;
+    let initrd = initrd(context, &kernel, scratch.path())?;
+    let log = context.cache.log("guest-arm64");
+    // Its exit status says nothing about the tests; the console does.
+    Step::new("in the guest: arm64, with a DMA engine", log.clone())
+        .timeout(LIMIT)
+        .remedy("the log is the guest's console: see what it said last")
+        .run_any(
+            Command::new(QEMU)
+                .args(["-M", "xlnx-versal-virt", "-m", "2G", "-nographic", "-no-reboot"])
+                .args(["-append", "console=ttyAMA0 numa=fake=2 panic=-1 loglevel=6"])
+                .arg("-kernel")
+                .arg(&kernel.image)
+                .arg("-initrd")
+                .arg(&initrd),
+        )?;
+    Ok(log)
+}
+
+/// The guest's root: its init and a console.
+fn initrd(context: &Context, kernel: &Built, scratch: &Path) -> Result<PathBuf> {
+    let init = init(context, kernel, scratch)?;
+    let list = scratch.join("list");
+    let text = format!(
+        "dir /dev 0755 0 0\nnod /dev/console 0600 0 0 c 5 1\nfile /init {} 0755 0 0\n",
+        init.display()
+    );
+    write_atomic(&list, text.as_bytes())?;
+    let initrd = scratch.join("initrd");
+    // The kernel's own tool; it was built with it.
+    let status = Command::new(kernel.out.join("usr/gen_init_cpio"))
+        .arg(&list)
+        .stdout(File::create(&initrd)?)
+        .status()
+        .context("usr/gen_init_cpio of the kernel's build")?;
+    anyhow::ensure!(status.success(), "gen_init_cpio: {status}");
+    Ok(initrd)
+}
+
+/// Builds the init against the kernel's own little C library, so that no cross compiler is needed but LLVM.
+fn init(context: &Context, kernel: &Built, scratch: &Path) -> Result<PathBuf> {
+    let toolchain = context.toolchain()?;
+    Step::new("the arm64 kernel's headers", context.cache.log("headers-arm64"))
+        .timeout(Duration::from_secs(600))
+        .quiet()
+        .run(toolchain.make(&kernel.tree, &kernel.out, "arm64").arg("headers"))?;
+    let init = scratch.join("init");
+    let mut clang = Command::new("clang");
+    toolchain.environment(&mut clang);
+    Step::new("building the arm64 guest's init", context.cache.log("build-arm64-init"))
+        .timeout(Duration::from_secs(600))
+        .quiet()
+        .run(
+            clang
+                .args(["--target=aarch64-linux-gnu", "-Os", "-Wall", "-Werror", "-static"])
+                .args(["-ffreestanding", "-nostdlib", "-nostdlibinc", "-fno-stack-protector", "-fuse-ld=lld"])
+                .arg("-I")
+                .arg(kernel.tree.join("tools/include/nolibc"))
+                .arg("-isystem")
+                .arg(kernel.out.join("usr/include"))
+                .arg(context.repo.join("tests/arm64/dma_guest.c"))
+                .arg("-o")
+                .arg(&init),
+        )?;
+    Ok(init)
+}
