@@ -100,10 +100,15 @@ impl<C: CopySegment> Engine<C> {
             Some((limit, IdleCpus::near(node, limit)))
         };
         let mut shared = None;
-        let Some(route) = route::choose(settings::way(), dma::is_for(pages), is_large(folios, pages), || {
-            shared = find();
-            shared.as_ref().map_or(0, |(_, idle)| idle.count())
-        }) else {
+        let Some(route) = route::choose(
+            settings::way(),
+            dma::is_for(pages),
+            is_large(folios, pages),
+            || {
+                shared = find();
+                shared.as_ref().map_or(0, |(_, idle)| idle.count())
+            },
+        ) else {
             return;
         };
         if route.cpus && shared.is_none() {

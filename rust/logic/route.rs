@@ -109,7 +109,8 @@ mod tests {
     #[test]
     fn only_hybrid_has_both() {
         for way in WAYS {
-            let both = choose(way, true, false, || 1).is_some_and(|route| route.cpus && route.channels);
+            let both =
+                choose(way, true, false, || 1).is_some_and(|route| route.cpus && route.channels);
             assert_eq!(both, way == Way::Hybrid);
         }
     }

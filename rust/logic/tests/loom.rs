@@ -337,7 +337,11 @@ fn item_is_whole_when_it_says_so() {
             thread::spawn(move || {
                 // SAFETY: each worker has a part of its own; loom checks the reader below.
                 folio.parts[part].with_mut(|it| unsafe { *it = 1 });
-                let outcome = if part == 0 { Outcome::Copied } else { Outcome::Failed };
+                let outcome = if part == 0 {
+                    Outcome::Copied
+                } else {
+                    Outcome::Failed
+                };
                 folio.item.add(1, outcome);
             })
         });

@@ -12,12 +12,18 @@ const DEMOTED: Load = Load {
 
 #[test]
 fn folios_count_from_the_least_size_on() {
-    assert_eq!(choose(When::Demotion, DEMOTED, || true), Method::NonTemporal);
+    assert_eq!(
+        choose(When::Demotion, DEMOTED, || true),
+        Method::NonTemporal
+    );
     let less = Load {
         pages: DEMOTED.pages - 1,
         ..DEMOTED
     };
-    assert_eq!(choose(When::Demotion, less, || panic!("asked for nothing")), Method::Cached);
+    assert_eq!(
+        choose(When::Demotion, less, || panic!("asked for nothing")),
+        Method::Cached
+    );
 }
 
 #[test]

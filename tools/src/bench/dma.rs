@@ -18,7 +18,10 @@ pub fn dma(context: &Context, args: &OutputArgs) -> Result<()> {
     let log = arm64::run(context)?;
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     let mut pool = Pool::default();
-    for line in text.lines().filter_map(|line| line.strip_prefix("figure: ")) {
+    for line in text
+        .lines()
+        .filter_map(|line| line.strip_prefix("figure: "))
+    {
         add(line, &mut pool).with_context(|| format!("what the guest printed: {line}"))?;
     }
     let results = pool.figures("dma", false);
