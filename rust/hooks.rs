@@ -69,7 +69,8 @@ pub unsafe extern "C" fn ferry_copy_post(
 /// The next folio that is marked is to be switched: called by `ferry_folio_copied()`. May sleep.
 ///
 /// Returns 1 if its content is in the new folio, 0 if nothing is posted, `-EHWPOISON` if it cannot
-/// be read, `-EIO` if a DMA engine may be at it even now.
+/// be read, `-EIO` if a DMA engine may be at it even now, `-EOPNOTSUPP` if no CPU is to
+/// copy it and no engine has.
 ///
 /// # Safety
 ///
@@ -82,6 +83,7 @@ pub unsafe extern "C" fn ferry_copy_take(batch: *mut bindings::ferry_batch) -> c
         Some(Outcome::Copied) => 1,
         Some(Outcome::Failed) => -(bindings::EHWPOISON as c_int),
         Some(Outcome::Lost) => EIO.to_errno(),
+        Some(Outcome::Refused) => EOPNOTSUPP.to_errno(),
         None => 0,
     }
 }

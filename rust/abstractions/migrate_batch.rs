@@ -82,6 +82,11 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         self.raw.start_ns = now_ns();
     }
 
+    /// Whether CPUs may read the folios. Else engines copy them, or they are not migrated.
+    pub fn may_be_read(&self) -> bool {
+        !self.raw.no_cpu
+    }
+
     /// So many folios were unmapped, of so many base pages.
     pub fn set_unmapped(&mut self, (folios, pages): (u32, u32)) {
         self.raw.all_folios = folios;

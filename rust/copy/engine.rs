@@ -24,7 +24,8 @@ use crate::{
     abstractions::{
         board::{
             Batch,
-            CopySegment, //
+            CopySegment,
+            Who, //
         },
         folio_pair::PairedLists,
         migrate_batch::MigrateBatch,
@@ -140,10 +141,11 @@ impl<C: CopySegment> Engine<C> {
         };
         let mut channels = 0;
         if route.channels {
-            for port in dma::take(target) {
-                batch.carry_by(port, route.channels_alone(), settings::dma_timeout_ns());
-                channels += 1;
-            }
+            let who = match route.channels_alone() {
+                true => Who::EnginesFirst,
+                false => Who::All,
+            };
+            channels = Self::add_channels(&mut batch, target, who);
         }
         let (limit, idle) = shared.unwrap_or_else(|| (1, IdleCpus::none()));
         let per_thread = settings::pages_per_thread();
@@ -155,6 +157,34 @@ impl<C: CopySegment> Engine<C> {
         into.post(batch, helpers, channels);
         // None as well: those who come late, from the batch before, are not to stay.
         self.call(lane, idle.first(helpers as usize));
+    }
+
+    /// Posts what channels can copy of a batch, and nobody else may; nothing if none is free. May
+    /// sleep.
+    pub fn post_to_channels<'a>(
+        &'static self,
+        lists: PairedLists<'a>,
+        into: &mut MigrateBatch<'a, C>,
+    ) {
+        let target = lists.target();
+        let collected = Self::collect_on(&self.lanes, lists, Method::Cached, 1);
+        if let Some((lane, mut batch)) = collected {
+            let channels = Self::add_channels(&mut batch, target, Who::EnginesOnly);
+            into.post(batch, 0, channels);
+            // Those who come late, from the batch before, are not to stay.
+            self.call(lane, &[]);
+        }
+    }
+
+    /// Lets a batch have the channels that are free; how many those are.
+    fn add_channels(batch: &mut Batch<'_, '_, C>, target: Option<NodeId>, who: Who) -> u32 {
+        batch.set_who(who, settings::dma_timeout_ns());
+        let mut nr = 0;
+        for port in dma::take(target) {
+            batch.carry_by(port);
+            nr += 1;
+        }
+        nr
     }
 
     /// How many threads could copy a batch from `source` under `limit`, the caller included,

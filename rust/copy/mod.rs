@@ -98,6 +98,9 @@ pub fn post<'a>(
     if let Some(engine) = ENGINE.as_ref() {
         let size = lists.size();
         into.set_unmapped(size);
+        if !into.may_be_read() {
+            return engine.post_to_channels(lists, into);
+        }
         let method = method::of(&lists, size);
         engine.post(lists, size, limit, method, into);
     }

@@ -32,6 +32,8 @@ pub enum Outcome {
     Failed,
     /// Who was to copy some page has not answered, and may write to it even now.
     Lost,
+    /// Nobody who may copy some page has done so.
+    Refused,
 }
 
 impl Item {
@@ -68,6 +70,7 @@ impl Item {
         Some(match failed {
             0 => Outcome::Copied,
             lost if lost == Outcome::Lost as u32 => Outcome::Lost,
+            refused if refused == Outcome::Refused as u32 => Outcome::Refused,
             _ => Outcome::Failed,
         })
     }

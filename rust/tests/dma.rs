@@ -15,7 +15,8 @@ use crate::{
     abstractions::{
         board::{
             Board,
-            Copied, //
+            Copied,
+            Who, //
         },
         owned_pairs::OwnedPairs,
         soft_dma::{
@@ -61,7 +62,7 @@ impl Drop for Open {
 /// Posts `pairs` with every channel there is; `each` sees what comes of each folio.
 fn copy(
     pairs: &mut OwnedPairs,
-    alone: bool,
+    who: Who,
     give_up_ns: i64,
     mut each: impl FnMut(usize, Outcome) -> Result,
 ) -> Result<Copied> {
@@ -73,9 +74,10 @@ fn copy(
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }
+        batch.set_who(who, give_up_ns);
         let mut channels = 0;
         for port in dma::take(target) {
-            batch.carry_by(port, alone, give_up_ns);
+            batch.carry_by(port);
             channels += 1;
         }
         let (result, copied) = batch.run(1 + channels, |posted| {
@@ -96,8 +98,8 @@ fn must_be_copied(_: usize, outcome: Outcome) -> Result {
 }
 
 /// As [`copy`], where all must arrive.
-fn copy_all(pairs: &mut OwnedPairs, alone: bool) -> Result<Copied> {
-    let copied = copy(pairs, alone, PATIENCE_NS, must_be_copied)?;
+fn copy_all(pairs: &mut OwnedPairs, who: Who) -> Result<Copied> {
+    let copied = copy(pairs, who, PATIENCE_NS, must_be_copied)?;
     assert_eq!(copied.pages as usize, pairs.pages());
     assert_eq!((copied.failed, copied.dma_late), (0, 0));
     assert!(pairs.all_equal());
@@ -109,11 +111,11 @@ fn channels_carry_all() -> Result {
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for nr in 1..=CHANNELS {
         let _open = Open::new(nr)?;
-        let copied = copy_all(&mut pairs, true)?;
+        let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
         assert_eq!((copied.carried, copied.dma_failed), (copied.pages, 0));
     }
     // They are given back.
-    assert_eq!(copy_all(&mut pairs, true)?.carried, 0);
+    assert_eq!(copy_all(&mut pairs, Who::EnginesFirst)?.carried, 0);
     Ok(())
 }
 
@@ -121,7 +123,7 @@ fn each_order_alone() -> Result {
     let _open = Open::new(2)?;
     for order in 0..=9 {
         let mut pairs = OwnedPairs::new(&[order])?;
-        assert_eq!(copy_all(&mut pairs, true)?.carried, 1 << order);
+        assert_eq!(copy_all(&mut pairs, Who::EnginesFirst)?.carried, 1 << order);
     }
     Ok(())
 }
@@ -129,7 +131,10 @@ fn each_order_alone() -> Result {
 fn more_folios_than_places() -> Result {
     let _open = Open::new(1)?;
     let mut pairs = OwnedPairs::new(&[0; MAX_FOLIOS])?;
-    assert_eq!(copy_all(&mut pairs, true)?.carried as usize, MAX_FOLIOS);
+    assert_eq!(
+        copy_all(&mut pairs, Who::EnginesFirst)?.carried as usize,
+        MAX_FOLIOS
+    );
     Ok(())
 }
 
@@ -141,7 +146,7 @@ fn owner_and_channels_share() -> Result {
     });
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
-        let copied = copy_all(&mut pairs, false)?;
+        let copied = copy_all(&mut pairs, Who::All)?;
         assert!(copied.carried > 0 && copied.carried <= copied.pages);
     }
     Ok(())
@@ -156,7 +161,7 @@ fn the_last_lands_first() -> Result {
     });
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
-        let copied = copy_all(&mut pairs, true)?;
+        let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
         assert_eq!(copied.carried, copied.pages);
     }
     Ok(())
@@ -173,7 +178,7 @@ fn failed_copies_are_made_good() -> Result {
         });
         let mut failed = 0;
         for _ in 0..50 {
-            let copied = copy_all(&mut pairs, true)?;
+            let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
             assert_eq!(copied.dma_failed == 0, copied.carried == copied.pages);
             failed += copied.dma_failed;
         }
@@ -191,7 +196,7 @@ fn engine_takes_few() -> Result {
             delay_us: 20,
             ..Told::default()
         });
-        let copied = copy_all(&mut pairs, true)?;
+        let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
         assert_eq!(copied.carried == 0, descriptors == 0);
     }
     Ok(())
@@ -205,7 +210,7 @@ fn is_nobodys(pairs: &OwnedPairs) -> bool {
 /// Lets an engine that does not answer have a batch; how many of its folios were lost.
 fn lose(pairs: &mut OwnedPairs) -> Result<usize> {
     let mut lost = KVec::new();
-    let copied = copy(pairs, true, 20_000_000, |nr, outcome| {
+    let copied = copy(pairs, Who::EnginesFirst, 20_000_000, |nr, outcome| {
         if outcome == Outcome::Lost {
             lost.push(nr, GFP_KERNEL)?;
         }
@@ -231,7 +236,7 @@ fn late_copies_are_parked() -> Result {
     assert!(lose(&mut pairs)? > 0);
     // Nobody uses such a channel; CPUs copy.
     let mut others = OwnedPairs::new(&MIXED)?;
-    assert_eq!(copy_all(&mut others, true)?.carried, 0);
+    assert_eq!(copy_all(&mut others, Who::EnginesFirst)?.carried, 0);
 
     drop(mute);
     dma::sweep();
@@ -244,7 +249,7 @@ fn late_copies_are_parked() -> Result {
     assert!(is_nobodys(&pairs));
     assert!(pairs.all_marked());
     // It is used again.
-    let copied = copy_all(&mut pairs, true)?;
+    let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
     assert_eq!(copied.carried, copied.pages);
     Ok(())
 }
@@ -262,6 +267,69 @@ fn dead_engine_is_stopped() -> Result {
         assert!(is_nobodys(&pairs));
         assert!(pairs.all_marked());
     }
+    Ok(())
+}
+
+/// What CPUs must not read is copied by engines, or not at all.
+fn no_cpu_copies() -> Result {
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    let refused = |_: usize, outcome| {
+        assert_eq!(outcome, Outcome::Refused);
+        Ok(())
+    };
+    // Nobody may.
+    let copied = copy(&mut pairs, Who::EnginesOnly, PATIENCE_NS, refused)?;
+    assert_eq!((copied.folios, copied.failed), (0, copied.pages));
+    assert!((0..MIXED.len()).all(|nr| !pairs.equal(nr)));
+    assert!(pairs.all_marked());
+
+    let _open = Open::new(2)?;
+    let copied = copy_all(&mut pairs, Who::EnginesOnly)?;
+    assert_eq!((copied.carried, copied.helped), (copied.pages, 0));
+    {
+        let _few = Manners::new(Told {
+            descriptors: 3,
+            ..Told::default()
+        });
+        let mut came = 0;
+        let copied = copy(&mut pairs, Who::EnginesOnly, PATIENCE_NS, |nr, outcome| {
+            came += match outcome {
+                Outcome::Copied => 1 << MIXED[nr],
+                _ => refused(nr, outcome).map(|()| 0)?,
+            };
+            Ok(())
+        })?;
+        // No page but those of engines.
+        assert!(copied.carried >= came && came + copied.failed == copied.pages);
+        assert!(pairs.all_marked());
+    }
+    let _bad = Manners::new(Told {
+        fail_ppm: 1_000_000,
+        ..Told::default()
+    });
+    let copied = copy(&mut pairs, Who::EnginesOnly, PATIENCE_NS, refused)?;
+    assert_eq!((copied.folios, copied.carried), (0, 0));
+    assert!(pairs.all_marked());
+    Ok(())
+}
+
+/// An engine that answers nobody does not keep those who may not copy themselves.
+fn no_cpu_copies_for_a_dead_engine() -> Result {
+    let _open = Open::new(1)?;
+    let _mute = Manners::new(Told {
+        mute: true,
+        ..Told::default()
+    });
+    let mut pairs = OwnedPairs::new(&[0; MAX_FOLIOS])?;
+    let mut lost = 0;
+    let copied = copy(&mut pairs, Who::EnginesOnly, 20_000_000, |_, outcome| {
+        assert!(matches!(outcome, Outcome::Lost | Outcome::Refused));
+        lost += u32::from(outcome == Outcome::Lost);
+        Ok(())
+    })?;
+    assert_eq!(copied.failed as usize, MAX_FOLIOS);
+    assert!(lost > 0 && lost < copied.failed);
+    assert!(pairs.all_marked());
     Ok(())
 }
 
@@ -319,6 +387,16 @@ mod suite {
     #[test]
     fn dead_engine_is_stopped() -> Result {
         super::dead_engine_is_stopped()
+    }
+
+    #[test]
+    fn no_cpu_copies() -> Result {
+        super::no_cpu_copies()
+    }
+
+    #[test]
+    fn no_cpu_copies_for_a_dead_engine() -> Result {
+        super::no_cpu_copies_for_a_dead_engine()
     }
 
     #[test]

@@ -41,6 +41,7 @@
  * @all_folios:	folios that were unmapped
  * @all_pages:	base pages of these
  * @nontemporal: they are copied past the caches
+ * @no_cpu:	MIGRATE_DMA: no CPU is to read them; set whatever is on
  */
 struct ferry_batch {
 	void *board;
@@ -57,6 +58,7 @@ struct ferry_batch {
 	u32 all_folios;
 	u32 all_pages;
 	bool nontemporal;
+	bool no_cpu;
 };
 
 /**
@@ -65,7 +67,7 @@ struct ferry_batch {
  * @put_new_folio:	frees them, if not NULL
  * @private:		for both
  * @mode:		of the migration
- * @mt:			MIGRATE_MT, or 0
+ * @mt:			of MIGRATE_HOW
  * @reason:		for it
  */
 struct ferry_call {
@@ -321,7 +323,7 @@ static inline bool ferry_split_later(const struct list_head *splits)
  * @put_new_folio:	"
  * @private:		"
  * @mode:		"
- * @mt:			MIGRATE_MT, or 0
+ * @mt:			of MIGRATE_HOW
  * @reason:		"
  * @ret_folios:		gets what could not be migrated, in its order, and what
  *			was not tried
@@ -339,6 +341,9 @@ static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 			      struct list_head *ret_folios,
 			      struct migrate_pages_stats *stats, int *nr_failed)
 {
+	/* Its members would take channels from each other. */
+	if (mt & MIGRATE_DMA)
+		return false;
 	if (ferry_wanted(mt, reason) &&
 	    !list_empty(from) && !list_is_singular(from)) {
 		const struct ferry_call call = {
@@ -426,8 +431,9 @@ static inline void ferry_batch_begin(struct ferry_batch *batch,
 {
 	batch->board = NULL;
 	batch->start_ns = 0;
+	batch->no_cpu = mt & MIGRATE_DMA;
 	if (ferry_wanted(mt, reason)) {
-		*batch = (struct ferry_batch){};
+		*batch = (struct ferry_batch){ .no_cpu = mt & MIGRATE_DMA };
 		ferry_copy_begin(batch);
 	}
 }
@@ -458,11 +464,14 @@ static inline void ferry_batch_post(struct ferry_batch *batch,
  * folios of a batch in their order, each once.
  *
  * Return: 1 if it is, 0 if it is not posted, -EHWPOISON if it cannot be read,
- * -EIO if a DMA engine was to copy it and does not answer.
+ * -EIO if a DMA engine was to copy it and does not answer, -EOPNOTSUPP if none
+ * has copied it and no CPU is to.
  */
 static inline int ferry_folio_copied(struct ferry_batch *batch, int state)
 {
-	return state & FERRY_FOLIO_POSTED ? ferry_copy_take(batch) : 0;
+	if (state & FERRY_FOLIO_POSTED)
+		return ferry_copy_take(batch);
+	return unlikely(batch->no_cpu) ? -EOPNOTSUPP : 0;
 }
 
 /* When a folio of a batch is mapped again, or could not be migrated. */

@@ -15,7 +15,10 @@ use kernel::{
 };
 
 use super::{
-    flights::Flights,
+    flights::{
+        Flights,
+        Who, //
+    },
     posted::{
         Copied,
         Posted, //
@@ -133,10 +136,15 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
         self.method
     }
 
-    /// Lets an engine carry a share of the batch; nobody but engines, if they take it all. A copy
-    /// that was not answered for so long, in nanoseconds, is given up.
-    pub fn carry_by(&mut self, port: InUse<Carried>, alone: bool, give_up_ns: i64) {
-        self.owner.flights_mut().add(port, alone, give_up_ns);
+    /// Says who may copy the batch. A copy by an engine that was not answered for so long, in
+    /// nanoseconds, is given up.
+    pub fn set_who(&mut self, who: Who, give_up_ns: i64) {
+        self.owner.flights_mut().set(who, give_up_ns);
+    }
+
+    /// Lets an engine carry a share of the batch.
+    pub fn carry_by(&mut self, port: InUse<Carried>) {
+        self.owner.flights_mut().add(port);
     }
 
     /// Posts the batch for everybody to copy, cut for so many threads, the owner among them; runs
@@ -162,12 +170,17 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
         table.grains = Grains::new(pages, threads);
         table.helped.store(0, Relaxed);
         table.helper_ns.store(0, Relaxed);
-        let total = table.grains.count();
+        let grains = table.grains.count();
         for slot in table.slots.iter() {
             // SAFETY: The destination is that of a valid pair, which nobody else uses yet.
             unsafe { bindings::ferry_folio_mark_posted(slot.dst.as_ptr().cast()) };
         }
         // The exclusive reference to the table ends here.
+        // What only engines may copy is offered to nobody.
+        let total = match self.owner.flights_mut().who() {
+            Who::EnginesOnly => 0,
+            _ => grains,
+        };
         self.owner.0.cursor.publish(total);
         // INVARIANT: It was just published, with no folio taken back.
         let mut posted = Posted {

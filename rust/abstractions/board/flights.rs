@@ -85,11 +85,23 @@ impl Table {
     }
 }
 
+/// Who may copy a batch that engines have a share of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Engines, and everybody who claims.
+    All,
+    /// Engines as long as they have some of it; CPUs what they do not take.
+    EnginesFirst,
+    /// Engines. What they do not copy is refused.
+    EnginesOnly,
+}
+
 /// The ports that a batch has, and what they are to be used for.
 pub(super) struct Flights {
     ports: KVec<InUse<Carried>>,
-    /// Nobody else is to copy what they can carry.
-    alone: bool,
+    who: Who,
+    /// The next grain to be handed over, if nobody else may claim any.
+    next_grain: u16,
     /// When a copy is given up, in nanoseconds since it was submitted.
     give_up_ns: i64,
     /// Pages of a copy at most, so that every port has some.
@@ -115,7 +127,8 @@ impl Flights {
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             ports: KVec::with_capacity(MAX_CHANNELS, GFP_KERNEL)?,
-            alone: false,
+            who: Who::All,
+            next_grain: 0,
             give_up_ns: 0,
             most_pages: 1,
             next: 0,
@@ -123,11 +136,29 @@ impl Flights {
         })
     }
 
-    /// Adds a port; one too many is given back.
-    pub(super) fn add(&mut self, port: InUse<Carried>, alone: bool, give_up_ns: i64) {
-        self.alone = alone;
+    /// Says who may copy the next batch, and when a copy is given up.
+    pub(super) fn set(&mut self, who: Who, give_up_ns: i64) {
+        self.who = who;
         self.give_up_ns = give_up_ns;
+    }
+
+    /// Adds a port; one too many is given back.
+    pub(super) fn add(&mut self, port: InUse<Carried>) {
         drop(self.ports.push_within_capacity(port));
+    }
+
+    /// Who may copy the batch.
+    pub(super) fn who(&self) -> Who {
+        self.who
+    }
+
+    /// The next grain of a batch that only engines may copy, of so many.
+    pub(super) fn next_grain(&mut self, count: u16) -> Option<u16> {
+        let next = self.next_grain;
+        (next < count).then(|| {
+            self.next_grain += 1;
+            next
+        })
     }
 
     /// A batch of so many pages begins.
@@ -135,12 +166,14 @@ impl Flights {
         // Two for each port, so that none is idle while the owner sees to another.
         let shares = 2 * self.ports.len().max(1) as u32;
         self.most_pages = pages.div_ceil(shares).max(1);
+        self.next_grain = 0;
         self.tally = Tally::default();
     }
 
     /// Gives all ports back.
     pub(super) fn land_all(&mut self) {
         self.ports.clear();
+        self.who = Who::All;
     }
 
     /// Pages that one copy has at most.
@@ -210,6 +243,6 @@ impl Flights {
         let mut wait = |wanted: &dyn Fn(&Carried) -> bool| {
             self.ports.iter_mut().any(|port| port.wait(wanted, NAP_US))
         };
-        wait(&|load| load.part.item == item) || self.alone && wait(&|_| true)
+        wait(&|load| load.part.item == item) || self.who != Who::All && wait(&|_| true)
     }
 }

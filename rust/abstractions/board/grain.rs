@@ -57,9 +57,12 @@ impl<C: CopySegment> Grain<'_, C> {
 
     /// The parts of folios that it is.
     pub(super) fn parts(&self) -> batch::Segments<'_> {
-        let table = self.table();
-        let range = table.grains.range(self.claim.index);
-        segments(&table.starts, table.grains.total_pages(), range)
+        self.table().parts(self.claim.index)
+    }
+
+    /// Which grain of the batch.
+    pub(super) fn index(&self) -> u16 {
+        self.claim.index
     }
 
     /// Copies the grain, and tells the items how far they are. Returns its size in pages.
@@ -77,6 +80,19 @@ impl<C: CopySegment> Grain<'_, C> {
 }
 
 impl Table {
+    /// The parts of folios that a grain is.
+    pub(super) fn parts(&self, grain: u16) -> batch::Segments<'_> {
+        let range = self.grains.range(grain);
+        segments(&self.starts, self.grains.total_pages(), range)
+    }
+
+    /// Tells the item of a part, which the caller has claimed or taken back, what came of it.
+    pub(super) fn tell(&self, part: batch::Segment, outcome: Outcome) {
+        if let Some(slot) = self.slots.get(part.item) {
+            slot.item.add(part.nr_pages, outcome);
+        }
+    }
+
     /// Copies a part of a folio, which the caller, and nobody else, has claimed or taken back from
     /// an engine, and tells its item. `false`: there is no such part.
     pub(super) fn copy_part(&self, copier: &impl CopySegment, part: batch::Segment) -> bool {

@@ -62,7 +62,10 @@ pub use self::{
         Batch,
         Owner, //
     },
-    flights::Carried,
+    flights::{
+        Carried,
+        Who, //
+    },
     grain::{
         CopySegment,
         Filled,

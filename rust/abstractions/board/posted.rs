@@ -14,7 +14,7 @@ use kernel::{
 
 use super::{
     batch::Owner,
-    flights::Carried,
+    flights::Who,
     Board,
     CopySegment,
     Table, //
@@ -98,7 +98,7 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
         self.copied.busy_ns += busy_ns;
         match outcome {
             Outcome::Copied => self.copied.folios += 1,
-            Outcome::Failed | Outcome::Lost => self.copied.failed += nr_pages,
+            Outcome::Failed | Outcome::Lost | Outcome::Refused => self.copied.failed += nr_pages,
         }
         Some(outcome)
     }
@@ -112,6 +112,11 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
                 return Some(outcome);
             }
             if self.owner.flights_mut().wait_for(at) {
+                continue;
+            }
+            if self.owner.flights_mut().who() == Who::EnginesOnly {
+                // They have no room for more, and nobody waits for what they have.
+                self.refuse_rest();
                 continue;
             }
             match self.board().claim() {
@@ -133,14 +138,13 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
 
     /// Hands grains to engines as long as they have room. Neighbours go together.
     fn launch(&mut self) {
-        let board = self.board();
         let grain_pages = self.table().grains.grain_pages();
         let mut last: Option<batch::Segment> = None;
         while self.owner.flights_mut().has_room_for(grain_pages) {
-            let Some(grain) = board.claim() else {
+            let Some(parts) = self.claim_parts() else {
                 break;
             };
-            for part in grain.parts() {
+            for part in parts {
                 let most = self.owner.flights_mut().most_pages();
                 if !last.as_mut().is_some_and(|last| last.append(part, most)) {
                     if let Some(full) = last.replace(part) {
@@ -148,8 +152,6 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
                     }
                 }
             }
-            // The grain is complete: nobody but the owner, who waits for the items, needs the table
-            // for it any more.
         }
         if let Some(part) = last {
             self.carry(part);
@@ -157,14 +159,42 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
         self.owner.flights_mut().issue();
     }
 
+    /// Claims a grain for engines: its parts. It is complete at once, as nobody but the owner, who
+    /// waits for the items, needs the table for it any more.
+    fn claim_parts(&mut self) -> Option<batch::Segments<'b>> {
+        let table = self.table();
+        let grain = match self.owner.flights_mut().who() {
+            Who::EnginesOnly => self.owner.flights_mut().next_grain(table.grains.count())?,
+            _ => self.board().claim()?.index(),
+        };
+        Some(table.parts(grain))
+    }
+
     /// Hands a claimed part to an engine, or copies it.
     fn carry(&mut self, part: batch::Segment) {
-        let table = self.table();
-        let taken = table
+        let taken = self
+            .table()
             .carried(part)
             .is_some_and(|load| self.owner.flights_mut().submit(load));
         if !taken {
-            table.copy_part(&self.board().copier, part);
+            self.not_carried(part);
+        }
+    }
+
+    /// No engine has copied a part: it is copied here, if it may be.
+    fn not_carried(&mut self, part: batch::Segment) {
+        match self.owner.flights_mut().who() {
+            Who::EnginesOnly => self.table().tell(part, Outcome::Refused),
+            _ => {
+                self.table().copy_part(&self.board().copier, part);
+            }
+        }
+    }
+
+    /// No engine will copy what none was handed so far.
+    fn refuse_rest(&mut self) {
+        while let Some(parts) = self.claim_parts() {
+            parts.for_each(|part| self.not_carried(part));
         }
     }
 
@@ -172,19 +202,16 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
     /// with is copied here.
     fn collect(&mut self) {
         let (board, table) = (self.board(), self.table());
-        let tell = |load: &Carried, outcome| {
-            if let Some(slot) = table.slots.get(load.part().item) {
-                slot.item.add(load.part().nr_pages, outcome);
-            }
-        };
+        let who = self.owner.flights_mut().who();
         self.owner.flights_mut().collect(
-            |load, good| match good {
-                true => tell(&load, Outcome::Copied),
-                false => {
+            |load, good| match (good, who) {
+                (true, _) => table.tell(load.part(), Outcome::Copied),
+                (false, Who::EnginesOnly) => table.tell(load.part(), Outcome::Refused),
+                (false, _) => {
                     table.copy_part(&board.copier, load.part());
                 }
             },
-            |lost| tell(lost, Outcome::Lost),
+            |lost| table.tell(lost.part(), Outcome::Lost),
         );
     }
 
