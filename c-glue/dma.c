@@ -6,9 +6,11 @@
  * Channels are taken, stopped and given back, and waited for, in contexts that
  * may sleep. All else is for any context but NMI.
  *
- * Locks: ferry_dma_buses_lock, around the registration of a notifier. The
- * notifiers run under the lock of their bus's chain, which is thus outside of
- * what ferry_dma_leave() takes.
+ * Locks: the lock of an engine's device, from when a channel is asked for until
+ * somebody has it, so that its driver stays; taken under dma_list_mutex, but only
+ * if it is free. Notifiers of a bus run under it, and in it under the lock of the
+ * chain, outside of what ferry_dma_leave() takes. ferry_dma_buses_lock, around the
+ * registration of a notifier, is taken with none of these.
  */
 #include <linux/ferry_dma.h>
 #include <linux/device/bus.h>
@@ -16,7 +18,10 @@
 #include <linux/dmaengine.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
+#include <linux/string.h>
+#include <linux/suspend.h>
 #include <linux/sysfs.h>
+#include <linux/wait.h>
 
 #ifdef CONFIG_ARM64_MTE
 #include <asm/mte.h>
@@ -39,7 +44,20 @@ static int ferry_dma_bus_event(struct notifier_block *nb, unsigned long event,
 	return NOTIFY_OK;
 }
 
-/* Hears of drivers that leave devices of a bus. False: it cannot. */
+/* Is it heard of drivers that leave devices of a bus? */
+static bool ferry_dma_watched(const struct bus_type *bus)
+{
+	struct ferry_dma_bus *slot;
+
+	for (slot = ferry_dma_buses; slot < ARRAY_END(ferry_dma_buses); slot++) {
+		/* Pairs with the release when it was registered. */
+		if (smp_load_acquire(&slot->bus) == bus)
+			return true;
+	}
+	return false;
+}
+
+/* Makes it so. False: it cannot be. */
 static bool ferry_dma_watch(const struct bus_type *bus)
 {
 	struct ferry_dma_bus *slot;
@@ -53,10 +71,50 @@ static bool ferry_dma_watch(const struct bus_type *bus)
 		slot->nb.notifier_call = ferry_dma_bus_event;
 		if (bus_register_notifier(bus, &slot->nb))
 			return false;
-		slot->bus = bus;
+		smp_store_release(&slot->bus, bus);
 		return true;
 	}
 	return false;
+}
+
+/**
+ * struct ferry_dma_search - the search for a channel
+ * @locked:	the device of the channel that was offered last
+ * @unwatched:	a bus that has one, but is not watched
+ * @seen:	a bus that cannot be watched
+ */
+struct ferry_dma_search {
+	struct device *locked;
+	const struct bus_type *unwatched;
+	const struct bus_type *seen;
+};
+
+/* Is a channel one that can be used, and be parted with? Under dma_list_mutex. */
+static bool ferry_dma_suits(struct dma_chan *chan, void *param)
+{
+	struct device *dev = chan->device->dev;
+	struct ferry_dma_search *search = param;
+
+	/*
+	 * idxd lets go of channels without a word on any bus of theirs, waits in
+	 * prep for as long as it takes, and cannot use them once terminated.
+	 */
+	if (dma_has_cap(DMA_COMPLETION_NO_ORDER, chan->device->cap_mask))
+		return false;
+	/* Through bounce buffers it takes two copies by a CPU. */
+	if (!dev->bus || dma_max_mapping_size(dev) != SIZE_MAX)
+		return false;
+	if (!ferry_dma_watched(dev->bus)) {
+		if (dev->bus != search->seen)
+			search->unwatched = dev->bus;
+		return false;
+	}
+	if (search->locked == dev)
+		return true;
+	ferry_dma_requested(search->locked);
+	/* If somebody has it, its driver may be about to leave. */
+	search->locked = device_trylock(dev) ? dev : NULL;
+	return search->locked;
 }
 
 /* A line of copy/dma_status. */
@@ -70,20 +128,38 @@ int ferry_dma_emit(char *buf, int at, const char *name, int node,
 			     counts->parked);
 }
 
-/* A channel that copies memory, for us alone; NULL: none is left. */
-struct dma_chan *ferry_dma_request(void)
+/*
+ * A channel that copies memory, for us alone; NULL: none is left. Its device is
+ * locked, so that its driver stays, until ferry_dma_requested().
+ */
+struct dma_chan *ferry_dma_request(struct device **locked)
 {
+	struct ferry_dma_search search = {};
 	struct dma_chan *chan;
 	dma_cap_mask_t mask;
 
 	dma_cap_zero(mask);
 	dma_cap_set(DMA_MEMCPY, mask);
-	chan = __dma_request_channel(&mask, NULL, NULL, NULL);
-	if (chan && !ferry_dma_watch(ferry_dma_device(chan)->bus)) {
-		dma_release_channel(chan);
-		return NULL;
+	for (;;) {
+		search.unwatched = NULL;
+		chan = __dma_request_channel(&mask, ferry_dma_suits, &search, NULL);
+		if (chan)
+			break;
+		ferry_dma_requested(search.locked);
+		search.locked = NULL;
+		if (!search.unwatched)
+			break;
+		if (!ferry_dma_watch(search.unwatched))
+			search.seen = search.unwatched;
 	}
+	*locked = search.locked;
 	return chan;
+}
+
+void ferry_dma_requested(struct device *locked)
+{
+	if (locked)
+		device_unlock(locked);
 }
 
 void ferry_dma_release(struct dma_chan *chan)
@@ -107,20 +183,24 @@ struct device *ferry_dma_device(struct dma_chan *chan)
 }
 
 /*
- * Is all of a folio in its bytes? What an engine copies comes without tags and
- * without what KMSAN knows.
+ * Is all there is to some pages of a folio in their bytes, and readable? What an
+ * engine copies comes without tags and without what KMSAN knows, and what it does
+ * with poison only it knows.
  */
-bool ferry_dma_reaches(const struct folio *folio)
+bool ferry_dma_reaches(const struct folio *folio, unsigned long first,
+		       unsigned long nr)
 {
 #ifdef CONFIG_ARM64_MTE
-	const unsigned long nr = folio_nr_pages(folio);
 	unsigned long i;
 
-	for (i = 0; system_supports_mte() && i < nr; i++) {
+	for (i = first; system_supports_mte() && i < first + nr; i++) {
 		if (page_mte_tagged(folio_page((struct folio *)folio, i)))
 			return false;
 	}
 #endif
+	if (folio_test_hwpoison(folio) ||
+	    (folio_test_large(folio) && folio_test_has_hwpoisoned(folio)))
+		return false;
 	return !IS_ENABLED(CONFIG_KMSAN) && !IS_ENABLED(CONFIG_KASAN_HW_TAGS);
 }
 
@@ -156,18 +236,21 @@ void ferry_dma_unmap(struct dma_chan *chan, const struct ferry_dma_range *range)
 	dma_unmap_page(dev, range->src, range->len, DMA_TO_DEVICE);
 }
 
-void ferry_dma_ticket_init(struct ferry_dma_ticket *ticket)
-{
-	init_completion(&ticket->answered);
-	ticket->good = false;
-}
+/* Answers so far, of all engines, and who waits for one. */
+static atomic_t ferry_dma_nr_answers;
+static DECLARE_WAIT_QUEUE_HEAD(ferry_dma_waiters);
 
-static void ferry_dma_answer(void *param, const struct dmaengine_result *result)
+static void ferry_dma_callback(void *param, const struct dmaengine_result *result)
 {
 	struct ferry_dma_ticket *ticket = param;
+	bool good = result->result == DMA_TRANS_NOERROR;
 
-	ticket->good = result->result == DMA_TRANS_NOERROR;
-	complete_all(&ticket->answered);
+	/* Release: what the driver has done for the copy comes before. */
+	smp_store_release(&ticket->answer, good ? FERRY_DMA_GOOD : FERRY_DMA_BAD);
+	atomic_inc(&ferry_dma_nr_answers);
+	/* Has a barrier: whoever is not seen to wait sees the new number. */
+	if (wq_has_sleeper(&ferry_dma_waiters))
+		wake_up_all(&ferry_dma_waiters);
 }
 
 /*
@@ -183,8 +266,8 @@ bool ferry_dma_submit(struct dma_chan *chan, const struct ferry_dma_range *range
 				       DMA_PREP_INTERRUPT | DMA_CTRL_ACK);
 	if (!tx)
 		return false;
-	reinit_completion(&ticket->answered);
-	tx->callback_result = ferry_dma_answer;
+	ticket->answer = FERRY_DMA_NONE;
+	tx->callback_result = ferry_dma_callback;
 	tx->callback_param = ticket;
 	return !dma_submit_error(dmaengine_submit(tx));
 }
@@ -194,23 +277,76 @@ void ferry_dma_issue(struct dma_chan *chan)
 	dma_async_issue_pending(chan);
 }
 
-/* If so, ticket->good says what. */
-bool ferry_dma_answered(struct ferry_dma_ticket *ticket)
+enum ferry_dma_answer ferry_dma_answered(const struct ferry_dma_ticket *ticket)
 {
-	return completion_done(&ticket->answered);
+	/* Acquire: pairs with the release of the callback. */
+	return smp_load_acquire(&ticket->answer);
 }
 
-void ferry_dma_wait(struct ferry_dma_ticket *ticket, unsigned int us)
+/* To be asked for before one looks for answers, and then waits for another. */
+unsigned int ferry_dma_answers(void)
 {
-	wait_for_completion_timeout(&ticket->answered, usecs_to_jiffies(us));
+	/* With a barrier, as what follows is not to be looked at before. */
+	return atomic_read_acquire(&ferry_dma_nr_answers);
+}
+
+/* Until there were more answers than so many, of any engine. */
+void ferry_dma_wait(unsigned int answers, unsigned int us)
+{
+	wait_event_timeout(ferry_dma_waiters,
+			   atomic_read(&ferry_dma_nr_answers) != answers,
+			   usecs_to_jiffies(us));
 }
 
 /*
+ * Drivers that have stopped the hardware when they say so. Most have forgotten
+ * the descriptors by then, and no more: what was given up must not be freed on
+ * their word. Add none whose terminate_all and synchronize were not read for it.
+ */
+static const char * const ferry_dma_stoppers[] = { "ferry_soft_dma" };
+
+/*
  * Stops the engine. True: no copy of this channel is under way any more, and no
- * answer. False: the driver cannot stop it, or not wait until it has stopped.
+ * answer. False: nobody knows; nothing was done.
  */
 bool ferry_dma_stop(struct dma_chan *chan)
 {
-	return chan->device->device_synchronize &&
+	const struct device_driver *driver = ferry_dma_device(chan)->driver;
+
+	return driver &&
+	       match_string(ferry_dma_stoppers, ARRAY_SIZE(ferry_dma_stoppers),
+			    driver->name) >= 0 &&
 	       !dmaengine_terminate_sync(chan);
 }
+
+/* Between the preparation of a suspend and its end: devices come and go. */
+static bool ferry_dma_suspends;
+
+bool ferry_dma_asleep(void)
+{
+	return READ_ONCE(ferry_dma_suspends);
+}
+
+static int ferry_dma_pm(struct notifier_block *nb, unsigned long event, void *data)
+{
+	switch (event) {
+	case PM_SUSPEND_PREPARE:
+	case PM_HIBERNATION_PREPARE:
+	case PM_RESTORE_PREPARE:
+		WRITE_ONCE(ferry_dma_suspends, true);
+		break;
+	case PM_POST_SUSPEND:
+	case PM_POST_HIBERNATION:
+	case PM_POST_RESTORE:
+		WRITE_ONCE(ferry_dma_suspends, false);
+		break;
+	}
+	return NOTIFY_OK;
+}
+
+static int __init ferry_dma_init(void)
+{
+	pm_notifier(ferry_dma_pm, 0);
+	return 0;
+}
+late_initcall(ferry_dma_init);

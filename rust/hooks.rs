@@ -76,6 +76,7 @@ pub unsafe extern "C" fn ferry_copy_post(
 ///
 /// `batch` must be as `ferry_copy_post()` or this function left it last. The marked folios must
 /// come here in their order on the lists, each once, and be what they were when they were posted.
+/// With `-EIO` the destination must be put, and neither read nor written.
 #[export]
 pub unsafe extern "C" fn ferry_copy_take(batch: *mut bindings::ferry_batch) -> c_int {
     // SAFETY: By the safety requirement.
@@ -185,15 +186,15 @@ pub extern "C" fn ferry_prepare() -> c_int {
 
 /// Something is set: called when its file is written, by one writer at a time. May sleep.
 ///
-/// Returns what holds from now on, which may be less, or an error number: nothing has changed.
+/// Returns 0, or an error number: nothing has changed, but that some of the channels that were to be
+/// given back may be.
 #[export]
 pub extern "C" fn ferry_set(which: bindings::ferry_setting, value: c_uint) -> c_int {
     let Some(knob) = Knob::from_raw(which, value) else {
         return EINVAL.to_errno();
     };
     match copy::set(knob) {
-        Ok(None) => value as c_int,
-        Ok(Some(holds)) => holds as c_int,
+        Ok(()) => 0,
         Err(error) => error.to_errno(),
     }
 }

@@ -5,13 +5,17 @@
 //! An engine answers when it likes, in any order, or never, and until it has it may write. So what
 //! was submitted belongs to its [`Port`], with its DMA mapping, until the answer. Who waits no
 //! longer [gives it up](InUse::give_up_late): it stays where it is, memory and all, until the engine
-//! has answered or is known to have stopped. Ports are never freed.
+//! has answered. That it was terminated is not enough, but of the few drivers that are known to
+//! wait for their hardware. Ports are never freed.
 //!
 //! A port has one user at a time, who submits, and takes back what has landed; the engine's answer
 //! touches nothing but a ticket of the port.
 //!
-//! Locks: none but those of drivers and of the DMA API, which are for any context; a port is used
-//! by who has it. Contexts: where nothing else is said, any but NMI.
+//! What is trusted is the driver: that it answers each copy once, when the engine is done with it,
+//! and says whether it is good.
+//!
+//! Locks: none but those of drivers and of the DMA API; a port is used by who has it. Contexts:
+//! where nothing else is said, tasks and softirqs with interrupts on.
 //!
 //! C header: [`include/linux/dmaengine.h`](srctree/include/linux/dmaengine.h)
 
@@ -45,6 +49,9 @@ use super::{
 /// Copies that one channel may have under way. Drivers take as many, or say that they do not.
 pub const PLACES: usize = 32;
 
+/// For how long who closes a port waits for an engine that cannot be stopped, in milliseconds.
+const CLOSE_MS: u32 = 1000;
+
 /// Channels that are used at most.
 pub const MAX_CHANNELS: usize = bindings::FERRY_MAX_CHANNELS as usize;
 
@@ -65,9 +72,10 @@ pub struct Leg<'a> {
 ///
 /// # Safety
 ///
-/// As long as the load exists, wherever it is moved to, its [`leg`](Load::leg) must be the same, of
-/// pages that exist in both folios; nobody may read or write those of the destination, and they
-/// must not be freed.
+/// From when it is submitted until it is given back, or dropped by the port, wherever it is moved
+/// to: its [`leg`](Load::leg) must be the same, of one page or more that exist in both folios;
+/// neither folio may be freed; nobody may read or write those pages of the destination, nor write
+/// those of the source.
 pub unsafe trait Load: Send + 'static {
     /// What is to be copied.
     fn leg(&self) -> Leg<'_>;
@@ -89,15 +97,40 @@ pub struct Channel(NonNull<bindings::dma_chan>);
 // SAFETY: A channel may be used and given back by any task.
 unsafe impl Send for Channel {}
 
-impl Channel {
+/// A channel that was just given, the driver of which stays until this is dropped: by then somebody
+/// is to have it who hears of it when the driver leaves.
+pub struct Requested {
+    channel: Option<Channel>,
+    device: *mut bindings::device,
+}
+
+impl Requested {
     /// A channel of some engine; [`None`]: all are taken, or there is none. May sleep.
-    pub fn request() -> Option<Self> {
-        // SAFETY: No requirements.
-        let chan = unsafe { bindings::ferry_dma_request() };
+    pub fn new() -> Option<Self> {
+        let mut device = core::ptr::null_mut();
+        // SAFETY: `device` is valid for a write.
+        let chan = unsafe { bindings::ferry_dma_request(&mut device) };
         // INVARIANT: It was just given, to us alone.
-        NonNull::new(chan).map(Self)
+        let channel = Some(Channel(NonNull::new(chan)?));
+        Some(Self { channel, device })
     }
 
+    /// The channel, once.
+    pub fn take(&mut self) -> Option<Channel> {
+        self.channel.take()
+    }
+}
+
+impl Drop for Requested {
+    fn drop(&mut self) {
+        // Before its driver may go.
+        drop(self.channel.take());
+        // SAFETY: It was locked by `new`, for this.
+        unsafe { bindings::ferry_dma_requested(self.device) };
+    }
+}
+
+impl Channel {
     /// The node that its engine is on; [`None`]: not told.
     pub fn node(&self) -> Option<NodeId> {
         // SAFETY: By the type invariant the channel exists.
@@ -117,7 +150,8 @@ impl Channel {
         unsafe { bindings::ferry_dma_name(self.0.as_ptr()) }
     }
 
-    /// What is known about stopping it: whether nothing is under way any more. May sleep.
+    /// Stops it, if its driver is known to wait for the hardware: whether nothing is under way any
+    /// more, nor will be answered. May sleep.
     fn stop(&self) -> bool {
         // SAFETY: By the type invariant the channel exists.
         unsafe { bindings::ferry_dma_stop(self.0.as_ptr()) }
@@ -131,42 +165,57 @@ impl Drop for Channel {
     }
 }
 
+/// Whether the system is about to suspend, or has: devices may not answer. For any context.
+pub fn is_suspending() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::ferry_dma_asleep() }
+}
+
 /// Where an engine answers.
 ///
 /// # Invariants
 ///
-/// It is initialised, never moves, and lives for ever once an engine knows it.
-#[pin_data]
-struct Ticket {
-    #[pin]
-    raw: Opaque<bindings::ferry_dma_ticket>,
-}
+/// While an engine knows it, it stays where it is.
+struct Ticket(Opaque<bindings::ferry_dma_ticket>);
 
-// SAFETY: C looks at it and writes it under the lock of its completion, or before and after that.
+// SAFETY: C accesses its one word atomically while an engine knows it.
 unsafe impl Sync for Ticket {}
 // SAFETY: As above.
 unsafe impl Send for Ticket {}
 
 impl Ticket {
-    fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            // SAFETY: The slot is valid for writes.
-            raw <- Opaque::ffi_init(|slot| unsafe { bindings::ferry_dma_ticket_init(slot) }),
-        })
+    fn new() -> Self {
+        // INVARIANT: No engine knows it.
+        Self(Opaque::new(bindings::ferry_dma_ticket {
+            answer: bindings::ferry_dma_answer_FERRY_DMA_NONE,
+        }))
     }
 
     /// What the engine has answered, of what was submitted last; [`None`]: nothing yet.
     fn answer(&self) -> Option<bool> {
-        // SAFETY: By the type invariant it is valid.
-        unsafe { bindings::ferry_dma_answered(self.raw.get()) }
-            // SAFETY: As above; nobody writes it any more, as has been found under its lock.
-            .then(|| unsafe { (*self.raw.get()).good })
+        // SAFETY: It is valid.
+        match unsafe { bindings::ferry_dma_answered(self.0.get()) } {
+            bindings::ferry_dma_answer_FERRY_DMA_NONE => None,
+            answer => Some(answer == bindings::ferry_dma_answer_FERRY_DMA_GOOD),
+        }
+    }
+}
+
+/// How many answers there were, of all engines, before somebody looked for those that he wants.
+#[derive(Clone, Copy)]
+pub struct Answers(u32);
+
+impl Answers {
+    /// Those so far. For any context.
+    pub fn now() -> Self {
+        // SAFETY: No requirements.
+        Self(unsafe { bindings::ferry_dma_answers() })
     }
 
-    /// Waits for the answer, so long at most. May sleep.
-    fn wait(&self, us: u32) {
-        // SAFETY: By the type invariant it is valid.
-        unsafe { bindings::ferry_dma_wait(self.raw.get(), us) };
+    /// Waits until there is one more, whosoever, for so many microseconds at most. May sleep.
+    pub fn wait_for_more(self, us: u32) {
+        // SAFETY: No requirements.
+        unsafe { bindings::ferry_dma_wait(self.0, us) };
     }
 }
 
@@ -182,10 +231,12 @@ struct Flight<L> {
 struct Inner<L> {
     channel: Option<Channel>,
     flights: [Option<Flight<L>>; PLACES],
-    /// How many those are.
+    /// How many of them there are.
     nr: usize,
     /// Something was submitted that the engine was not told to begin with.
-    told: bool,
+    unissued: bool,
+    /// That the engine cannot be stopped was found out already.
+    unstoppable: bool,
 }
 
 /// What a channel has done, each a word that nothing else depends on: relaxed.
@@ -205,18 +256,19 @@ struct Counts {
 /// `inner` is accessed by who has set `used`, and nobody else. While a flight is in a place of it,
 /// the load was submitted, with its range, which is mapped, and the ticket of that place, to the
 /// channel, which stays; until the ticket says so, or the channel is known to have stopped, the
-/// engine may be at it.
-#[pin_data]
+/// engine may be at it. A port that something was submitted to lives for ever.
 pub struct Port<L: Load> {
     used: AtomicFlag,
-    #[pin]
+    /// Nobody is to use it any more, as somebody waits to close it.
+    closing: AtomicFlag,
     tickets: [Ticket; PLACES],
     inner: UnsafeCell<Inner<L>>,
-    /// What the channel is called, its node and its device, for those who do not use the port; all
-    /// 0 without one.
-    name: Atomic<usize>,
+    /// The channel's node, -1 if not told, and its device as an address, 0 without one: for those
+    /// who do not use the port.
     node: Atomic<i32>,
     device: Atomic<usize>,
+    /// What the channel is called: valid while it is open.
+    name: Atomic<usize>,
     counts: Counts,
 }
 
@@ -230,7 +282,7 @@ unsafe impl<L: Load> Send for Port<L> {}
 pub enum Refusal {
     /// There is no channel.
     Closed,
-    /// As many are under way as may be.
+    /// As many are under way as may be, or one was given up.
     Full,
     /// The device cannot reach the memory, or not now.
     Unmappable,
@@ -240,20 +292,22 @@ pub enum Refusal {
 
 impl<L: Load> Port<L> {
     /// A port without a channel.
-    pub fn new() -> impl PinInit<Self> {
+    pub fn new() -> Self {
         // INVARIANT: Nothing is in any place.
-        pin_init!(Self {
+        Self {
             used: AtomicFlag::new(false),
-            tickets <- pin_init::pin_init_array_from_fn(|_| Ticket::new()),
+            closing: AtomicFlag::new(false),
+            tickets: core::array::from_fn(|_| Ticket::new()),
             inner: UnsafeCell::new(Inner {
                 channel: None,
                 flights: [const { None }; PLACES],
                 nr: 0,
-                told: true,
+                unissued: false,
+                unstoppable: false,
             }),
-            name: Atomic::new(0),
             node: Atomic::new(bindings::NUMA_NO_NODE),
             device: Atomic::new(0),
+            name: Atomic::new(0),
             counts: Counts {
                 copies: Atomic::new(0),
                 bytes: Atomic::new(0),
@@ -262,7 +316,7 @@ impl<L: Load> Port<L> {
                 refused: Atomic::new(0),
                 parked: Atomic::new(0),
             },
-        })
+        }
     }
 
     /// Whether it has a channel.
@@ -303,8 +357,16 @@ impl<L: Load> Port<L> {
         })
     }
 
-    /// Takes the port, unless somebody has it.
+    /// Takes the port, unless somebody has it, or waits to close it.
     pub fn try_use(&'static self) -> Option<InUse<L>> {
+        // A hint, which nothing depends on.
+        match self.closing.load(Relaxed) {
+            true => None,
+            false => self.try_take(),
+        }
+    }
+
+    fn try_take(&'static self) -> Option<InUse<L>> {
         // Acquire pairs with the Release of the last user.
         if self.used.load(Relaxed) || self.used.cmpxchg(false, true, Acquire).is_err() {
             return None;
@@ -313,53 +375,84 @@ impl<L: Load> Port<L> {
         Some(InUse(self))
     }
 
-    /// Gives it a channel, with counts from 0 on; `false`, and the channel is given back: it has
-    /// one, or is in use. May sleep.
-    pub fn open(&'static self, channel: Channel) -> bool {
-        let Some(mut user) = self.try_use() else {
-            return false;
+    /// Gives it a channel, with counts from 0 on; gives that back if it has one, or is in use.
+    pub fn open(&'static self, channel: Channel) -> Result<(), Channel> {
+        let Some(mut user) = self.try_take() else {
+            return Err(channel);
         };
         let inner = user.inner();
         if inner.channel.is_some() {
-            return false;
+            return Err(channel);
         }
-        let counts = &self.counts;
-        for count in [&counts.copies, &counts.bytes, &counts.errors] {
-            count.store(0, Relaxed);
-        }
-        for count in [&counts.timeouts, &counts.refused] {
+        let Counts {
+            copies,
+            bytes,
+            errors,
+            timeouts,
+            refused,
+            ..
+        } = &self.counts;
+        for count in [copies, bytes, errors, timeouts, refused] {
             count.store(0, Relaxed);
         }
         self.name.store(channel.name() as usize, Relaxed);
-        self.node.store(
-            channel.node().map_or(bindings::NUMA_NO_NODE, |node| node.0),
-            Relaxed,
-        );
+        let node = channel.node().map_or(bindings::NUMA_NO_NODE, |node| node.0);
+        self.node.store(node, Relaxed);
         self.device.store(channel.device(), Relaxed);
+        inner.unstoppable = false;
         // INVARIANT: No flight is in any place, as there was no channel.
         inner.channel = Some(channel);
-        true
+        Ok(())
     }
 
-    /// Waits for who uses it, stops the engine, and gives the channel back. May sleep.
+    /// Waits for who uses it, and gives the channel back, once its engine has answered all that was
+    /// submitted, or has been stopped. May sleep.
     ///
-    /// `EBUSY`: the engine can neither be stopped nor does it answer. What was submitted stays with
-    /// the port, and so does the channel.
+    /// `EBUSY`: it has not, and cannot be. What was submitted stays with the port, and so does the
+    /// channel.
     pub fn close(&'static self) -> Result {
+        self.close_unless(|_| Err(EBUSY))
+    }
+
+    /// As [`Self::close`], for a channel the driver of which goes in any case. If its engine has not
+    /// answered by then, what was submitted is the engine's for ever, and the port of no use any
+    /// more. May sleep. Whether it came to that.
+    pub fn abandon(&'static self) -> bool {
+        let mut abandoned = false;
+        let closed = self.close_unless(|mut user| {
+            abandoned = true;
+            // INVARIANT: Flights without a channel, which nobody will look at: the use of the port
+            // never ends.
+            drop(user.inner().channel.take());
+            self.counts.parked.store(0, Relaxed);
+            core::mem::forget(user);
+            Ok(())
+        });
+        closed.is_ok() && abandoned
+    }
+
+    fn close_unless(&'static self, stuck: impl FnOnce(InUse<L>) -> Result) -> Result {
+        self.closing.store(true, Relaxed);
         let mut user = loop {
-            match self.try_use() {
+            match self.try_take() {
                 Some(user) => break user,
                 None => fsleep(Delta::from_millis(1)),
             }
         };
-        user.collect(|_, _| ());
-        user.reclaim()?;
-        let channel = user.inner().channel.take();
-        self.device.store(0, Relaxed);
-        self.node.store(bindings::NUMA_NO_NODE, Relaxed);
-        drop(user);
-        drop(channel);
-        Ok(())
+        let result = match user.reclaim(CLOSE_MS) {
+            Ok(()) => {
+                // INVARIANT: No flight is left.
+                drop(user.inner().channel.take());
+                Ok(())
+            }
+            Err(_) => stuck(user),
+        };
+        if result.is_ok() {
+            self.device.store(0, Relaxed);
+            self.node.store(bindings::NUMA_NO_NODE, Relaxed);
+        }
+        self.closing.store(false, Relaxed);
+        result
     }
 }
 
@@ -378,18 +471,21 @@ impl<L: Load> InUse<L> {
         unsafe { &mut *self.0.inner.get() }
     }
 
-    /// The port.
-    pub fn port(&self) -> &'static Port<L> {
-        self.0
-    }
-
-    /// How many loads may be submitted more, if the engine takes them.
+    /// How many loads may be submitted more, if the engine takes them; none while it owes an answer
+    /// for what was given up.
     pub fn room(&mut self) -> usize {
+        let parked = self.0.parked();
         let inner = self.inner();
         match inner.channel {
-            Some(_) => PLACES - inner.nr,
-            None => 0,
+            Some(_) if parked == 0 => PLACES - inner.nr,
+            _ => 0,
         }
+    }
+
+    /// How many loads are under way that nobody gave up.
+    pub fn flying(&mut self) -> usize {
+        let parked = self.0.parked() as usize;
+        self.inner().nr.saturating_sub(parked)
     }
 
     /// Whether nothing is under way.
@@ -400,6 +496,9 @@ impl<L: Load> InUse<L> {
     /// Submits a load, or gives it back. The engine begins when [`issue`](Self::issue) is called at
     /// the latest.
     pub fn submit(&mut self, load: L) -> Result<(), (L, Refusal)> {
+        if self.room() == 0 {
+            return Err((load, Refusal::Full));
+        }
         let result = self.try_submit(load);
         if result.is_err() {
             self.0.counts.refused.fetch_add(1, Relaxed);
@@ -437,7 +536,7 @@ impl<L: Load> InUse<L> {
         // SAFETY: The range was just mapped, for this channel, of memory that by that of `Load` is
         // the load's own; the load stays until the ticket says that the engine is done. The ticket
         // is that of a place without a flight, and lives for ever.
-        if !unsafe { bindings::ferry_dma_submit(chan, &range, ticket.raw.get()) } {
+        if !unsafe { bindings::ferry_dma_submit(chan, &range, ticket.0.get()) } {
             // SAFETY: The range was mapped above, and the engine will not use it.
             unsafe { bindings::ferry_dma_unmap(chan, &range) };
             return Err((load, Refusal::Exhausted));
@@ -450,17 +549,17 @@ impl<L: Load> InUse<L> {
             given_up: false,
         });
         inner.nr += 1;
-        inner.told = false;
+        inner.unissued = true;
         Ok(())
     }
 
     /// Tells the engine to begin with what was submitted.
     pub fn issue(&mut self) {
         let inner = self.inner();
-        if let (Some(channel), false) = (&inner.channel, inner.told) {
+        if let (Some(channel), true) = (&inner.channel, inner.unissued) {
             // SAFETY: The channel exists.
             unsafe { bindings::ferry_dma_issue(channel.0.as_ptr()) };
-            inner.told = true;
+            inner.unissued = false;
         }
     }
 
@@ -521,54 +620,59 @@ impl<L: Load> InUse<L> {
         }
     }
 
-    /// Waits for one of the loads that are `wanted`, so long at most; `false`: none of them is under
-    /// way. May sleep.
-    pub fn wait(&mut self, wanted: impl Fn(&L) -> bool, us: u32) -> bool {
-        self.issue();
-        let port = self.0;
-        let places = self.inner().flights.iter().zip(port.tickets.iter());
-        for (flight, ticket) in places {
-            if flight
-                .as_ref()
-                .is_some_and(|flight| !flight.given_up && wanted(&flight.load))
-            {
-                ticket.wait(us);
-                return true;
-            }
-        }
-        false
+    /// Whether any of the loads that are under way is `wanted`.
+    pub fn has(&mut self, wanted: impl Fn(&L) -> bool) -> bool {
+        let mut flights = self.inner().flights.iter().flatten();
+        flights.any(|flight| !flight.given_up && wanted(&flight.load))
     }
 
-    /// Makes sure that nothing is under way any more, by stopping the engine if need be: what was
-    /// given up is then dropped. May sleep.
+    /// Whether something that was given up was submitted so long ago, in nanoseconds.
+    pub fn is_late(&mut self, ns: i64) -> bool {
+        let before = now_ns() - ns;
+        let mut flights = self.inner().flights.iter().flatten();
+        flights.any(|flight| flight.given_up && flight.submitted_ns <= before)
+    }
+
+    /// Whether nobody has found out yet that the engine cannot be stopped.
+    pub fn may_stop(&mut self) -> bool {
+        !self.inner().unstoppable
+    }
+
+    /// Makes sure that nothing is under way any more, by stopping the engine, or waiting so long:
+    /// what was given up is then dropped. May sleep.
     ///
-    /// `EBUSY`: the engine cannot be stopped, and has not answered for a while.
-    pub fn reclaim(&mut self) -> Result {
+    /// `EBUSY`: it has not answered, and cannot be stopped.
+    pub fn reclaim(&mut self, wait_ms: u32) -> Result {
         self.issue();
+        self.collect(|_, _| ());
         self.give_up_late(0, |_| ());
-        let stopped =
-            self.inner().nr == 0 || self.inner().channel.as_ref().is_none_or(Channel::stop);
-        if stopped {
-            for at in 0..PLACES {
-                self.land(at, false);
+        let inner = self.inner();
+        if inner.nr > 0 && !inner.unstoppable {
+            inner.unstoppable = !inner.channel.as_ref().is_some_and(Channel::stop);
+            if !inner.unstoppable {
+                for at in 0..PLACES {
+                    self.land(at, false);
+                }
             }
-            return Ok(());
         }
-        // A driver that cannot stop may still answer.
-        for _ in 0..1000 {
-            self.collect(|_, _| ());
-            if self.inner().nr == 0 {
+        for _ in 0..wait_ms {
+            if self.is_idle() {
                 return Ok(());
             }
             fsleep(Delta::from_millis(1));
+            self.collect(|_, _| ());
         }
-        Err(EBUSY)
+        match self.is_idle() {
+            true => Ok(()),
+            false => Err(EBUSY),
+        }
     }
 }
 
 impl<L: Load> Drop for InUse<L> {
     fn drop(&mut self) {
         self.issue();
+        self.collect(|_, _| ());
         self.give_up_late(0, |_| ());
         // Release: pairs with the Acquire of the next user.
         self.0.used.store(false, Release);

@@ -42,6 +42,8 @@ pub struct Ended {
     pub pages: u32,
     /// Threads that were to copy them.
     pub threads: u32,
+    /// Channels that were to carry some of them.
+    pub channels: u32,
     /// They copied past the caches.
     pub nontemporal: bool,
     /// From before the first was unmapped to after the last was mapped again, in nanoseconds.
@@ -101,6 +103,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         // SAFETY: By the type invariant `end` finishes it in time.
         let posted = unsafe { batch.post(helpers + channels + 1) };
         self.raw.helpers = helpers;
+        self.raw.channels = channels;
         self.put_back(posted);
     }
 
@@ -125,6 +128,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
             folios: self.raw.all_folios,
             pages: self.raw.all_pages,
             threads: self.raw.helpers + 1,
+            channels: self.raw.channels,
             nontemporal: self.raw.nontemporal,
             unmapped_ns,
         }
@@ -138,6 +142,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
             copied: Copied {
                 pages: self.raw.pages,
                 failed: self.raw.failed,
+                left: self.raw.left,
                 helped: self.raw.helped,
                 folios: self.raw.folios,
                 busy_ns: self.raw.copy_ns,
@@ -160,6 +165,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
     fn keep(&mut self, copied: &Copied) {
         self.raw.pages = copied.pages;
         self.raw.failed = copied.failed;
+        self.raw.left = copied.left;
         self.raw.helped = copied.helped;
         self.raw.carried = copied.carried;
         self.raw.folios = copied.folios;

@@ -20,7 +20,8 @@ use super::{
 ///
 /// # Invariants
 ///
-/// All folios are locked, and on no list outside of [`OwnedPairs::with_lists`].
+/// All folios are locked, and on no list outside of [`OwnedPairs::with_lists`]. A destination with
+/// references beside ours is an engine's, that did not answer for it: nobody looks at its content.
 ///
 /// # Examples
 ///
@@ -32,6 +33,13 @@ pub struct OwnedPairs(KVec<Pair>);
 struct Pair {
     dst: Locked,
     src: Locked,
+}
+
+impl Pair {
+    /// Whether no engine may be at the destination.
+    fn is_ours(&self) -> bool {
+        self.dst.ref_count() == 1
+    }
 }
 
 /// A folio of our own that is locked.
@@ -107,7 +115,7 @@ impl OwnedPairs {
 
     /// Copies every folio as mainline does, one after the other, by this CPU.
     pub fn copy_serially(&mut self) -> Result {
-        for pair in self.0.iter() {
+        for pair in self.0.iter().filter(|pair| pair.is_ours()) {
             // SAFETY: Both exist, have the same size, and nobody else uses them.
             let rc = unsafe { bindings::folio_mc_copy(pair.dst.as_raw(), pair.src.as_raw()) };
             kernel::error::to_result(rc)?;
@@ -132,7 +140,7 @@ impl OwnedPairs {
 
     /// Makes every destination differ from its source.
     pub fn spoil(&mut self) {
-        for pair in self.0.iter_mut() {
+        for pair in self.0.iter_mut().filter(|pair| pair.is_ours()) {
             pair.dst.0.bytes_mut().fill(0xff);
         }
     }
@@ -141,7 +149,7 @@ impl OwnedPairs {
     pub fn equal(&self, nr: usize) -> bool {
         self.0
             .get(nr)
-            .is_some_and(|pair| pair.dst.bytes() == pair.src.bytes())
+            .is_some_and(|pair| pair.is_ours() && pair.dst.bytes() == pair.src.bytes())
     }
 
     /// Whether the destination at `nr` is marked as posted; takes the mark away.

@@ -14,9 +14,10 @@ use crate::{
     abstractions::{
         board::Carried,
         dmaengine::{
-            Channel,
+            is_suspending,
             InUse,
             Port,
+            Requested,
             MAX_CHANNELS, //
         },
         sched::NodeId, //
@@ -49,14 +50,16 @@ use kernel::{
 
 /// How often copies that were given up are looked after.
 const SWEEP_MS: u32 = 1000;
-/// So many times; then their engine is stopped.
-const SWEEPS: u32 = 10;
+/// When their engine is stopped, if it can be, in nanoseconds.
+const PATIENCE_NS: i64 = 10_000_000_000;
 
 /// Room for as many channels as there may be.
 #[pin_data]
 struct Fleet {
-    ports: KVec<Pin<KBox<Port<Carried>>>>,
+    ports: KVec<KBox<Port<Carried>>>,
     sweeper: Arc<Sweeper>,
+    /// Ports that a batch may find free: a hint, so relaxed.
+    usable: Atomic<u32>,
     #[pin]
     lock: Mutex<()>,
 }
@@ -67,21 +70,32 @@ impl Fleet {
     fn new() -> Result<Pin<KBox<Self>>> {
         let mut ports = KVec::with_capacity(MAX_CHANNELS, GFP_KERNEL)?;
         for _ in 0..MAX_CHANNELS {
-            ports.push(KBox::pin_init(Port::new(), GFP_KERNEL)?, GFP_KERNEL)?;
+            ports.push(KBox::new(Port::new(), GFP_KERNEL)?, GFP_KERNEL)?;
         }
         let sweeper = Sweeper::new()?;
         KBox::pin_init(
             pin_init!(Self {
                 ports,
                 sweeper,
+                usable: Atomic::new(0),
                 lock <- new_mutex!((), "ferry::Fleet::lock"),
             }),
             GFP_KERNEL,
         )
     }
 
-    fn ports(&'static self) -> impl DoubleEndedIterator<Item = &'static Port<Carried>> {
+    fn ports(&'static self) -> impl Iterator<Item = &'static Port<Carried>> {
         self.ports.iter().map(|port| &**port)
+    }
+
+    fn open_ports(&'static self) -> impl Iterator<Item = &'static Port<Carried>> {
+        self.ports().filter(|port| port.is_open())
+    }
+
+    /// Channels have come, gone, or been found not to answer.
+    fn count(&'static self) {
+        let usable = self.open_ports().filter(|port| port.parked() == 0);
+        self.usable.store(usable.count() as u32, Relaxed);
     }
 }
 
@@ -89,45 +103,51 @@ fn fleet() -> Option<&'static Fleet> {
     FLEET.as_ref().map(|fleet| &**fleet)
 }
 
-/// How many channels there are for batches. For any context.
+/// How many channels there are. For any context.
 pub fn nr_open() -> usize {
-    fleet().map_or(0, |fleet| {
-        fleet.ports().filter(|port| port.is_open()).count()
-    })
+    fleet().map_or(0, |fleet| fleet.open_ports().count())
+}
+
+/// How many of them answer. For any context.
+pub fn nr_usable() -> u32 {
+    fleet().map_or(0, |fleet| fleet.usable.load(Relaxed))
 }
 
 /// Takes channels, or gives some back, until there are so many, or no more are to be had. May sleep;
-/// one caller at a time. Returns how many there are.
+/// one caller at a time.
 ///
 /// Fails with `ENODEV` if there is none, and with `EBUSY` if one cannot be given back, as its engine
-/// neither answers nor stops.
-pub fn open(nr: usize) -> Result<usize> {
+/// neither answers nor stops; others may be back by then.
+pub fn open(nr: usize) -> Result {
     if FLEET.as_ref().is_none() {
         if nr == 0 {
-            return Ok(0);
+            return Ok(());
         }
         // Never lost: one caller at a time.
         FLEET.populate(Fleet::new()?);
     }
     let fleet = fleet().ok_or(ENOMEM)?;
     while nr_open() < nr {
-        let Some(channel) = Channel::request() else {
+        let Some(mut requested) = Requested::new() else {
             break;
         };
         let _guard = fleet.lock.lock();
-        let free = fleet.ports().find(|port| !port.is_open());
-        if !free.is_some_and(|port| port.open(channel)) {
+        // A port that was just closed may still be in use.
+        let mut channel = requested.take();
+        for port in fleet.ports().filter(|port| !port.is_open()) {
+            channel = channel.and_then(|channel| port.open(channel).err());
+        }
+        if channel.is_some() {
             break;
         }
     }
     let _guard = fleet.lock.lock();
-    let open = fleet.ports().filter(|port| port.is_open());
-    for port in open.skip(nr) {
-        port.close()?;
-    }
+    let closed = fleet.open_ports().skip(nr).try_for_each(Port::close);
+    fleet.count();
+    closed?;
     match nr_open() {
         0 if nr > 0 => Err(ENODEV),
-        open => Ok(open),
+        _ => Ok(()),
     }
 }
 
@@ -138,10 +158,11 @@ pub fn leave(device: usize) {
     };
     let _guard = fleet.lock.lock();
     for port in fleet.ports().filter(|port| port.is_of(device)) {
-        if port.close().is_err() {
-            pr_warn!("a DMA engine leaves that neither answers nor stops\n");
+        if port.abandon() {
+            pr_warn!("a DMA engine leaves that did not answer: folios stay with it\n");
         }
     }
+    fleet.count();
 }
 
 /// Tells of the channel with this number: its name, its node, and what it has done; [`None`]: there
@@ -161,25 +182,26 @@ pub fn read_out<R>(
 /// Whether there are channels, and a batch of so many base pages is large enough for them. For any
 /// context.
 pub fn is_for(pages: u32) -> bool {
-    pages as usize * PAGE_SIZE >= settings::dma_min_bytes() as usize && nr_open() > 0
+    nr_usable() > 0
+        && pages as usize * PAGE_SIZE >= settings::dma_min_bytes() as usize
+        && !is_suspending()
 }
 
-/// The ports that are free now: first those of engines on `node`, to which is copied. For any
-/// context but NMI.
-pub fn take(node: Option<NodeId>) -> impl Iterator<Item = InUse<Carried>> {
+/// Up to `most` ports that are free now: first those of engines on `node`, to which is copied.
+pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<Carried>> {
     let near = move |port: &&Port<Carried>| port.node() == node;
-    let all = fleet().into_iter().flat_map(Fleet::ports);
-    let far = fleet().into_iter().flat_map(Fleet::ports);
-    let far = far.filter(move |port| !near(port));
-    let free = Iterator::chain(all.filter(near), far);
-    free.filter(|port| port.is_open() && port.parked() == 0)
+    let all = || fleet().into_iter().flat_map(Fleet::open_ports);
+    let far = all().filter(move |port| !near(port));
+    Iterator::chain(all().filter(near), far)
         .filter_map(Port::try_use)
+        .filter_map(|mut port| (port.room() > 0).then_some(port))
+        .take(most as usize)
 }
 
-/// Copies were given up: sees that their memory comes back. For any context but NMI.
+/// Copies were given up: sees that their memory comes back.
 pub fn sweep() {
     if let Some(fleet) = fleet() {
-        fleet.sweeper.rounds.store(0, Relaxed);
+        fleet.count();
         fleet.sweeper.clone().call();
     }
 }
@@ -187,8 +209,6 @@ pub fn sweep() {
 /// Looks after copies that were given up, until their engines are done with them.
 #[pin_data]
 struct Sweeper {
-    /// How often it has looked; a hint, so relaxed.
-    rounds: Atomic<u32>,
     #[pin]
     work: DelayedWork<Sweeper>,
 }
@@ -201,7 +221,6 @@ impl Sweeper {
     fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                rounds: Atomic::new(0),
                 work <- new_delayed_work!("ferry::Sweeper::work"),
             }),
             GFP_KERNEL,
@@ -209,8 +228,9 @@ impl Sweeper {
     }
 
     fn call(self: Arc<Self>) {
+        let delay = msecs_to_jiffies(SWEEP_MS);
         // Given back if it is on its way.
-        drop(workqueue::system_long().enqueue_delayed(self, msecs_to_jiffies(SWEEP_MS)));
+        drop(workqueue::system_freezable().enqueue_delayed(self, delay));
     }
 }
 
@@ -218,24 +238,19 @@ impl WorkItem for Sweeper {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        let Some(fleet) = fleet() else {
+            return;
+        };
         let parked = |port: &&Port<Carried>| port.parked() > 0;
-        let patient = this.rounds.fetch_add(1, Relaxed) < SWEEPS;
-        for mut port in fleet()
-            .into_iter()
-            .flat_map(Fleet::ports)
-            .filter(parked)
-            .filter_map(Port::try_use)
-        {
+        for mut port in fleet.ports().filter(parked).filter_map(Port::try_use) {
             port.collect(|_, _| ());
-            if !patient && !port.is_idle() && port.reclaim().is_err() {
-                pr_warn!("a DMA engine neither answers nor stops: folios stay with it\n");
+            // Once for each channel: it stops, or is never asked to again.
+            if port.is_late(PATIENCE_NS) && port.may_stop() && port.reclaim(0).is_err() {
+                pr_warn!("a DMA engine does not answer: folios stay with it until it does\n");
             }
         }
-        if fleet()
-            .into_iter()
-            .flat_map(Fleet::ports)
-            .any(|port| port.parked() > 0)
-        {
+        fleet.count();
+        if fleet.ports().any(|port| port.parked() > 0) {
             this.call();
         }
     }

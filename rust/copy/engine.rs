@@ -45,6 +45,7 @@ use crate::{
         IdleCpus, //
     },
     logic::{
+        batch::GRAIN_PAGES,
         budget::{
             is_large,
             MAX_BATCH_THREADS,
@@ -53,7 +54,10 @@ use crate::{
         },
         method::Method,
         policy,
-        route, //
+        route::{
+            self,
+            Way, //
+        }, //
     }, //
 };
 
@@ -180,7 +184,7 @@ impl<C: CopySegment> Engine<C> {
     fn add_channels(batch: &mut Batch<'_, '_, C>, target: Option<NodeId>, who: Who) -> u32 {
         batch.set_who(who, settings::dma_timeout_ns());
         let mut nr = 0;
-        for port in dma::take(target) {
+        for port in dma::take(target, batch.pages().div_ceil(GRAIN_PAGES)) {
             batch.carry_by(port);
             nr += 1;
         }
@@ -193,9 +197,11 @@ impl<C: CopySegment> Engine<C> {
         if !self.lanes.iter().any(|lane| lane.board().is_free()) {
             return 1;
         }
-        if settings::way().needs_channels() && dma::nr_open() > 0 {
-            // Channels copy large folios one after the other, too, if they have but one.
-            return MAX_BATCH_THREADS.min(1 + dma::nr_open() as u32);
+        let channels = dma::nr_usable();
+        match settings::way() {
+            Way::Serial => return 1,
+            Way::Dma | Way::Hybrid if channels > 0 => return MAX_BATCH_THREADS.min(1 + channels),
+            _ => {}
         }
         let limit = limit.min(MAX_BATCH_THREADS);
         let most = 1 + IdleCpus::near(source, limit).count() as u32;

@@ -73,19 +73,18 @@ pub fn prepare() -> Result {
     Ok(())
 }
 
-/// Takes over what an operator has written; what holds then, if that may be less. May sleep; one
-/// caller at a time.
+/// Takes over what an operator has written. May sleep; one caller at a time.
 ///
 /// Fails with `ENODEV` where there is no channel to copy by.
-pub fn set(knob: Knob) -> Result<Option<u32>> {
+pub fn set(knob: Knob) -> Result {
     match knob {
-        Knob::DmaChannels(nr) => return dma::open(nr as usize).map(|open| Some(open as u32)),
+        Knob::DmaChannels(nr) => return dma::open(nr as usize),
         Knob::Method(word) if way(word).needs_channels() && dma::nr_open() == 0 => {
             return Err(ENODEV)
         }
         _ => helpers::set(knob),
     }
-    Ok(None)
+    Ok(())
 }
 
 /// Posts what can be copied of a batch by as many threads as `limit` says, and calls helpers. May
@@ -113,20 +112,26 @@ pub fn count(ended: &Ended) {
         folios,
         pages,
         threads,
+        channels,
         nontemporal,
         unmapped_ns,
     } = ended;
-    measured::learn_pace(folios, pages, threads, unmapped_ns);
+    // What was waited for in vain tells nothing.
+    if copied.dma_late == 0 {
+        measured::learn_pace(folios, pages, threads + channels, unmapped_ns);
+    }
     if copied.pages == 0 {
         return;
     }
-    if copied.carried == 0 {
+    if channels == 0 {
         let kind = WorkKind::new(Scope::of_batch(nontemporal), folios, pages);
         measured::learn(kind, threads, pages, unmapped_ns);
     }
     VmEvent::Batches.count(1);
     let others = copied.helped + copied.carried;
-    let own = copied.pages.saturating_sub(others + copied.failed);
+    let own = copied
+        .pages
+        .saturating_sub(others + copied.failed + copied.left);
     VmEvent::PagesDma.count(copied.carried as usize);
     VmEvent::DmaFailed.count(copied.dma_failed as usize);
     if copied.dma_late > 0 {

@@ -21,6 +21,8 @@ use super::sync::{const_unless_loom, AtomicU32};
 pub struct Item {
     left: AtomicU32,
     failed: AtomicU32,
+    refused: AtomicU32,
+    lost: AtomicU32,
 }
 
 /// What came of a folio.
@@ -43,6 +45,8 @@ impl Item {
             Self {
                 left: AtomicU32::new(nr_pages),
                 failed: AtomicU32::new(0),
+                refused: AtomicU32::new(0),
+                lost: AtomicU32::new(0),
             }
         }
     }
@@ -50,9 +54,15 @@ impl Item {
     /// Counts pages that the caller is through with, and what came of them. By who claimed them,
     /// each once.
     pub fn add(&self, nr_pages: u32, outcome: Outcome) {
-        if outcome != Outcome::Copied {
-            // Relaxed: read only after the count below was. Any of two failures will do.
-            self.failed.store_relaxed(outcome as u32);
+        let word = match outcome {
+            Outcome::Copied => None,
+            Outcome::Failed => Some(&self.failed),
+            Outcome::Refused => Some(&self.refused),
+            Outcome::Lost => Some(&self.lost),
+        };
+        if let Some(word) = word {
+            // Relaxed: read only after the count below was.
+            word.store_relaxed(1);
         }
         // Release: the copy, and the word above, come before the count.
         self.left.fetch_sub_release(nr_pages);
@@ -66,12 +76,13 @@ impl Item {
         if self.left.load_acquire() != 0 {
             return None;
         }
-        let failed = self.failed.load_relaxed();
-        Some(match failed {
-            0 => Outcome::Copied,
-            lost if lost == Outcome::Lost as u32 => Outcome::Lost,
-            refused if refused == Outcome::Refused as u32 => Outcome::Refused,
-            _ => Outcome::Failed,
-        })
+        // The worst that came of any page counts.
+        let words = [
+            (&self.lost, Outcome::Lost),
+            (&self.refused, Outcome::Refused),
+            (&self.failed, Outcome::Failed),
+        ];
+        let worst = words.into_iter().find(|(word, _)| word.load_relaxed() != 0);
+        Some(worst.map_or(Outcome::Copied, |(_, outcome)| outcome))
     }
 }

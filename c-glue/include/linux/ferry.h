@@ -35,7 +35,10 @@
  * @folios:	how many of those have their content
  * @pages:	base pages posted
  * @failed:	base pages of folios that could not be read
+ * @left:	of folios that DMA engines did not answer for, or did not take
+ *		and no CPU may
  * @helpers:	helpers called
+ * @channels:	of DMA engines that were to carry some of them
  * @helped:	base pages copied by helpers; known in the end
  * @carried:	base pages copied by DMA engines; known in the end
  * @all_folios:	folios that were unmapped
@@ -52,7 +55,9 @@ struct ferry_batch {
 	u32 folios;
 	u32 pages;
 	u32 failed;
+	u32 left;
 	u32 helpers;
+	u32 channels;
 	u32 helped;
 	u32 carried;
 	u32 all_folios;

@@ -5,7 +5,6 @@
 #ifndef _LINUX_FERRY_DMA_H
 #define _LINUX_FERRY_DMA_H
 
-#include <linux/completion.h>
 #include <linux/sizes.h>
 #include <linux/types.h>
 
@@ -34,14 +33,19 @@ struct ferry_dma_range {
 	size_t len;
 };
 
+/* What an engine has said of a copy. */
+enum ferry_dma_answer {
+	FERRY_DMA_NONE,
+	FERRY_DMA_GOOD,
+	FERRY_DMA_BAD,
+};
+
 /**
  * struct ferry_dma_ticket - what an engine is to answer to
- * @answered:	that it has
- * @good:	what it has answered; written before
+ * @answer: an enum ferry_dma_answer, other than none when the copy is over
  */
 struct ferry_dma_ticket {
-	struct completion answered;
-	bool good;
+	u32 answer;
 };
 
 /**
@@ -63,23 +67,26 @@ struct ferry_dma_counts {
 };
 
 /* c-glue/dma.c */
-struct dma_chan *ferry_dma_request(void);
+struct dma_chan *ferry_dma_request(struct device **locked);
+void ferry_dma_requested(struct device *locked);
 void ferry_dma_release(struct dma_chan *chan);
 int ferry_dma_node(struct dma_chan *chan);
 const char *ferry_dma_name(struct dma_chan *chan);
 struct device *ferry_dma_device(struct dma_chan *chan);
-bool ferry_dma_reaches(const struct folio *folio);
+bool ferry_dma_reaches(const struct folio *folio, unsigned long first,
+		       unsigned long nr);
 bool ferry_dma_map(struct dma_chan *chan, struct folio *dst, struct folio *src,
 		   unsigned long first, unsigned long nr,
 		   struct ferry_dma_range *range);
 void ferry_dma_unmap(struct dma_chan *chan, const struct ferry_dma_range *range);
-void ferry_dma_ticket_init(struct ferry_dma_ticket *ticket);
 bool ferry_dma_submit(struct dma_chan *chan, const struct ferry_dma_range *range,
 		      struct ferry_dma_ticket *ticket);
 void ferry_dma_issue(struct dma_chan *chan);
-bool ferry_dma_answered(struct ferry_dma_ticket *ticket);
-void ferry_dma_wait(struct ferry_dma_ticket *ticket, unsigned int us);
+enum ferry_dma_answer ferry_dma_answered(const struct ferry_dma_ticket *ticket);
+unsigned int ferry_dma_answers(void);
+void ferry_dma_wait(unsigned int answers, unsigned int us);
 bool ferry_dma_stop(struct dma_chan *chan);
+bool ferry_dma_asleep(void);
 
 int ferry_dma_emit(char *buf, int at, const char *name, int node,
 		   const struct ferry_dma_counts *counts);

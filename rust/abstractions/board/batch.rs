@@ -80,7 +80,7 @@ impl<C> Owner<'_, C> {
 
 impl<C> Drop for Owner<'_, C> {
     fn drop(&mut self) {
-        self.flights_mut().land_all();
+        self.flights_mut().give_back_all();
         // Release: pairs with the Acquire of the next owner.
         self.0.owned.store(false, Release);
     }

@@ -9,6 +9,7 @@
 use kernel::prelude::*;
 
 use super::{
+    grain::Claimed,
     Slot,
     Table, //
 };
@@ -25,59 +26,65 @@ use crate::{
     logic::batch, //
 };
 
-/// For how long the owner sleeps at a time, in microseconds, before it looks for late answers.
-const NAP_US: u32 = 10_000;
+/// Pages that are worth a descriptor of their own, if there are more: a grain.
+const LEAST_PAGES: u32 = batch::GRAIN_PAGES;
+
+/// Copies under way for each port, where others are to find something to copy as well.
+const SHARED_FLIGHTS: usize = 2;
 
 /// A part of a pair, with references of its own.
 ///
 /// # Invariants
 ///
-/// The part is of pages that both folios have, claimed by the owner of the batch and not counted by
-/// the item until the engine is done with them, or the folio is lost.
+/// `dst` and `src` are the pair that the part is of.
 pub struct Carried {
     dst: FolioRef,
     src: FolioRef,
-    part: batch::Segment,
+    part: Claimed,
 }
 
 impl Carried {
     /// Of which folio of the batch, and which pages.
-    pub(super) fn part(&self) -> batch::Segment {
+    pub(super) fn part(&self) -> &Claimed {
+        &self.part
+    }
+
+    /// The part alone: no engine has it.
+    pub(super) fn into_part(self) -> Claimed {
         self.part
     }
 }
 
-// SAFETY: The references keep both folios, and by the type invariant the pages exist, and nobody
-// else has those of the destination: it is new, and its owner waits for the item; if that is lost
-// the folio is given back, which frees it only after this reference is gone.
+// SAFETY: The references keep both folios, and by the invariant of `Claimed` they have the pages, and
+// nobody else may write them: the source is locked and unmapped, the destination new, and their owner
+// waits for the item. If it is lost, whoever has the pair reads and writes the destination no more,
+// see `FolioPair`, and it is freed only after this reference is gone; the source may be written then,
+// but what is copied of it is never looked at.
 unsafe impl Load for Carried {
     fn leg(&self) -> Leg<'_> {
         Leg {
             dst: &self.dst,
             src: &self.src,
-            first_page: self.part.first_page,
-            nr_pages: self.part.nr_pages,
+            first_page: self.part.first_page(),
+            nr_pages: self.part.nr_pages(),
         }
     }
 }
 
 impl Table {
-    /// A claimed part of a folio, to be carried by an engine; [`None`]: it has no such pages, or
-    /// more to it than its bytes.
-    pub(super) fn carried(&self, part: batch::Segment) -> Option<Carried> {
-        let Slot {
-            dst, src, nr_pages, ..
-        } = self.slots.get(part.item)?;
-        if part.first_page + part.nr_pages > *nr_pages {
-            return None;
-        }
+    /// A part of a folio, to be carried by an engine; gives it back if there is more to it than its
+    /// bytes.
+    pub(super) fn carried(&self, part: Claimed) -> Result<Carried, Claimed> {
+        let Some(Slot { dst, src, .. }) = self.slots.get(part.item()) else {
+            return Err(part);
+        };
         // SAFETY: The slot is a valid pair, as its item lacks the pages of the part.
         let (dst, src) = unsafe { (dst.as_ref(), src.as_ref()) };
-        if !src.is_its_bytes() {
-            return None;
+        if !src.is_bytes(part.first_page(), part.nr_pages()) {
+            return Err(part);
         }
-        // INVARIANT: The part was claimed by the caller, who is the owner.
-        Some(Carried {
+        // INVARIANT: They are those of the slot.
+        Ok(Carried {
             dst: FolioRef::new(dst),
             src: FolioRef::new(src),
             part,
@@ -102,6 +109,8 @@ pub(super) struct Flights {
     who: Who,
     /// The next grain to be handed over, if nobody else may claim any.
     next_grain: u16,
+    /// Nothing is left to be handed over.
+    all_handed_over: bool,
     /// When a copy is given up, in nanoseconds since it was submitted.
     give_up_ns: i64,
     /// Pages of a copy at most, so that every port has some.
@@ -129,6 +138,7 @@ impl Flights {
             ports: KVec::with_capacity(MAX_CHANNELS, GFP_KERNEL)?,
             who: Who::All,
             next_grain: 0,
+            all_handed_over: false,
             give_up_ns: 0,
             most_pages: 1,
             next: 0,
@@ -161,17 +171,33 @@ impl Flights {
         })
     }
 
+    /// Whether there are any.
+    pub(super) fn has_ports(&self) -> bool {
+        !self.ports.is_empty()
+    }
+
+    /// Nothing is left to be handed over.
+    pub(super) fn note_all_handed_over(&mut self) {
+        self.all_handed_over = true;
+    }
+
     /// A batch of so many pages begins.
     pub(super) fn begin(&mut self, pages: u32) {
-        // Two for each port, so that none is idle while the owner sees to another.
-        let shares = 2 * self.ports.len().max(1) as u32;
-        self.most_pages = pages.div_ceil(shares).max(1);
+        // Two for each port, so that none is idle while the owner sees to another; more where others
+        // copy as well.
+        let shares = match self.who {
+            Who::All => 8,
+            Who::EnginesFirst | Who::EnginesOnly => 2,
+        };
+        let shares = shares * self.ports.len().max(1) as u32;
+        self.most_pages = pages.div_ceil(shares).max(LEAST_PAGES);
         self.next_grain = 0;
+        self.all_handed_over = false;
         self.tally = Tally::default();
     }
 
     /// Gives all ports back.
-    pub(super) fn land_all(&mut self) {
+    pub(super) fn give_back_all(&mut self) {
         self.ports.clear();
         self.who = Who::All;
     }
@@ -189,25 +215,33 @@ impl Flights {
     /// Whether a grain of so many pages can be carried, whatever folios it lies in, and what was
     /// left of the one before.
     pub(super) fn has_room_for(&mut self, pages: u32) -> bool {
+        if self.who == Who::All && self.flying() >= SHARED_FLIGHTS * self.ports.len() {
+            return false;
+        }
         let room: usize = self.ports.iter_mut().map(InUse::room).sum();
         room > pages as usize
     }
 
-    /// Submits a load to the next port that takes it; `false`: none does.
-    pub(super) fn submit(&mut self, load: Carried) -> bool {
+    /// How many copies are under way that nobody gave up.
+    pub(super) fn flying(&mut self) -> usize {
+        self.ports.iter_mut().map(InUse::flying).sum()
+    }
+
+    /// Submits a load to the next port that takes it, or gives it back.
+    pub(super) fn submit(&mut self, load: Carried) -> Option<Carried> {
         let nr = self.ports.len();
         let mut load = load;
         for _ in 0..nr {
             self.next = (self.next + 1).checked_rem(nr).unwrap_or(0);
             let Some(port) = self.ports.get_mut(self.next) else {
-                return false;
+                break;
             };
             match port.submit(load) {
-                Ok(()) => return true,
+                Ok(()) => return None,
                 Err((back, _)) => load = back,
             }
         }
-        false
+        Some(load)
     }
 
     /// Tells every engine to begin.
@@ -225,7 +259,7 @@ impl Flights {
         for port in self.ports.iter_mut() {
             port.collect(|load, good| {
                 match good {
-                    true => tally.pages += load.part.nr_pages,
+                    true => tally.pages += load.part.nr_pages(),
                     false => tally.failed += 1,
                 }
                 landed(load, good);
@@ -235,14 +269,8 @@ impl Flights {
                 given_up(load);
             });
         }
-    }
-
-    /// Waits for a part of the folio `item`, or for any if nobody else is to copy; `false`: there is
-    /// none to wait for. May sleep.
-    pub(super) fn wait_for(&mut self, item: usize) -> bool {
-        let mut wait = |wanted: &dyn Fn(&Carried) -> bool| {
-            self.ports.iter_mut().any(|port| port.wait(wanted, NAP_US))
-        };
-        wait(&|load| load.part.item == item) || self.who != Who::All && wait(&|_| true)
+        if self.all_handed_over && self.flying() == 0 {
+            self.ports.clear();
+        }
     }
 }

@@ -42,10 +42,11 @@ pub struct Unreadable;
 ///
 /// # Invariants
 ///
-/// `claim` was made on `board` and is not complete.
+/// `claim` was made on `board` and is not complete. While it is `whole` nobody was given a part.
 pub(super) struct Grain<'a, C> {
     pub(super) board: &'a Board<C>,
     pub(super) claim: Claim,
+    pub(super) whole: bool,
 }
 
 impl<C: CopySegment> Grain<'_, C> {
@@ -55,68 +56,102 @@ impl<C: CopySegment> Grain<'_, C> {
         unsafe { &*self.board.table.get() }
     }
 
-    /// The parts of folios that it is.
-    pub(super) fn parts(&self) -> batch::Segments<'_> {
-        self.table().parts(self.claim.index)
-    }
-
-    /// Which grain of the batch.
-    pub(super) fn index(&self) -> u16 {
+    /// Which grain of the batch, for who gives out its parts.
+    pub(super) fn index(self) -> u16 {
         self.claim.index
     }
 
-    /// Copies the grain, and tells the items how far they are. Returns its size in pages.
-    pub(super) fn copy(&self) -> u32 {
-        let mut pages = 0;
-        for part in self.parts() {
-            pages += part.nr_pages;
-            // As grains do not overlap nobody else has these pages.
-            if !self.table().copy_part(&self.board.copier, part) {
-                break;
-            }
+    /// Copies the grain, once, and tells the items how far they are. Returns its size in pages.
+    pub(super) fn copy(&mut self) -> u32 {
+        if !core::mem::take(&mut self.whole) {
+            return 0;
         }
-        pages
+        let (table, copier) = (self.table(), &self.board.copier);
+        // SAFETY: The grain was claimed, and was whole.
+        let parts = unsafe { table.claimed(self.claim.index) };
+        parts.map(|part| table.copy_part(copier, part)).sum()
+    }
+}
+
+/// A part of a folio that the bearer is to copy, or to have copied, and to tell its item of.
+///
+/// # Invariants
+///
+/// The pages were claimed, by the bearer alone, and the item lacks them. Both folios have them.
+pub(super) struct Claimed(batch::Segment);
+
+impl Claimed {
+    /// Of which folio of the batch.
+    pub(super) fn item(&self) -> usize {
+        self.0.item
+    }
+
+    /// The first page, counted from the start of the folio.
+    pub(super) fn first_page(&self) -> u32 {
+        self.0.first_page
+    }
+
+    /// How many pages.
+    pub(super) fn nr_pages(&self) -> u32 {
+        self.0.nr_pages
+    }
+
+    /// Adds the part that follows, if both have so many pages together at most; else gives it back.
+    pub(super) fn append(&mut self, next: Self, most: u32) -> Result<(), Self> {
+        // INVARIANT: Those of both.
+        match self.0.append(next.0, most) {
+            true => Ok(()),
+            false => Err(next),
+        }
     }
 }
 
 impl Table {
     /// The parts of folios that a grain is.
-    pub(super) fn parts(&self, grain: u16) -> batch::Segments<'_> {
+    ///
+    /// # Safety
+    ///
+    /// The caller must have claimed the grain, and may ask for its parts but once.
+    pub(super) unsafe fn claimed(&self, grain: u16) -> impl Iterator<Item = Claimed> + use<'_> {
         let range = self.grains.range(grain);
-        segments(&self.starts, self.grains.total_pages(), range)
+        let parts = segments(&self.starts, self.grains.total_pages(), range);
+        // INVARIANT: Grains do not overlap; that the folio has the pages is looked at.
+        parts.filter(|part| self.has(part)).map(Claimed)
     }
 
-    /// Tells the item of a part, which the caller has claimed or taken back, what came of it.
-    pub(super) fn tell(&self, part: batch::Segment, outcome: Outcome) {
-        if let Some(slot) = self.slots.get(part.item) {
-            slot.item.add(part.nr_pages, outcome);
+    fn has(&self, part: &batch::Segment) -> bool {
+        let end = part.first_page.checked_add(part.nr_pages);
+        let slot = self.slots.get(part.item);
+        slot.is_some_and(|slot| end.is_some_and(|end| end <= slot.nr_pages))
+    }
+
+    /// Tells the item of a part what came of it.
+    pub(super) fn tell(&self, part: &Claimed, outcome: Outcome) {
+        if let Some(slot) = self.slots.get(part.item()) {
+            slot.item.add(part.nr_pages(), outcome);
         }
     }
 
-    /// Copies a part of a folio, which the caller, and nobody else, has claimed or taken back from
-    /// an engine, and tells its item. `false`: there is no such part.
-    pub(super) fn copy_part(&self, copier: &impl CopySegment, part: batch::Segment) -> bool {
-        let Some(slot) = self.slots.get(part.item) else {
-            return false;
+    /// Copies a part, and tells its item. How many pages it had.
+    pub(super) fn copy_part(&self, copier: &impl CopySegment, part: Claimed) -> u32 {
+        let Some(slot) = self.slots.get(part.item()) else {
+            return 0;
         };
-        if part.first_page + part.nr_pages > slot.nr_pages {
-            return false;
-        }
-        // INVARIANT: The pair is valid, as its item lacks these pages. They exist, and are the
-        // caller's.
+        // INVARIANT: The pair is valid, as its item lacks these pages. By the invariant of `Claimed`
+        // they exist, and are the caller's.
         let segment = Segment {
             slot,
-            item: part.item,
-            first_page: part.first_page,
-            nr_pages: part.nr_pages,
+            item: part.item(),
+            first_page: part.first_page(),
+            nr_pages: part.nr_pages(),
             method: self.method,
         };
         let outcome = match copier.copy(segment) {
             Ok(_) => Outcome::Copied,
             Err(Unreadable) => Outcome::Failed,
         };
-        slot.item.add(part.nr_pages, outcome);
-        true
+        slot.item.add(part.nr_pages(), outcome);
+        part.nr_pages()
     }
 }
 

@@ -5,7 +5,8 @@
 //! - [`grain`]: what is claimed, and the copy of it;
 //! - [`batch`]: the owner collects a batch, and posts it;
 //! - [`posted`]: the owner takes the folios back;
-//! - [`flights`]: what DMA engines carry of it.
+//! - [`flights`]: what DMA engines carry of it;
+//! - `feed`: how the owner hands it to them, and takes it back.
 //!
 //! The claim protocol itself is [`logic::claim`](crate::logic::claim), and how far a folio has come
 //! is [`logic::item`](crate::logic::item), both proven with loom. Here they get their table of
@@ -22,6 +23,7 @@
 //! spins no longer than a grain takes, and the interrupts in between.
 
 pub mod batch;
+mod feed;
 pub mod flights;
 pub mod grain;
 pub mod posted;
@@ -112,8 +114,8 @@ struct Table {
 /// `table` is written only by the [`Owner`], of whom there is one at most (`owned`), and only
 /// while `cursor` has no grain claimed and not complete. While a page of a slot can be claimed, or
 /// is claimed or carried and not counted by its item, the slot is a valid
-/// [`FolioPair`](super::folio_pair::FolioPair). `flights` is accessed by the owner alone, and is
-/// empty while no batch is posted.
+/// [`FolioPair`](super::folio_pair::FolioPair). `flights` is accessed by the owner alone, and has
+/// no ports while there is none.
 ///
 /// # Examples
 ///
@@ -213,8 +215,10 @@ impl<C: CopySegment> Board<C> {
 
     fn claim(&self) -> Option<Grain<'_, C>> {
         // INVARIANT: It was just claimed.
-        self.cursor
-            .claim()
-            .map(|claim| Grain { board: self, claim })
+        self.cursor.claim().map(|claim| Grain {
+            board: self,
+            claim,
+            whole: true,
+        })
     }
 }

@@ -14,7 +14,7 @@ use kernel::{
 
 use super::{
     batch::Owner,
-    flights::Who,
+    feed::Feed,
     Board,
     CopySegment,
     Table, //
@@ -22,13 +22,11 @@ use super::{
 use crate::{
     abstractions::{
         clock::now_ns,
+        dmaengine::Answers,
         folio_pair::FolioPair,
         sched::cond_resched, //
     },
-    logic::{
-        batch,
-        item::Outcome, //
-    }, //
+    logic::item::Outcome, //
 };
 
 /// A batch that everybody copies, of which the owner takes back one folio after the other.
@@ -53,6 +51,8 @@ pub struct Copied {
     pub pages: u32,
     /// Of folios that could not be read.
     pub failed: u32,
+    /// Of folios that engines did not answer for, or that no CPU may copy.
+    pub left: u32,
     /// Copied by helpers; known when the batch is finished.
     pub helped: u32,
     /// Folios taken back with their content.
@@ -74,7 +74,7 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
         self.owner.0
     }
 
-    fn table(&self) -> &'b Table {
+    fn table(&self) -> &Table {
         // SAFETY: By the type invariant the batch is published, so nobody writes the table.
         unsafe { &*self.board().table.get() }
     }
@@ -82,7 +82,8 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
     /// Takes back the next folio, in the order in which they were added: copies along until all of
     /// it is there. [`None`]: every folio was taken back. May sleep.
     ///
-    /// From then on the batch has nothing more to do with the folio.
+    /// From then on the batch has nothing more to do with the folio, but of one that is
+    /// [lost](Outcome::Lost) an engine may still write the destination: see [`FolioPair`].
     pub fn take_next(&mut self) -> Option<Outcome> {
         let slot = self.table().slots.get(self.next)?;
         let (nr_pages, outcome) = (slot.nr_pages, slot.item.outcome());
@@ -98,7 +99,8 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
         self.copied.busy_ns += busy_ns;
         match outcome {
             Outcome::Copied => self.copied.folios += 1,
-            Outcome::Failed | Outcome::Lost | Outcome::Refused => self.copied.failed += nr_pages,
+            Outcome::Failed => self.copied.failed += nr_pages,
+            Outcome::Lost | Outcome::Refused => self.copied.left += nr_pages,
         }
         Some(outcome)
     }
@@ -106,113 +108,39 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
     /// Copies what is left to claim, rather than just wait for who has claimed the folio.
     fn wait_for(&mut self, at: usize) -> Option<Outcome> {
         loop {
-            self.collect();
-            self.launch();
-            if let Some(outcome) = self.table().slots.get(at)?.item.outcome() {
+            let answers = Answers::now();
+            let mut feed = self.feed();
+            if feed.flights.has_ports() {
+                feed.collect();
+                feed.launch();
+            }
+            if let Some(outcome) = feed.table.slots.get(at)?.item.outcome() {
                 return Some(outcome);
             }
-            if self.owner.flights_mut().wait_for(at) {
-                continue;
-            }
-            if self.owner.flights_mut().who() == Who::EnginesOnly {
-                // They have no room for more, and nobody waits for what they have.
-                self.refuse_rest();
-                continue;
-            }
-            match self.board().claim() {
-                Some(grain) => {
-                    grain.copy();
-                    drop(grain);
-                    cond_resched();
-                }
-                None => relax(),
+            if !feed.work_or_wait(answers) {
+                relax();
             }
         }
     }
 
     /// Hands the first grains to engines, if any are to take part. `pages` are those of the batch.
     pub(super) fn board_flights(&mut self, pages: u32) {
-        self.owner.flights_mut().begin(pages);
-        self.launch();
-    }
-
-    /// Hands grains to engines as long as they have room. Neighbours go together.
-    fn launch(&mut self) {
-        let grain_pages = self.table().grains.grain_pages();
-        let mut last: Option<batch::Segment> = None;
-        while self.owner.flights_mut().has_room_for(grain_pages) {
-            let Some(parts) = self.claim_parts() else {
-                break;
-            };
-            for part in parts {
-                let most = self.owner.flights_mut().most_pages();
-                if !last.as_mut().is_some_and(|last| last.append(part, most)) {
-                    if let Some(full) = last.replace(part) {
-                        self.carry(full);
-                    }
-                }
-            }
-        }
-        if let Some(part) = last {
-            self.carry(part);
-        }
-        self.owner.flights_mut().issue();
-    }
-
-    /// Claims a grain for engines: its parts. It is complete at once, as nobody but the owner, who
-    /// waits for the items, needs the table for it any more.
-    fn claim_parts(&mut self) -> Option<batch::Segments<'b>> {
-        let table = self.table();
-        let grain = match self.owner.flights_mut().who() {
-            Who::EnginesOnly => self.owner.flights_mut().next_grain(table.grains.count())?,
-            _ => self.board().claim()?.index(),
-        };
-        Some(table.parts(grain))
-    }
-
-    /// Hands a claimed part to an engine, or copies it.
-    fn carry(&mut self, part: batch::Segment) {
-        let taken = self
-            .table()
-            .carried(part)
-            .is_some_and(|load| self.owner.flights_mut().submit(load));
-        if !taken {
-            self.not_carried(part);
+        let mut feed = self.feed();
+        feed.flights.begin(pages);
+        if feed.flights.has_ports() {
+            feed.launch();
         }
     }
 
-    /// No engine has copied a part: it is copied here, if it may be.
-    fn not_carried(&mut self, part: batch::Segment) {
-        match self.owner.flights_mut().who() {
-            Who::EnginesOnly => self.table().tell(part, Outcome::Refused),
-            _ => {
-                self.table().copy_part(&self.board().copier, part);
-            }
+    fn feed(&mut self) -> Feed<'_, C> {
+        let board = self.board();
+        Feed {
+            board,
+            // SAFETY: By the type invariant the batch is published as long as this is, so nobody
+            // writes the table.
+            table: unsafe { &*board.table.get() },
+            flights: self.owner.flights_mut(),
         }
-    }
-
-    /// No engine will copy what none was handed so far.
-    fn refuse_rest(&mut self) {
-        while let Some(parts) = self.claim_parts() {
-            parts.for_each(|part| self.not_carried(part));
-        }
-    }
-
-    /// Takes back what engines are done with, or have not answered for too long. What they failed
-    /// with is copied here.
-    fn collect(&mut self) {
-        let (board, table) = (self.board(), self.table());
-        let who = self.owner.flights_mut().who();
-        self.owner.flights_mut().collect(
-            |load, good| match (good, who) {
-                (true, _) => table.tell(load.part(), Outcome::Copied),
-                (false, Who::EnginesOnly) => table.tell(load.part(), Outcome::Refused),
-                (false, _) => {
-                    table.copy_part(&board.copier, load.part());
-                }
-            },
-            |lost| table.tell(lost.part(), Outcome::Lost),
-        );
     }
 
     /// Takes back whatever is left, and says what became of the batch. May sleep.

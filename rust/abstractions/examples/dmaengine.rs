@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-use crate::abstractions::dmaengine::{Channel, Leg, Load, Port, Refusal};
+use crate::abstractions::dmaengine::{Answers, Leg, Load, Port, Refusal, Requested};
 use crate::abstractions::folio::OwnedFolio;
 use kernel::prelude::*;
 use kernel::sync::SetOnce;
@@ -23,10 +23,10 @@ unsafe impl Load for Both {
 }
 
 // Ports are for ever: an engine may answer late.
-static PORT: SetOnce<Pin<KBox<Port<Both>>>> = SetOnce::new();
+static PORT: SetOnce<Port<Both>> = SetOnce::new();
 
 fn example() -> Result {
-    PORT.populate(KBox::pin_init(Port::new(), GFP_KERNEL)?);
+    PORT.populate(Port::new());
     let port: &'static Port<Both> = PORT.as_ref().ok_or(EBUSY)?;
     let both = || -> Result<Both> {
         let (dst, mut src) = (OwnedFolio::new(0)?, OwnedFolio::new(0)?);
@@ -37,18 +37,26 @@ fn example() -> Result {
     // Without a channel nothing is taken.
     let mut user = port.try_use().ok_or(EBUSY)?;
     assert!(port.try_use().is_none());
-    assert!(matches!(user.submit(both()?), Err((_, Refusal::Closed))));
+    assert!(matches!(user.submit(both()?), Err((_, Refusal::Full))));
     drop(user);
 
-    let Some(channel) = Channel::request() else {
+    let Some(mut requested) = Requested::new() else {
         return Ok(()); // no engine here
     };
-    assert!(port.open(channel));
+    let channel = requested.take().ok_or(EBUSY)?;
+    assert!(port.open(channel).is_ok());
+    drop(requested);
+
     let mut user = port.try_use().ok_or(EBUSY)?;
     assert!(user.submit(both()?).is_ok());
+    user.issue();
     let mut landed = None;
-    while landed.is_none() && user.wait(|_| true, 1_000_000) {
+    while landed.is_none() && !user.is_idle() {
+        let answers = Answers::now();
         user.collect(|load, good| landed = Some((load, good)));
+        if landed.is_none() {
+            answers.wait_for_more(1_000_000);
+        }
     }
     let (both, good) = landed.ok_or(EIO)?;
     assert!(good && both.dst.bytes() == both.src.bytes());
