@@ -212,7 +212,7 @@ fn faults() -> Result<()> {
 fn late() -> Result<()> {
     need_soft()?;
     kernel::set_engine(Engine::CopyOnly(4))?;
-    let _soon = Setting::change(TIMEOUT, "20")?;
+    let _kept = Setting::keep(TIMEOUT)?;
     let _by = by("dma")?;
     let map = region::anon(FolioSize::Huge, 8)?;
     let addrs = map.addrs(FolioSize::Huge.bytes());
@@ -220,6 +220,7 @@ fn late() -> Result<()> {
     let mut lost = 0;
     for _ in 0..3 {
         let mute = behave("mute", "1")?;
+        kernel::write(TIMEOUT, "20")?;
         let before = counted("ferry_dma_late")?;
         let mut status = vec![i32::MIN; addrs.len()];
         let nodes = vec![1; addrs.len()];
@@ -234,6 +235,8 @@ fn late() -> Result<()> {
         region::move_all(&others.addrs(FolioSize::Huge.bytes()), 1, MF_MOVE)?;
         pattern::check(others.words(), 2)?;
 
+        // From here on it is only slow, as all is in this kernel.
+        kernel::write(TIMEOUT, PATIENT)?;
         drop(mute);
         let start = Instant::now();
         while told("parked")? > 0 {
@@ -250,6 +253,7 @@ fn late() -> Result<()> {
 
     // A dead engine is stopped when its channels are given back, and all its memory with it.
     let _mute = behave("mute", "1")?;
+    kernel::write(TIMEOUT, "20")?;
     let mut status = vec![i32::MIN; addrs.len()];
     sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
     kernel::write(METHOD, "auto")?;
