@@ -71,6 +71,7 @@ static bool ferry_dma_watch(const struct bus_type *bus)
 		slot->nb.notifier_call = ferry_dma_bus_event;
 		if (bus_register_notifier(bus, &slot->nb))
 			return false;
+		/* Who sees it is notified. */
 		smp_store_release(&slot->bus, bus);
 		return true;
 	}

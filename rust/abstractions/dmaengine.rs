@@ -277,6 +277,12 @@ unsafe impl<L: Load> Sync for Port<L> {}
 // SAFETY: As above.
 unsafe impl<L: Load> Send for Port<L> {}
 
+impl<L: Load> Default for Port<L> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Why a load was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
