@@ -5,7 +5,8 @@
  * the channels count.
  *
  * Prints TAP on the console, and for each method a line "figure: ", the folios'
- * size, how many, the method, and the microseconds of each call. Stands
+ * size, how many, the method, and the microseconds of each call; "channel: " has
+ * those of taking a channel and giving it back. Stands
  * on the kernel's nolibc alone, so that no other C library is needed.
  */
 #include "nolibc.h"
@@ -190,6 +191,20 @@ static void carry(const struct cargo *cargo, const char *method, int channels)
 	printf("\n");
 }
 
+/* What it takes to take a channel and to give it back. */
+static void take_channels(void)
+{
+	unsigned long us = now_us();
+	bool good = true;
+
+	for (int round = 0; round < ROUNDS; round++)
+		good &= !put(COPY "dma_channels", "8") &&
+			!put(COPY "dma_channels", "0");
+	us = now_us() - us;
+	check(good, "channels are taken and given back");
+	printf("channel: %lu\n", us / (8 * ROUNDS));
+}
+
 static void all_methods(unsigned long folio, int count)
 {
 	struct cargo cargo = { .folio = folio, .count = count };
@@ -218,6 +233,7 @@ int main(void)
 	check(put(COPY "method", "dma") == ENODEV, "no method dma without channels");
 	check(!put(COPY "dma_channels", "16") &&
 	      !strcmp(get(COPY "dma_channels"), "8\n"), "eight channels");
+	take_channels();
 	all_methods(HUGE, 16);
 	all_methods(PAGE, 2048);
 	check(!sum_of(COPY "dma_status", "errors=") &&

@@ -16,18 +16,35 @@ use std::{
     time::Duration,
 };
 
+const KERNEL_ARGS: &str = "console=ttyAMA0 numa=fake=2 panic=-1 loglevel=6";
 const QEMU: &str = "qemu-system-aarch64";
 /// Boots in seconds; some minutes of moving pages.
 const LIMIT: Duration = Duration::from_secs(1200);
 
+/// What its clock counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    Time,
+    /// A microsecond is a thousand instructions, and what checks the use of the DMA API is off.
+    Instructions,
+}
+
 /// Boots and moves pages by every method; the console's log has TAP and figures.
-pub fn run(context: &Context) -> Result<PathBuf> {
+pub fn run(context: &Context, clock: Clock) -> Result<PathBuf> {
     let kernel = kernel::build(context, Variant::Arm64)?;
     let scratch = tempfile::tempdir_in(context.cache.dir("guests")?)?;
     let initrd = initrd(context, &kernel, scratch.path())?;
-    let log = context.cache.log("guest-arm64");
+    let (name, qemu, kernel_args) = match clock {
+        Clock::Time => ("guest-arm64", &[][..], ""),
+        Clock::Instructions => (
+            "guest-arm64-instructions",
+            &["-icount", "shift=0,sleep=off"][..],
+            " dma_debug=off",
+        ),
+    };
+    let log = context.cache.log(name);
     // Its exit status says nothing about the tests; the console does.
-    Step::new("in the guest: arm64, with a DMA engine", log.clone())
+    Step::new(format!("in the guest: {name}"), log.clone())
         .timeout(LIMIT)
         .remedy("the log is the guest's console: see what it said last")
         .run_any(
@@ -40,7 +57,9 @@ pub fn run(context: &Context) -> Result<PathBuf> {
                     "-nographic",
                     "-no-reboot",
                 ])
-                .args(["-append", "console=ttyAMA0 numa=fake=2 panic=-1 loglevel=6"])
+                .args(qemu)
+                .arg("-append")
+                .arg(format!("{KERNEL_ARGS}{kernel_args}"))
                 .arg("-kernel")
                 .arg(&kernel.image)
                 .arg("-initrd")

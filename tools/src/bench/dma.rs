@@ -3,36 +3,30 @@
 
 use super::save;
 use crate::{
-    arm64,
+    arm64::{self, Clock},
     cli::OutputArgs,
     context::Context,
-    results::{Machine, Pool, Report},
+    results::{find, Figure, Machine, Pool, Report},
     steal::Steal,
     table,
 };
-use anyhow::{bail, Context as _, Result};
+use anyhow::{Context as _, Result};
 use std::fs;
+
+/// Pages of 4 KB that the guest moves in a call.
+const PAGES: u32 = 2048;
 
 pub fn dma(context: &Context, args: &OutputArgs) -> Result<()> {
     let steal = Steal::start();
-    let log = arm64::run(context)?;
-    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
-    let mut pool = Pool::default();
-    for line in text
-        .lines()
-        .filter_map(|line| line.strip_prefix("figure: "))
-    {
-        add(line, &mut pool).with_context(|| format!("what the guest printed: {line}"))?;
-    }
+    let (pool, _) = figures(context, Clock::Time)?;
     let results = pool.figures("dma", false);
-    if results.is_empty() {
-        bail!("the guest printed no figures; log: {}", log.display());
-    }
     println!("{}", table::render(&results, "serial"));
     println!(
-        "METHOD-N: by N channels. The engine is emulated by the processor that it is to spare: what it cannot \
-         show is speed.\n"
+        "METHOD-N: by N channels. The engine is emulated by the processor that it is to spare: how fast one is \
+         this cannot show.\n"
     );
+    let (pool, channel) = figures(context, Clock::Instructions)?;
+    println!("{}", submission(&pool.figures("dma", false), channel)?);
     let report = Report {
         kernel: context.source()?.version.clone(),
         machine: Machine::this("xlnx-versal-virt under QEMU", None, &steal),
@@ -45,6 +39,40 @@ pub fn dma(context: &Context, args: &OutputArgs) -> Result<()> {
         args.json.as_deref(),
         args.svg.as_deref(),
     )
+}
+
+/// What the guest measured of each method, and the microseconds of taking a channel and giving it back.
+fn figures(context: &Context, clock: Clock) -> Result<(Pool, u64)> {
+    let log = arm64::run(context, clock)?;
+    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let mut pool = Pool::default();
+    let mut channel = None;
+    for line in text.lines() {
+        if let Some(line) = line.strip_prefix("figure: ") {
+            add(line, &mut pool).with_context(|| format!("what the guest printed: {line}"))?;
+        } else if let Some(us) = line.strip_prefix("channel: ") {
+            channel = us.trim().parse().ok();
+        }
+    }
+    let channel = channel.with_context(|| format!("no figures; log: {}", log.display()))?;
+    Ok((pool, channel))
+}
+
+/// What it costs to have an engine copy a folio, in instructions: what a page of 4 KB takes more than where
+/// the CPU copies it, which spares that copy.
+fn submission(figures: &[Figure], channel: u64) -> Result<String> {
+    let a_page = |config| {
+        let figure = find(figures, "4K", PAGES, config).context("no figure of 4 KB folios")?;
+        // GB/s at an instruction a nanosecond.
+        Ok::<_, anyhow::Error>(4096.0 / figure.gbps)
+    };
+    let (serial, dma) = (a_page("serial")?, a_page("dma-1")?);
+    Ok(format!(
+        "instructions a folio of 4 KB: {serial:.0} if the CPU copies it, {dma:.0} if a channel does \
+         ({:+.0}); to take a channel and give it back: {}\n",
+        dma - serial,
+        channel * 1000
+    ))
 }
 
 /// A line of the guest's: size, count, method, and microseconds of each call.

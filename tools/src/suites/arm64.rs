@@ -2,12 +2,16 @@
 //! Pages that a real DMA engine copies, on an emulated arm64 machine.
 
 use super::{guest::clean_log, Tally};
-use crate::{arm64, context::Context, ktap};
+use crate::{
+    arm64::{self, Clock},
+    context::Context,
+    ktap,
+};
 use anyhow::Result;
 use std::fs;
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
-    let log = arm64::run(context)?;
+    let log = arm64::run(context, Clock::Time)?;
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     tally.cases("arm64: ", ktap::tap(&text));
     tally.case("arm64: kernel log", clean_log(&text));
