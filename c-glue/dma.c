@@ -82,12 +82,12 @@ static bool ferry_dma_watch(const struct bus_type *bus)
  * struct ferry_dma_search - the search for a channel
  * @locked:	the device of the channel that was offered last
  * @unwatched:	a bus that has one, but is not watched
- * @seen:	a bus that cannot be watched
+ * @hopeless:	no more buses can be watched
  */
 struct ferry_dma_search {
 	struct device *locked;
 	const struct bus_type *unwatched;
-	const struct bus_type *seen;
+	bool hopeless;
 };
 
 /* Is a channel one that can be used, and be parted with? Under dma_list_mutex. */
@@ -103,10 +103,11 @@ static bool ferry_dma_suits(struct dma_chan *chan, void *param)
 	if (dma_has_cap(DMA_COMPLETION_NO_ORDER, chan->device->cap_mask))
 		return false;
 	/* Through bounce buffers it takes two copies by a CPU. */
-	if (!dev->bus || dma_max_mapping_size(dev) != SIZE_MAX)
+	if (!dev->bus || dma_addressing_limited(dev) ||
+	    dma_max_mapping_size(dev) != SIZE_MAX)
 		return false;
 	if (!ferry_dma_watched(dev->bus)) {
-		if (dev->bus != search->seen)
+		if (!search->hopeless)
 			search->unwatched = dev->bus;
 		return false;
 	}
@@ -150,8 +151,7 @@ struct dma_chan *ferry_dma_request(struct device **locked)
 		search.locked = NULL;
 		if (!search.unwatched)
 			break;
-		if (!ferry_dma_watch(search.unwatched))
-			search.seen = search.unwatched;
+		search.hopeless = !ferry_dma_watch(search.unwatched);
 	}
 	*locked = search.locked;
 	return chan;
@@ -248,7 +248,8 @@ static void ferry_dma_callback(void *param, const struct dmaengine_result *resul
 
 	/* Release: what the driver has done for the copy comes before. */
 	smp_store_release(&ticket->answer, good ? FERRY_DMA_GOOD : FERRY_DMA_BAD);
-	atomic_inc(&ferry_dma_nr_answers);
+	/* Release: who sees the new number sees the answer. */
+	atomic_fetch_inc_release(&ferry_dma_nr_answers);
 	/* Has a barrier: whoever is not seen to wait sees the new number. */
 	if (wq_has_sleeper(&ferry_dma_waiters))
 		wake_up_all(&ferry_dma_waiters);

@@ -57,7 +57,17 @@ static int ferry_switch(bool on)
 void ferry_allow_mt(void)
 {
 	/* With one thread nobody is helped. */
-	if (READ_ONCE(ferry_mt_allowed) || READ_ONCE(limit_mt_num) == 1)
+	if (READ_ONCE(limit_mt_num) != 1)
+		ferry_allow();
+}
+
+/*
+ * From now on calls that name how they want to be done are looked at: those that
+ * ask for help, and those that only DMA engines may copy for. May sleep.
+ */
+void ferry_allow(void)
+{
+	if (READ_ONCE(ferry_mt_allowed))
 		return;
 	guard(mutex)(&ferry_knobs_lock);
 	if (ferry_mt_allowed || ferry_prepare())

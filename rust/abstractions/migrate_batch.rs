@@ -44,6 +44,8 @@ pub struct Ended {
     pub threads: u32,
     /// Channels that were to carry some of them.
     pub channels: u32,
+    /// CPUs might copy them, see [`MigrateBatch::may_be_read`].
+    pub may_be_read: bool,
     /// They copied past the caches.
     pub nontemporal: bool,
     /// From before the first was unmapped to after the last was mapped again, in nanoseconds.
@@ -129,6 +131,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
             pages: self.raw.all_pages,
             threads: self.raw.helpers + 1,
             channels: self.raw.channels,
+            may_be_read: self.may_be_read(),
             nontemporal: self.raw.nontemporal,
             unmapped_ns,
         }

@@ -142,7 +142,16 @@ pub fn open(nr: usize) -> Result {
         }
     }
     let _guard = fleet.lock.lock();
-    let closed = fleet.open_ports().skip(nr).try_for_each(Port::close);
+    let surplus = nr_open().saturating_sub(nr);
+    // First those that do not answer.
+    let stuck = |port: &&Port<Carried>| port.parked() > 0;
+    let well = fleet.open_ports().filter(move |port| !stuck(port));
+    let first = Iterator::chain(fleet.open_ports().filter(stuck), well);
+    // Of each: one that stays does not keep the others.
+    let closed = first
+        .take(surplus)
+        .map(Port::close)
+        .fold(Ok(()), Result::and);
     fleet.count();
     closed?;
     match nr_open() {
@@ -193,6 +202,7 @@ pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<Carri
     let all = || fleet().into_iter().flat_map(Fleet::open_ports);
     let far = all().filter(move |port| !near(port));
     Iterator::chain(all().filter(near), far)
+        .take_while(|_| !is_suspending())
         .filter_map(Port::try_use)
         .filter_map(|mut port| (port.room() > 0).then_some(port))
         .take(most as usize)
@@ -249,7 +259,11 @@ impl WorkItem for Sweeper {
                 pr_warn!("a DMA engine does not answer: folios stay with it until it does\n");
             }
         }
-        fleet.count();
+        {
+            // Not to count what has changed by the time it is told.
+            let _guard = fleet.lock.lock();
+            fleet.count();
+        }
         if fleet.ports().any(|port| port.parked() > 0) {
             this.call();
         }

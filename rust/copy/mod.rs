@@ -113,17 +113,19 @@ pub fn count(ended: &Ended) {
         pages,
         threads,
         channels,
+        may_be_read,
         nontemporal,
         unmapped_ns,
     } = ended;
-    // What was waited for in vain tells nothing.
-    if copied.dma_late == 0 {
+    // What was waited for in vain, or refused at once, tells nothing.
+    let tells = may_be_read && copied.left == 0;
+    if tells {
         measured::learn_pace(folios, pages, threads + channels, unmapped_ns);
     }
     if copied.pages == 0 {
         return;
     }
-    if channels == 0 {
+    if tells && channels == 0 {
         let kind = WorkKind::new(Scope::of_batch(nontemporal), folios, pages);
         measured::learn(kind, threads, pages, unmapped_ns);
     }

@@ -160,6 +160,7 @@ static inline bool ferry_wanted(bool mt, enum migrate_reason reason)
 
 /* c-glue/knobs.c */
 void ferry_allow_mt(void);
+void ferry_allow(void);
 
 /* rust/hooks.rs */
 void ferry_copy_begin(struct ferry_batch *batch);

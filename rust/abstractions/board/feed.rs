@@ -35,7 +35,7 @@ impl<'p, C: CopySegment> Feed<'p, C> {
     pub(super) fn launch(&mut self) {
         let grain_pages = self.table.grains.grain_pages();
         let mut last: Option<Claimed> = None;
-        let mut taken = true;
+        let mut taken = self.launch_kept();
         while taken && self.flights.has_room_for(grain_pages) {
             let Some(parts) = self.claim_parts() else {
                 self.flights.note_all_handed_over();
@@ -61,6 +61,16 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         self.flights.issue();
     }
 
+    /// Hands over what engines had no descriptor for before; `false`: they still have none.
+    fn launch_kept(&mut self) -> bool {
+        while let Some(part) = self.flights.take_kept() {
+            if !self.carry(part) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Claims a grain for engines: its parts. It is complete at once, as nobody but the owner, who
     /// waits for the items, needs the table for it any more.
     fn claim_parts(&mut self) -> Option<impl Iterator<Item = Claimed> + use<'p, C>> {
@@ -83,7 +93,15 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         };
         // What it has so far it is to do meanwhile.
         self.flights.issue();
-        self.not_carried(refused);
+        // Where nobody else may copy, and there will be an answer, it is tried again after that.
+        let waits = self.flights.who() == Who::EnginesOnly && self.flights.flying() > 0;
+        let left = match waits {
+            true => self.flights.keep(refused),
+            false => Some(refused),
+        };
+        if let Some(part) = left {
+            self.not_carried(part);
+        }
         false
     }
 
@@ -114,13 +132,17 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         );
     }
 
-    /// Waits for any answer, or copies a grain, whichever is the owner's to do; `false`: there is
-    /// nothing to do but to wait for helpers. May sleep.
-    pub(super) fn work_or_wait(&mut self, answers: Answers) -> bool {
+    /// Waits for any answer, or copies a grain, whichever is the owner's to do who waits for the folio
+    /// `at`; `false`: there is nothing to do but to wait for helpers. May sleep.
+    pub(super) fn work_or_wait(&mut self, at: usize, answers: Answers) -> bool {
         let flying = self.flights.flying() > 0;
         match self.flights.who() {
             Who::EnginesOnly if !flying => {
-                // They have no room for more, and owe no answer.
+                // As long as they have room they are handed more; those of them that do not answer
+                // have none.
+                if self.flights.has_room_for(self.table.grains.grain_pages()) {
+                    return true;
+                }
                 while let Some(parts) = self.claim_parts() {
                     parts.for_each(|part| self.not_carried(part));
                 }
@@ -139,7 +161,7 @@ impl<'p, C: CopySegment> Feed<'p, C> {
                 cond_resched();
                 true
             }
-            None if flying => {
+            None if flying && self.flights.carries(at) => {
                 answers.wait_for_more(NAP_US);
                 true
             }

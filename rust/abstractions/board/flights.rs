@@ -29,6 +29,9 @@ use crate::{
 /// Pages that are worth a descriptor of their own, if there are more: a grain.
 const LEAST_PAGES: u32 = batch::GRAIN_PAGES;
 
+/// Parts that may be kept at a time: those of a grain, and one that was joined of others.
+const MAX_KEPT: usize = batch::GRAIN_PAGES as usize + 1;
+
 /// Copies under way for each port, where others are to find something to copy as well.
 const SHARED_FLIGHTS: usize = 2;
 
@@ -111,6 +114,8 @@ pub(super) struct Flights {
     next_grain: u16,
     /// Nothing is left to be handed over.
     all_handed_over: bool,
+    /// Claimed, and to be handed over when engines have descriptors again.
+    kept: KVec<Claimed>,
     /// When a copy is given up, in nanoseconds since it was submitted.
     give_up_ns: i64,
     /// Pages of a copy at most, so that every port has some.
@@ -139,6 +144,7 @@ impl Flights {
             who: Who::All,
             next_grain: 0,
             all_handed_over: false,
+            kept: KVec::with_capacity(MAX_KEPT, GFP_KERNEL)?,
             give_up_ns: 0,
             most_pages: 1,
             next: 0,
@@ -222,6 +228,25 @@ impl Flights {
         room > pages as usize
     }
 
+    /// Keeps a part that is to be handed over later; gives it back if there are too many.
+    pub(super) fn keep(&mut self, part: Claimed) -> Option<Claimed> {
+        self.kept
+            .push_within_capacity(part)
+            .err()
+            .map(|full| full.0)
+    }
+
+    /// A part that was kept.
+    pub(super) fn take_kept(&mut self) -> Option<Claimed> {
+        self.kept.pop()
+    }
+
+    /// Whether some part of the folio `item` is under way.
+    pub(super) fn carries(&mut self, item: usize) -> bool {
+        let mut ports = self.ports.iter_mut();
+        ports.any(|port| port.has(|load: &Carried| load.part.item() == item))
+    }
+
     /// How many copies are under way that nobody gave up.
     pub(super) fn flying(&mut self) -> usize {
         self.ports.iter_mut().map(InUse::flying).sum()
@@ -269,7 +294,7 @@ impl Flights {
                 given_up(load);
             });
         }
-        if self.all_handed_over && self.flying() == 0 {
+        if self.all_handed_over && self.kept.is_empty() && self.flying() == 0 {
             self.ports.clear();
         }
     }

@@ -117,7 +117,7 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
             if let Some(outcome) = feed.table.slots.get(at)?.item.outcome() {
                 return Some(outcome);
             }
-            if !feed.work_or_wait(answers) {
+            if !feed.work_or_wait(at, answers) {
                 relax();
             }
         }
