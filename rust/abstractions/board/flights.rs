@@ -195,8 +195,8 @@ impl Flights {
             Who::All => 8,
             Who::EnginesFirst | Who::EnginesOnly => 2,
         };
-        let shares = shares * self.ports.len().max(1) as u32;
-        self.most_pages = pages.div_ceil(shares).max(LEAST_PAGES);
+        let share = pages.checked_div(shares * self.ports.len() as u32);
+        self.most_pages = share.map_or(pages, |share| share + 1).max(LEAST_PAGES);
         self.next_grain = 0;
         self.all_handed_over = false;
         self.tally = Tally::default();
