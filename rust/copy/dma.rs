@@ -10,20 +10,6 @@
 //! of a channel takes. It is taken inside of the notifiers of a bus, so channels are requested
 //! before it is. Batches take no lock.
 
-use crate::{
-    abstractions::{
-        board::Carried,
-        dmaengine::{
-            is_suspending,
-            InUse,
-            Port,
-            Requested,
-            MAX_CHANNELS, //
-        },
-        sched::NodeId, //
-    },
-    helpers::settings, //
-};
 use kernel::{
     bindings,
     page::PAGE_SIZE,
@@ -46,6 +32,21 @@ use kernel::{
         DelayedWork,
         WorkItem, //
     }, //
+};
+
+use crate::{
+    abstractions::{
+        board::Carried,
+        dmaengine::{
+            is_suspending,
+            InUse,
+            Port,
+            Requested,
+            MAX_CHANNELS, //
+        },
+        sched::NodeId, //
+    },
+    helpers::settings, //
 };
 
 /// How often copies that were given up are looked after.

@@ -10,8 +10,9 @@
 //! - [`copier`]: the copy of a segment, by the CPU.
 //!
 //! Contexts: the migrating task's, which may sleep, holds folio locks and may run under memory
-//! pressure. No lock is taken and nothing is allocated for a batch; what the engine needs it
-//! allocates before idle CPUs may take part for the first time, and keeps.
+//! pressure. No lock is taken and nothing is allocated for a batch, but what drivers of DMA engines
+//! do for a copy, which may be done in any context; what the engine needs it allocates before idle
+//! CPUs may take part for the first time, and keeps.
 
 pub mod copier;
 pub mod dma;

@@ -116,33 +116,6 @@ struct ferry_move_pages {
  */
 #define FERRY_FOLIO_POSTED	BIT(2)
 
-/* vm.limit_mt_num: threads that work on a call, the caller among them */
-#define FERRY_MAX_THREADS	32
-#define FERRY_DEFAULT_THREADS	4
-
-/*
- * copy/unmapped_us: for how long folios may be unmapped together; as long as a
- * batch of mainline's, of 512 base pages, takes on a slow machine
- */
-#define FERRY_DEFAULT_UNMAPPED_US	4000
-
-/* What an operator may set, see docs/admin-guide.rst */
-enum ferry_setting {
-	FERRY_SET_LIMIT,
-	FERRY_SET_PULL,
-	FERRY_SET_CREW,
-	FERRY_SET_ANY_CPU,
-	FERRY_SET_QUEUE,
-	FERRY_SET_THREADS,
-	FERRY_SET_MIN_KB,
-	FERRY_SET_UNMAPPED_US,
-	FERRY_SET_NONTEMPORAL,
-	FERRY_SET_METHOD,
-	FERRY_SET_DMA_CHANNELS,
-	FERRY_SET_DMA_MIN_BYTES,
-	FERRY_SET_DMA_TIMEOUT_MS,
-};
-
 DECLARE_STATIC_KEY_FALSE(ferry_copy_key);
 /* A bit for each reason that vm.mt_page_copy holds for; 0 while that is off. */
 extern unsigned int ferry_reasons;
@@ -169,8 +142,6 @@ void ferry_copy_post(struct ferry_batch *batch, struct list_head *dst_folios,
 int ferry_copy_take(struct ferry_batch *batch);
 void ferry_copy_end(struct ferry_batch *batch, int reason);
 unsigned int ferry_copy_price(struct list_head *from);
-int ferry_prepare(void);
-int ferry_set(enum ferry_setting which, unsigned int value);
 
 bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,
 			struct list_head *ret_folios,

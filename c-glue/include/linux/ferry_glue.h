@@ -8,6 +8,33 @@
 #include "ferry.h"
 #include "ferry_dma.h"
 
+/* vm.limit_mt_num: threads that work on a call, the caller among them */
+#define FERRY_MAX_THREADS	32
+#define FERRY_DEFAULT_THREADS	4
+
+/*
+ * copy/unmapped_us: for how long folios may be unmapped together; as long as a
+ * batch of mainline's, of 512 base pages, takes on a slow machine
+ */
+#define FERRY_DEFAULT_UNMAPPED_US	4000
+
+/* What an operator may set, see docs/admin-guide.rst */
+enum ferry_setting {
+	FERRY_SET_LIMIT,
+	FERRY_SET_PULL,
+	FERRY_SET_CREW,
+	FERRY_SET_ANY_CPU,
+	FERRY_SET_QUEUE,
+	FERRY_SET_THREADS,
+	FERRY_SET_MIN_KB,
+	FERRY_SET_UNMAPPED_US,
+	FERRY_SET_NONTEMPORAL,
+	FERRY_SET_METHOD,
+	FERRY_SET_DMA_CHANNELS,
+	FERRY_SET_DMA_MIN_BYTES,
+	FERRY_SET_DMA_TIMEOUT_MS,
+};
+
 /**
  * struct ferry_context - what migration looks at of the task that it runs in
  * @memcg:		charged for what is allocated on the way
@@ -183,5 +210,9 @@ struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 					       unsigned int flags);
 void ferry_report_batch(const struct ferry_batch *batch, int reason,
 			s64 unmapped_ns);
+
+/* rust/hooks.rs */
+int ferry_prepare(void);
+int ferry_set(enum ferry_setting which, unsigned int value);
 
 #endif /* _LINUX_FERRY_GLUE_H */

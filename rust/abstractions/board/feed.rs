@@ -132,9 +132,15 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         );
     }
 
-    /// Waits for any answer, or copies a grain, whichever is the owner's to do who waits for the folio
-    /// `at`; `false`: there is nothing to do but to wait for helpers. May sleep.
-    pub(super) fn work_or_wait(&mut self, at: usize, answers: Answers) -> bool {
+    /// Waits for more than these answers, if there are engines, or copies a grain, whichever is the
+    /// owner's to do who waits for the folio `at`; `false`: there is nothing to do but to wait for
+    /// helpers. May sleep.
+    pub(super) fn work_or_wait(&mut self, at: usize, answers: Option<Answers>) -> bool {
+        let nap = || {
+            answers
+                .inspect(|answers| answers.wait_for_more(NAP_US))
+                .is_some()
+        };
         let flying = self.flights.flying() > 0;
         match self.flights.who() {
             Who::EnginesOnly if !flying => {
@@ -148,10 +154,7 @@ impl<'p, C: CopySegment> Feed<'p, C> {
                 }
                 return true;
             }
-            Who::EnginesOnly | Who::EnginesFirst if flying => {
-                answers.wait_for_more(NAP_US);
-                return true;
-            }
+            Who::EnginesOnly | Who::EnginesFirst if flying => return nap(),
             _ => {}
         }
         match self.board.claim() {
@@ -161,11 +164,7 @@ impl<'p, C: CopySegment> Feed<'p, C> {
                 cond_resched();
                 true
             }
-            None if flying && self.flights.carries(at) => {
-                answers.wait_for_more(NAP_US);
-                true
-            }
-            None => false,
+            None => flying && self.flights.carries(at) && nap(),
         }
     }
 }

@@ -58,11 +58,11 @@ impl Carried {
     }
 }
 
-// SAFETY: The references keep both folios, and by the invariant of `Claimed` they have the pages, and
-// nobody else may write them: the source is locked and unmapped, the destination new, and their owner
-// waits for the item. If it is lost, whoever has the pair reads and writes the destination no more,
-// see `FolioPair`, and it is freed only after this reference is gone; the source may be written then,
-// but what is copied of it is never looked at.
+// If the item is lost the source may be written, but what is copied of it then is never looked at.
+//
+// SAFETY: The references keep both folios; by the invariant of `Claimed` they have the pages, and by
+// that of `FolioPair` nobody else has those of the destination, be the folio lost, nor writes those
+// of the source, before the owner knows of an answer.
 unsafe impl Load for Carried {
     fn leg(&self) -> Leg<'_> {
         Leg {

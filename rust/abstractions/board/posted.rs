@@ -108,9 +108,10 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
     /// Copies what is left to claim, rather than just wait for who has claimed the folio.
     fn wait_for(&mut self, at: usize) -> Option<Outcome> {
         loop {
-            let answers = Answers::now();
             let mut feed = self.feed();
-            if feed.flights.has_ports() {
+            // Before the answers are looked for.
+            let answers = feed.flights.has_ports().then(Answers::now);
+            if answers.is_some() {
                 feed.collect();
                 feed.launch();
             }
