@@ -21,6 +21,7 @@
 
 DEFINE_STATIC_KEY_FALSE(ferry_copy_key);
 unsigned int ferry_reasons __read_mostly;
+unsigned int ferry_short_pages __read_mostly = FERRY_DEFAULT_SHORT_PAGES;
 
 /* Those of the switch, while it is on. */
 static unsigned int ferry_chosen = FERRY_ALL_REASONS;
@@ -234,6 +235,9 @@ static ssize_t ferry_helped_show(struct kobject *kobj,
 	return sysfs_emit(buf, "%lu\n", sum);
 }
 
+/* /sys/kernel/mm/ferry/ */
+struct kobject *ferry_kobj;
+
 static int __init ferry_sysfs_init(void)
 {
 	struct kobject *ferry, *copy;
@@ -259,8 +263,10 @@ static int __init ferry_sysfs_init(void)
 	if (rc) {
 		kobject_put(copy);
 		kobject_put(ferry);
+		return rc;
 	}
-	return rc;
+	ferry_kobj = ferry;
+	return 0;
 }
 
 #else

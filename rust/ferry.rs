@@ -7,6 +7,7 @@
 //! - [`copy`]: the engine that copies the folios of a migration batch together;
 //! - [`crew`]: several tasks that migrate one list;
 //! - [`helpers`]: which CPUs help either, and how they are called;
+//! - `migrc`: TLB flushes that migration leaves for later, and what waits for them;
 //! - [`hooks`]: every function that C calls.
 //!
 //! C header:
@@ -22,6 +23,8 @@ pub mod crew;
 pub mod helpers;
 pub mod hooks;
 pub mod logic;
+#[cfg(CONFIG_FERRY_MIGRC)]
+pub mod migrc;
 
 #[cfg(CONFIG_FERRY_KUNIT_TEST)]
 mod tests;

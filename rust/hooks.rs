@@ -31,6 +31,9 @@ use crate::{
 #[cfg(CONFIG_NUMA_MIGRATION)]
 use crate::abstractions::move_pages::MovePages;
 
+#[cfg(CONFIG_FERRY_MIGRC)]
+pub mod migrc;
+
 type Batch<'a> = MigrateBatch<'a, CpuCopier>;
 
 /// A batch begins: called by `ferry_batch_begin()`. May sleep.
@@ -186,8 +189,8 @@ pub extern "C" fn ferry_prepare() -> c_int {
 
 /// Something is set: called when its file is written, by one writer at a time. May sleep.
 ///
-/// Returns 0, or an error number: nothing has changed, but that some of the channels that were to be
-/// given back may be.
+/// Returns 0, or an error number: nothing has changed, but that some of the channels that were to
+/// be given back may be.
 #[export]
 pub extern "C" fn ferry_set(which: bindings::ferry_setting, value: c_uint) -> c_int {
     let Some(knob) = Knob::from_raw(which, value) else {

@@ -73,8 +73,8 @@ impl Folio {
         NodeId(unsafe { bindings::ferry_folio_nid(self.as_raw()) })
     }
 
-    /// Whether all there is to these pages of it are their bytes, and readable: no tags, nothing that
-    /// a sanitizer keeps of them, no poison. An engine copies no more than that.
+    /// Whether all there is to these pages of it are their bytes, and readable: no tags, nothing
+    /// that a sanitizer keeps of them, no poison. An engine copies no more than that.
     pub fn is_bytes(&self, first_page: u32, nr_pages: u32) -> bool {
         let (first, nr) = (first_page as usize, nr_pages as usize);
         // SAFETY: By the type invariant the folio exists; others than its pages are not looked at.

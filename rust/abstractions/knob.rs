@@ -109,3 +109,9 @@ pub fn way(word: bindings::ferry_method) -> Way {
         _ => Way::Auto,
     }
 }
+
+/// Lists of at most so many small folios are left to their callers. For any context.
+pub fn set_short_pages(pages: u32) {
+    // SAFETY: It is one word, which C reads with `READ_ONCE()`.
+    unsafe { (&raw mut bindings::ferry_short_pages).write_volatile(pages) };
+}

@@ -12,9 +12,13 @@ pub mod cputime;
 pub mod dmaengine;
 pub mod folio;
 pub mod folio_pair;
+#[cfg(CONFIG_FERRY_MIGRC)]
+pub mod group;
 #[cfg(all(CONFIG_FERRY_KUNIT_TEST, CONFIG_X86_64, not(CONFIG_UML)))]
 pub mod half_readable;
 pub mod knob;
+#[cfg(CONFIG_FERRY_MIGRC)]
+pub mod later;
 pub mod lend;
 pub mod migrate_batch;
 pub mod migration;

@@ -114,11 +114,11 @@ pub fn nr_usable() -> u32 {
     fleet().map_or(0, |fleet| fleet.usable.load(Relaxed))
 }
 
-/// Takes channels, or gives some back, until there are so many, or no more are to be had. May sleep;
-/// one caller at a time.
+/// Takes channels, or gives some back, until there are so many, or no more are to be had. May
+/// sleep; one caller at a time.
 ///
-/// Fails with `ENODEV` if there is none, and with `EBUSY` if one cannot be given back, as its engine
-/// neither answers nor stops; others may be back by then.
+/// Fails with `ENODEV` if there is none, and with `EBUSY` if one cannot be given back, as its
+/// engine neither answers nor stops; others may be back by then.
 pub fn open(nr: usize) -> Result {
     if FLEET.as_ref().is_none() {
         if nr == 0 {
@@ -161,7 +161,8 @@ pub fn open(nr: usize) -> Result {
     }
 }
 
-/// The driver of a device, at this address, is about to leave it: gives its channels back. May sleep.
+/// The driver of a device, at this address, is about to leave it: gives its channels back.
+/// May sleep.
 pub fn leave(device: usize) {
     let Some(fleet) = fleet() else {
         return;

@@ -2,8 +2,8 @@
 
 //! The engine: a small pool of lanes, and what becomes of a batch.
 //!
-//! Who copies a batch, idle CPUs or the channels of DMA engines, is a setting, and [`route`]'s choice.
-//! Channels are fed by the migrating task; helpers claim for themselves.
+//! Who copies a batch, idle CPUs or the channels of DMA engines, is a setting, and [`route`]'s
+//! choice. Channels are fed by the migrating task; helpers claim for themselves.
 //!
 //! A batch is left to the serial copy if it is small, if nobody can help, or if all lanes are
 //! taken. One that is to be copied past the caches is posted even then, unless no lane is free: the

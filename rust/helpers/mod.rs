@@ -27,7 +27,10 @@ use kernel::{
 use crate::{
     abstractions::{
         clock::now_ns,
-        knob::Knob,
+        knob::{
+            set_short_pages,
+            Knob, //
+        },
         migrate_batch::MAX_THREADS,
         sched::{
             is_allowed,
@@ -50,6 +53,7 @@ const _: () = assert!(MAX_HELPERS == MAX_CHOSEN);
 /// Takes over what an operator has written. For any context.
 pub fn set(knob: Knob) {
     settings::set(knob);
+    set_short_pages(settings::short_pages());
     // By these others help than before, or otherwise: what was measured says nothing of them.
     if let Knob::Pull(_) | Knob::AnyCpu(_) | Knob::Queue(_) | Knob::Threads(_) = knob {
         measured::forget();

@@ -145,3 +145,17 @@ pub fn dma_min_bytes() -> u32 {
 pub fn dma_timeout_ns() -> i64 {
     i64::from(DMA_TIMEOUT_MS.load(Relaxed)) * 1_000_000
 }
+
+/// Base pages of the longest list of small folios that nobody but its caller could have anything to
+/// do with.
+pub fn short_pages() -> u32 {
+    if nontemporal() == When::Always {
+        return 0;
+    }
+    let shared = 2 * pages_per_thread().min(pages_per_worker());
+    let least = match way() {
+        Way::Serial | Way::Cpu => shared,
+        Way::Auto | Way::Dma | Way::Hybrid => shared.min(dma_min_bytes() / (KB_PER_PAGE * 1024)),
+    };
+    least.saturating_sub(1)
+}

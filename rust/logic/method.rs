@@ -42,8 +42,9 @@ pub struct Load {
 /// whoever has its memory in the caches: measured by `./ferry bench method`.
 pub const MIN_FOLIO_PAGES: u32 = 16;
 
-/// How to copy a batch, which may go to a lower memory tier than it is in, whatever the reason; that
-/// is asked only where it matters. A mean of the folios' sizes counts, as all are copied in one way.
+/// How to copy a batch, which may go to a lower memory tier than it is in, whatever the reason;
+/// that is asked only where it matters. A mean of the folios' sizes counts, as all are copied in
+/// one way.
 ///
 /// ```
 /// use ferry_logic::method::{choose, Load, Method, When};

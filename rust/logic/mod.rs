@@ -7,6 +7,7 @@
 //! - [`item`]: how far the copy of one folio has come;
 //! - [`method`]: whether a batch is copied through the caches;
 //! - [`route`]: whether CPUs or DMA engines copy a batch;
+//! - [`retention`]: for how long what waits for a flush may;
 //! - [`policy`]: how many helpers a batch deserves at most;
 //! - [`gain`]: how many are worth it, by what was measured;
 //! - [`budget`]: how large a batch may grow;
@@ -32,6 +33,7 @@ pub mod gain;
 pub mod item;
 pub mod method;
 pub mod policy;
+pub mod retention;
 pub mod route;
 pub mod sync;
 pub mod topology;

@@ -85,6 +85,8 @@ enum Bench {
     /// That help is asked for where it is of use: with every CPU busy, for a handful of folios, for
     /// several processes at once
     Policy(PolicyArgs),
+    /// TLB flushes that migrc leaves for later: who is interrupted, and how fast it is, while others read
+    Migrc(MigrcArgs),
     /// What the settings in /sys/kernel/mm/ferry/copy/ are worth, beside the defaults
     Settings(SettingsArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
@@ -133,6 +135,14 @@ pub struct RepeatArgs {
     /// Timed runs of each case in one boot; of 4 MiB and less 4 times as many, of 512 MiB and more at most 3
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
+}
+
+#[derive(Args)]
+pub struct MigrcArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub repeat: RepeatArgs,
 }
 
 #[derive(Args)]
@@ -277,6 +287,7 @@ impl Cli {
                     Bench::Demotion(args) => bench::demotion(&context, &args),
                     Bench::Phases(args) => phases::phases(&context, &args),
                     Bench::Policy(args) => bench::policy(&context, &args),
+                    Bench::Migrc(args) => bench::migrc(&context, &args),
                     Bench::Settings(args) => bench::settings(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),
                     Bench::Dma(args) => bench::dma(&context, &args),

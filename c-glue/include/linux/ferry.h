@@ -16,12 +16,11 @@
 #define _LINUX_FERRY_H
 
 #include <linux/buffer_head.h>
-#include <linux/compat.h>
 #include <linux/jump_label.h>
-#include <linux/mempolicy.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
 #include <linux/timekeeping.h>
+#include <linux/vmstat.h>
 
 #ifdef CONFIG_FERRY
 
@@ -45,6 +44,7 @@
  * @all_pages:	base pages of these
  * @nontemporal: they are copied past the caches
  * @no_cpu:	MIGRATE_DMA: no CPU is to read them; set whatever is on
+ * @group:	what keeps the folios that are left unflushed; NULL: none are
  */
 struct ferry_batch {
 	void *board;
@@ -64,6 +64,9 @@ struct ferry_batch {
 	u32 all_pages;
 	bool nontemporal;
 	bool no_cpu;
+#ifdef CONFIG_FERRY_MIGRC
+	void *group;
+#endif
 };
 
 /**
@@ -82,28 +85,6 @@ struct ferry_call {
 	enum migrate_mode mode;
 	enum migrate_mode mt;
 	enum migrate_reason reason;
-};
-
-/**
- * struct ferry_move_pages - what do_pages_move() was asked to do
- * @mm:		whose pages
- * @task_nodes:	where they may go
- * @nr_pages:	how many
- * @pages:	their addresses, in user space
- * @nodes:	where each is to go, in user space
- * @status:	what became of each, in user space
- * @all:	MPOL_MF_MOVE_ALL
- * @mt:		MPOL_MF_MOVE_MT
- */
-struct ferry_move_pages {
-	struct mm_struct *mm;
-	const nodemask_t *task_nodes;
-	unsigned long nr_pages;
-	unsigned long pages;
-	unsigned long nodes;
-	unsigned long status;
-	bool all;
-	bool mt;
 };
 
 /*
@@ -131,8 +112,26 @@ static inline bool ferry_wanted(bool mt, enum migrate_reason reason)
 	       (mt || (READ_ONCE(ferry_reasons) & BIT(reason)));
 }
 
+/*
+ * Lists of at most so many small folios are left to their callers as they are:
+ * to look at them closer takes longer than could be spared.
+ */
+extern unsigned int ferry_short_pages;
+
+/* How many folios a list has, if it is that short; or 0. */
+static inline unsigned int ferry_is_short(const struct list_head *list)
+{
+	unsigned int most = READ_ONCE(ferry_short_pages), nr = 0;
+	const struct folio *folio;
+
+	list_for_each_entry(folio, list, lru) {
+		if (nr++ == most || folio_test_large(folio))
+			return 0;
+	}
+	return nr;
+}
+
 /* c-glue/knobs.c */
-void ferry_allow_mt(void);
 void ferry_allow(void);
 
 /* rust/hooks.rs */
@@ -147,12 +146,6 @@ bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,
 			struct list_head *ret_folios,
 			struct migrate_pages_stats *stats, int *nr_failed);
 
-bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
-
-/* mm/migrate.c */
-int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
-		    bool migrate_all);
-
 /**
  * ferry_batch_price() - what each page of a folio is to cost in the next batch
  * @from: what is to be migrated
@@ -166,7 +159,7 @@ static inline unsigned int ferry_batch_price(struct list_head *from,
 					     enum migrate_reason reason)
 {
 	if (!ferry_wanted(mt, reason) || list_empty(from) ||
-	    list_is_singular(from))
+	    list_is_singular(from) || ferry_is_short(from))
 		return 0;
 	return ferry_copy_price(from);
 }
@@ -332,77 +325,19 @@ static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 			.reason		= reason,
 		};
 
+		if (ferry_is_short(from)) {
+			count_vm_event(FERRY_CREW_SMALL);
+			return false;
+		}
 		return ferry_crew_migrate(&call, from, ret_folios, stats,
 					  nr_failed);
 	}
 	return false;
 }
 
-/**
- * ferry_mt_flag() - may a system call have MPOL_MF_MOVE_MT?
- * @flags: its flags
- *
- * Return: the flag, if it is there with one of those that it goes with; or 0.
- */
-static inline int ferry_mt_flag(unsigned long flags)
-{
-	if (flags & (MPOL_MF_MOVE | MPOL_MF_MOVE_ALL))
-		return flags & MPOL_MF_MOVE_MT;
-	return 0;
-}
-
-/* The mode that goes with it. What it needs is made ready. May sleep. */
-static inline enum migrate_mode ferry_mt_mode(unsigned long flags)
-{
-	if (likely(!(flags & MPOL_MF_MOVE_MT)))
-		return 0;
-	ferry_allow_mt();
-	return MIGRATE_MT;
-}
-
-/**
- * ferry_move_pages() - the work of do_pages_move()
- * @mm:		as of do_pages_move(), like the next six
- * @task_nodes:	"
- * @nr_pages:	"
- * @pages:	"
- * @nodes:	"
- * @status:	"
- * @flags:	"
- * @err:	what do_pages_move() is to return
- *
- * To be called with the LRU caches disabled. May sleep.
- *
- * Return: whether it was done; if not, nothing was changed.
- */
-static inline bool ferry_move_pages(struct mm_struct *mm,
-				    const nodemask_t *task_nodes,
-				    unsigned long nr_pages,
-				    const void __user * __user *pages,
-				    const int __user *nodes,
-				    int __user *status, int flags, int *err)
-{
-	bool mt = ferry_mt_mode(flags);
-
-	if (ferry_wanted(mt, MR_SYSCALL) && !in_compat_syscall()) {
-		const struct ferry_move_pages args = {
-			.mm		= mm,
-			.task_nodes	= task_nodes,
-			.nr_pages	= nr_pages,
-			.pages		= (unsigned long)pages,
-			.nodes		= (unsigned long)nodes,
-			.status		= (unsigned long)status,
-			.all		= flags & MPOL_MF_MOVE_ALL,
-			.mt		= mt,
-		};
-
-		return ferry_crew_move_pages(&args, err);
-	}
-	return false;
-}
-
-/* Before the first folio of a batch is unmapped. */
+/* Before the first folio of a batch is unmapped, of those in a list. */
 static inline void ferry_batch_begin(struct ferry_batch *batch,
+				     const struct list_head *from,
 				     enum migrate_mode mt,
 				     enum migrate_reason reason)
 {
@@ -410,6 +345,12 @@ static inline void ferry_batch_begin(struct ferry_batch *batch,
 	batch->start_ns = 0;
 	batch->no_cpu = mt & MIGRATE_DMA;
 	if (ferry_wanted(mt, reason)) {
+		unsigned int small = batch->no_cpu ? 0 : ferry_is_short(from);
+
+		if (small) {
+			count_vm_events(FERRY_SERIAL_SMALL, small);
+			return;
+		}
 		*batch = (struct ferry_batch){ .no_cpu = mt & MIGRATE_DMA };
 		ferry_copy_begin(batch);
 	}
@@ -537,27 +478,8 @@ static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 	return false;
 }
 
-static inline bool ferry_move_pages(struct mm_struct *mm,
-				    const nodemask_t *task_nodes,
-				    unsigned long nr_pages,
-				    const void __user * __user *pages,
-				    const int __user *nodes,
-				    int __user *status, int flags, int *err)
-{
-	return false;
-}
-
-static inline int ferry_mt_flag(unsigned long flags)
-{
-	return 0;
-}
-
-static inline enum migrate_mode ferry_mt_mode(unsigned long flags)
-{
-	return 0;
-}
-
 static inline void ferry_batch_begin(struct ferry_batch *batch,
+				     const struct list_head *from,
 				     enum migrate_mode mt,
 				     enum migrate_reason reason) { }
 

@@ -7,6 +7,8 @@
 
 #include "ferry.h"
 #include "ferry_dma.h"
+#include "ferry_group.h"
+#include "ferry_syscall.h"
 
 /* vm.limit_mt_num: threads that work on a call, the caller among them */
 #define FERRY_MAX_THREADS	32
@@ -17,6 +19,9 @@
  * batch of mainline's, of 512 base pages, takes on a slow machine
  */
 #define FERRY_DEFAULT_UNMAPPED_US	4000
+
+/* Less than what two threads could share, and than DMA engines would be given */
+#define FERRY_DEFAULT_SHORT_PAGES	63
 
 /* What an operator may set, see docs/admin-guide.rst */
 enum ferry_setting {
@@ -162,6 +167,7 @@ void ferry_list_del_init(struct list_head *entry);
 void ferry_report_crew(const struct ferry_crew_report *report);
 
 /* c-glue/knobs.c */
+extern struct kobject *ferry_kobj;
 void ferry_count_helped(int reason, unsigned long nr_pages);
 
 /* c-glue/cpu.c */

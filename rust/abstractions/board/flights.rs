@@ -3,8 +3,8 @@
 //! What DMA engines carry of a batch: parts of folios, in places of the ports that the batch has.
 //!
 //! Only the owner of the batch looks here. A part that an engine is at has references of its own on
-//! both folios: if it is given up the batch goes on, its folio fails, and the memory stays until the
-//! engine is done with it.
+//! both folios: if it is given up the batch goes on, its folio fails, and the memory stays until
+//! the engine is done with it.
 
 use kernel::prelude::*;
 
@@ -60,9 +60,9 @@ impl Carried {
 
 // If the item is lost the source may be written, but what is copied of it then is never looked at.
 //
-// SAFETY: The references keep both folios; by the invariant of `Claimed` they have the pages, and by
-// that of `FolioPair` nobody else has those of the destination, be the folio lost, nor writes those
-// of the source, before the owner knows of an answer.
+// SAFETY: The references keep both folios; by the invariant of `Claimed` they have the pages, and
+// by that of `FolioPair` nobody else has those of the destination, be the folio lost, nor writes
+// those of the source, before the owner knows of an answer.
 unsafe impl Load for Carried {
     fn leg(&self) -> Leg<'_> {
         Leg {
@@ -189,8 +189,8 @@ impl Flights {
 
     /// A batch of so many pages begins.
     pub(super) fn begin(&mut self, pages: u32) {
-        // Two for each port, so that none is idle while the owner sees to another; more where others
-        // copy as well.
+        // Two for each port, so that none is idle while the owner sees to another; more where
+        // others copy as well.
         let shares = match self.who {
             Who::All => 8,
             Who::EnginesFirst | Who::EnginesOnly => 2,

@@ -137,8 +137,8 @@ impl Table {
         let Some(slot) = self.slots.get(part.item()) else {
             return 0;
         };
-        // INVARIANT: The pair is valid, as its item lacks these pages. By the invariant of `Claimed`
-        // they exist, and are the caller's.
+        // INVARIANT: The pair is valid, as its item lacks these pages. By that of `Claimed` they
+        // exist, and are the caller's.
         let segment = Segment {
             slot,
             item: part.item(),

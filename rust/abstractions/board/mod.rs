@@ -132,8 +132,8 @@ pub struct Board<C> {
 
 // SAFETY: The folios of the table may be used by any task; so may `C`.
 unsafe impl<C: Send> Send for Board<C> {}
-// SAFETY: By the type invariant `table` is not written while it is read, and `flights` has one user;
-// `C` is shared.
+// SAFETY: By the type invariant `table` is not written while it is read, and `flights` has one
+// user; `C` is shared.
 unsafe impl<C: Sync> Sync for Board<C> {}
 
 impl<C: CopySegment> Board<C> {

@@ -4,9 +4,9 @@
 //!
 //! An engine answers when it likes, in any order, or never, and until it has it may write. So what
 //! was submitted belongs to its [`Port`], with its DMA mapping, until the answer. Who waits no
-//! longer [gives it up](InUse::give_up_late): it stays where it is, memory and all, until the engine
-//! has answered. That it was terminated is not enough, but of the few drivers that are known to
-//! wait for their hardware. Ports are never freed.
+//! longer [gives it up](InUse::give_up_late): it stays where it is, memory and all, until the
+//! engine has answered. That it was terminated is not enough, but of the few drivers that are known
+//! to wait for their hardware. Ports are never freed.
 //!
 //! A port has one user at a time, who submits, and takes back what has landed; the engine's answer
 //! touches nothing but a ticket of the port.

@@ -236,9 +236,9 @@ impl<L: Load> Port<L> {
         self.close_unless(|_| Err(EBUSY))
     }
 
-    /// As [`Self::close`], for a channel the driver of which goes in any case. If its engine has not
-    /// answered by then, what was submitted is the engine's for ever, and the port of no use any
-    /// more. May sleep. Whether it came to that.
+    /// As [`Self::close`], for a channel the driver of which goes in any case. If its engine has
+    /// not answered by then, what was submitted is the engine's for ever, and the port of no use
+    /// any more. May sleep. Whether it came to that.
     pub fn abandon(&'static self) -> bool {
         let mut abandoned = false;
         let closed = self.close_unless(|mut user| {
@@ -427,8 +427,8 @@ impl<L: Load> InUse<L> {
         Some(flight.load)
     }
 
-    /// Gives up what was submitted so long ago, in nanoseconds, and tells of each. It stays with the
-    /// port until the engine is known to be done with it.
+    /// Gives up what was submitted so long ago, in nanoseconds, and tells of each. It stays with
+    /// the port until the engine is known to be done with it.
     pub fn give_up_late(&mut self, after_ns: i64, mut given_up: impl FnMut(&L)) {
         let counts = &self.0.counts;
         let now = now_ns();

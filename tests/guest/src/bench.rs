@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The benchmark: how fast folios are carried from one node to the other.
 
+use std::collections::BTreeMap;
 use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::cargo::{Cargo, Carrier};
-use crate::plan::{Cell, Config, FolioSize, Plan, Report, Sample};
+use crate::plan::{Cell, Config, FolioSize, Plan, Report, Sample, Stuff};
 use crate::stats::{enough, gbps, median};
 use crate::stressor::Stressor;
+use crate::sys::{Mapping, PAGE};
 use crate::turns::Player;
 use crate::{crowd, kernel, pattern, region};
 
@@ -111,6 +116,8 @@ fn measure(
                         cell,
                         cargo,
                         carrier,
+                        stuff: plan.stuff,
+                        readers: plan.readers,
                     };
                     case = Some(Case::new(plan, bench)?);
                 }
@@ -159,8 +166,7 @@ impl<'a> Case<'a> {
     fn warm_up(&mut self, plan: &Plan, run: usize) -> Result<()> {
         let first = &plan.configs[run % plan.configs.len()];
         let warm = |calls, elapsed| calls % 2 == 0 && calls > 0 && elapsed >= WARM_UP;
-        self.bench.one_run(first, 0, warm)?;
-        Ok(())
+        self.bench.one_run(first, 0, warm).map(drop)
     }
 
     /// One run of every configuration, so that drift hits all alike; each run begins with another.
@@ -170,11 +176,19 @@ impl<'a> Case<'a> {
         for i in (0..all).map(|i| (i + run) % all) {
             let config = &plan.configs[i];
             kernel::set_engine(config.engine)?;
-            let seconds = self
+            let done = self
                 .bench
                 .one_run(config, 1 + run as u64, enough)
                 .with_context(|| format!("{cell}, {}, run {run}", config.name))?;
-            self.samples[i].gbps.push(gbps(cell.bytes(), seconds));
+            let sample = &mut self.samples[i];
+            sample.gbps.push(gbps(cell.bytes(), done.seconds));
+            for row in &plan.rows {
+                // Of one run, for a GiB; of all of them, the mean.
+                let gained = done.gained.get(row).copied().unwrap_or(0) as f64;
+                let moved = (done.calls * cell.bytes()) as f64 / (1u64 << 30) as f64;
+                *sample.rows.entry(row.clone()).or_default() +=
+                    gained / moved / plan.runs_of(cell) as f64;
+            }
         }
         Ok(())
     }
@@ -193,6 +207,8 @@ struct Bench<'a> {
     cell: Cell,
     cargo: Cargo,
     carrier: &'a Carrier,
+    stuff: Stuff,
+    readers: usize,
 }
 
 impl Bench<'_> {
@@ -207,26 +223,84 @@ impl Bench<'_> {
         }
     }
 
-    /// Moves until `enough`; the median time of a call, in seconds.
+    /// Moves until `enough`.
     fn one_run(
         &mut self,
         config: &Config,
         seed: u64,
         enough: impl Fn(usize, Duration) -> bool,
-    ) -> Result<f64> {
+    ) -> Result<Run> {
         kernel::set_engine(config.engine)?;
         let _setting = kernel::adjust(config)?;
         let mut times = Vec::new();
+        let mut readers = None;
+        let mut before = BTreeMap::new();
         let start = Instant::now();
         while !enough(times.len(), start.elapsed()) {
-            if self.is_worn(times.len()) {
+            let renewed = self.is_worn(times.len());
+            if renewed {
+                drop(readers.take());
                 self.cargo.renew(seed)?;
             } else if times.is_empty() {
                 pattern::fill(self.cargo.map().words(), seed);
             }
+            if renewed || times.is_empty() {
+                self.cargo.become_stuff(self.stuff)?;
+                readers = Some(Readers::start(self.cargo.map(), self.readers));
+            }
+            if times.is_empty() {
+                before = kernel::vmstat("")?;
+            }
             times.push(self.cargo.carry(self.carrier, config.callers)?);
             pattern::check(self.cargo.map().words(), seed)?;
         }
-        median(&times).context("no calls")
+        Ok(Run {
+            seconds: median(&times).context("no calls")?,
+            calls: times.len(),
+            gained: kernel::gained(&before, &kernel::vmstat("")?),
+        })
+    }
+}
+
+/// What a run was.
+struct Run {
+    /// Of a call, the median.
+    seconds: f64,
+    calls: usize,
+    /// What the rows of `/proc/vmstat` have gained meanwhile.
+    gained: BTreeMap<String, u64>,
+}
+
+/// Threads that read memory for as long as this lives.
+struct Readers {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Readers {
+    fn start(map: &Arc<Mapping>, count: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let read = || {
+            let (map, stop) = (Arc::clone(map), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                while !stop.load(Relaxed) {
+                    for word in map.words().iter().step_by(PAGE / 8) {
+                        std::hint::black_box(word.load(Relaxed));
+                    }
+                }
+            })
+        };
+        let threads = (0..count).map(|_| read()).collect();
+        Self { stop, threads }
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            // It only reads.
+            let _ = thread.join();
+        }
     }
 }

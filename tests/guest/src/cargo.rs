@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Memory that is carried from one node to the other, and how long each way of doing so takes.
 
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::damon::Damon;
 use crate::demotion::{self, Reclaim};
-use crate::plan::{Cell, FolioSize, Way};
-use crate::sys::{self, MF_MOVE, Mapping};
+use crate::plan::{Cell, FolioSize, Stuff, Way};
+use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{pattern, region};
 
 /// What carries it.
@@ -37,7 +37,7 @@ impl Carrier {
 /// One cell's memory and where it is now.
 pub struct Cargo {
     cell: Cell,
-    map: Mapping,
+    map: Arc<Mapping>,
     addrs: Vec<usize>,
     status: Vec<i32>,
     node: i32,
@@ -50,14 +50,14 @@ impl Cargo {
         let addrs = map.addrs(cell.folio.bytes());
         Ok(Self {
             cell,
-            map,
+            map: Arc::new(map),
             status: vec![0; addrs.len()],
             addrs,
             node: 0,
         })
     }
 
-    pub fn map(&self) -> &Mapping {
+    pub fn map(&self) -> &Arc<Mapping> {
         &self.map
     }
 
@@ -72,10 +72,20 @@ impl Cargo {
     /// The same in other memory.
     pub fn renew(&mut self, seed: u64) -> Result<()> {
         // Makes room first: the new memory may be all that the nodes can hold.
-        self.map.truncate(0);
+        self.map = Arc::new(Mapping::anon(PAGE, PAGE)?);
         *self = Self::new(self.cell)?;
         pattern::fill(self.map.words(), seed);
         Ok(())
+    }
+
+    /// Makes it what it is to be, when it is filled.
+    pub fn become_stuff(&self, stuff: Stuff) -> Result<()> {
+        if stuff == Stuff::Written {
+            return Ok(());
+        }
+        // Clean, and not gone before memory is short.
+        self.map.advise(0, self.map.len(), libc::MADV_FREE)?;
+        self.map.protect(0, self.map.len(), libc::PROT_READ)
     }
 
     /// Carries all of it, in so many seconds.

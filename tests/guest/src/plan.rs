@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What a benchmark is asked to measure, and what it answers: the two JSON documents.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -51,7 +52,7 @@ pub enum Engine {
 }
 
 /// A named way to move the same pages: `vanilla`, `ferry-off`, `ferry-N`, `ferry-N-copy` (without
-/// crews), each also with `-userN`.
+/// crews), each also with `-userN`; `ferry-migrc`: off, but flushes are left for later.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Config {
@@ -74,6 +75,9 @@ impl FromStr for Config {
                     .with_context(|| format!("configuration {name}: no = after @"))?;
                 (base, Some((file.to_owned(), value.to_owned())))
             }
+            None if name == "ferry-migrc" => {
+                (name, Some(("../migrc/enabled".to_owned(), "1".to_owned())))
+            }
             None => (name, None),
         };
         let (base, callers) = match base.split_once("-user") {
@@ -86,7 +90,7 @@ impl FromStr for Config {
         let engine = match base.strip_prefix("ferry-") {
             None if base == "vanilla" => Engine::Absent,
             None => bail!("configuration {name}: neither vanilla nor ferry-..."),
-            Some("off") => Engine::Off,
+            Some("off" | "migrc") => Engine::Off,
             Some(n) => {
                 let threads = |n: &str| n.parse().with_context(|| format!("configuration {name}"));
                 match n.strip_suffix("-copy") {
@@ -161,6 +165,17 @@ pub enum Way {
     Damon,
 }
 
+/// What the memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stuff {
+    /// Written, and writable.
+    #[default]
+    Written,
+    /// Not written since it was cleaned, and not writable.
+    Clean,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -172,6 +187,14 @@ pub struct Plan {
     pub busy: bool,
     #[serde(default)]
     pub way: Way,
+    #[serde(default)]
+    pub stuff: Stuff,
+    /// So many threads of the benchmark's read the memory all the time.
+    #[serde(default)]
+    pub readers: usize,
+    /// Rows of `/proc/vmstat` of which is told how much they gain.
+    #[serde(default)]
+    pub rows: Vec<String>,
     /// Without this the guest has the machine to itself.
     pub turns: Option<Turns>,
 }
@@ -262,6 +285,9 @@ pub struct Sample {
     /// The slowest process's throughput over the fastest's, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fairness: Vec<f64>,
+    /// What the rows that were asked for gained in all runs, for each GiB that was moved.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rows: BTreeMap<String, f64>,
 }
 
 impl Sample {
@@ -272,6 +298,7 @@ impl Sample {
             gbps: Vec::new(),
             loops_per_second: Vec::new(),
             fairness: Vec::new(),
+            rows: BTreeMap::new(),
         }
     }
 }

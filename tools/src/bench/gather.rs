@@ -26,6 +26,8 @@ struct Sample {
     loops_per_second: Vec<f64>,
     #[serde(default)]
     fairness: Vec<f64>,
+    #[serde(default)]
+    rows: BTreeMap<String, f64>,
 }
 
 /// Samples of one kind, by benchmark and number of processes.
@@ -64,6 +66,7 @@ pub struct Gathered {
     pub throughput: Pools,
     pub stressor: Pools,
     pub fairness: Pools,
+    pub rows: Pools,
 }
 
 impl Gathered {
@@ -76,6 +79,9 @@ impl Gathered {
                 .add(&format!("{bench}_stressor"), sample, &millions);
             self.fairness
                 .add(&format!("{bench}_fairness"), sample, &sample.fairness);
+            for (row, &gained) in &sample.rows {
+                self.rows.add(&format!("{bench}_{row}"), sample, &[gained]);
+            }
         }
         for cell in answer.unavailable {
             let known = |u: &Unavailable| {

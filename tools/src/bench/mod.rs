@@ -4,11 +4,13 @@
 mod copy;
 mod dma;
 mod gather;
+mod migrc;
 mod policy;
 mod settings;
 
 pub use copy::copy;
 pub use dma::dma;
+pub use migrc::migrc;
 pub use policy::{policy, Part};
 pub use settings::settings;
 
@@ -66,8 +68,14 @@ pub struct Plan {
     /// The guests' clocks count instructions, and there is no second CPU: if it were idle, that would be
     /// charged to the first.
     pub instructions: bool,
-    /// How pages get to the other node, in the guest program's words.
+    /// How pages get to the other node, and what they are, in the guest program's words.
     pub way: &'static str,
+    pub stuff: &'static str,
+    /// So many threads read them meanwhile, in guests of so many CPUs.
+    pub readers: u32,
+    pub cpus: u32,
+    /// Rows of /proc/vmstat that are compared.
+    pub rows: &'static [&'static str],
     /// So many processes migrate each case at once, measured as a stream of calls; with none it is
     /// the benchmark's own process, and single calls are.
     pub processes: &'static [u32],
@@ -93,6 +101,10 @@ impl Plan {
             busy: false,
             instructions: false,
             way: "move_pages",
+            stuff: "written",
+            readers: 0,
+            cpus: 2,
+            rows: &[],
             processes: &[],
             vanilla: VANILLA,
             ferry: FERRY,
@@ -132,6 +144,9 @@ impl Plan {
             "runs": self.runs,
             "busy": self.busy,
             "way": self.way,
+            "stuff": self.stuff,
+            "readers": self.readers,
+            "rows": self.rows,
             "turns": turns.map(|dir| json!({"dir": dir, "me": kernel, "other": other})),
         })
     }
@@ -147,7 +162,7 @@ impl Plan {
         turns: Option<&Path>,
     ) -> Result<Guest> {
         let shape = Shape {
-            cpus: if self.instructions { 1 } else { 2 },
+            cpus: if self.instructions { 1 } else { self.cpus },
             node_gib: NODE_GIB,
         };
         let name = format!(
@@ -285,6 +300,8 @@ pub struct Measured {
     stressor: Vec<Figure>,
     /// The slowest process's throughput over the fastest's.
     fairness: Vec<Figure>,
+    /// What rows of /proc/vmstat gained, for each GiB that was moved.
+    rows: Vec<Figure>,
 }
 
 /// Boots the two kernels side by side; there they measure in turns.
@@ -334,6 +351,7 @@ fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
     Ok(Measured {
         stressor: gathered.stressor.figures(busy),
         fairness: gathered.fairness.figures(busy),
+        rows: gathered.rows.figures(busy),
         report: Report {
             kernel: context.source()?.version.clone(),
             machine: Machine::this("qemu-tcg", gathered.machine, &steal),
@@ -438,7 +456,7 @@ mod tests {
             plan.for_guest(0, Some(Path::new("/turns"))),
             json!({"cells": [{"folio": "64K", "count": 16}],
                    "configs": ["vanilla", "vanilla-user2"], "runs": 3, "busy": true,
-                   "way": "move_pages",
+                   "way": "move_pages", "stuff": "written", "readers": 0, "rows": [],
                    "turns": {"dir": "/turns", "me": "vanilla", "other": "ferry"}})
         );
         let turns = plan.for_guest(1, Some(Path::new("/turns")))["turns"].take();

@@ -116,6 +116,7 @@ pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
         report,
         stressor,
         fairness,
+        ..
     } = measure_all(context, &plans)?;
     tell("GB/s", &report.results);
     tell(STRESSOR, &stressor);

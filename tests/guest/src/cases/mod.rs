@@ -9,8 +9,10 @@ mod dma;
 mod errors;
 mod generated;
 mod kinds;
+mod litmus;
 mod matrix;
 mod method;
+mod migrc;
 mod pinned;
 mod policy;
 mod races;
@@ -44,6 +46,8 @@ pub fn all() -> Vec<Case> {
         all.extend(accounting::cases());
         all.extend(method::cases());
         all.extend(dma::cases());
+        all.extend(litmus::cases());
+        all.extend(migrc::cases());
     }
     all
 }

@@ -141,6 +141,21 @@ impl Mapping {
         Ok(())
     }
 
+    /// Puts new memory in place of a part, with `value` in its first word. It is never not mapped.
+    pub fn replace(&self, offset: usize, len: usize, value: u64) -> Result<()> {
+        let new = Self::anon(len, PAGE)?;
+        new.words()[0].store(value, std::sync::atomic::Ordering::Relaxed);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let at = self.checked(offset, len) as *mut libc::c_void;
+        // SAFETY: the source is `new`, which is forgotten; the target is ours, and stays mapped words.
+        let addr = unsafe { libc::mremap(new.addr as *mut _, len, len, flags, at) };
+        if addr == libc::MAP_FAILED {
+            return Err(Errno::last()).context("mremap");
+        }
+        std::mem::forget(new);
+        Ok(())
+    }
+
     pub fn lock(&self) -> Result<()> {
         // SAFETY: locking changes no contents.
         let ret = unsafe { libc::mlock(self.addr as *const _, self.len) };

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Ferry: what migrc retains, as Rust and c-glue/migrc*.c know it.
+ */
+#ifndef _LINUX_FERRY_GROUP_H
+#define _LINUX_FERRY_GROUP_H
+
+#include <linux/kobject.h>
+
+#include "ferry_migrc.h"
+
+#ifdef CONFIG_FERRY_MIGRC
+
+/* migrc/max_pages, of each node: 64 MB */
+#define FERRY_DEFAULT_MAX_PAGES		16384
+/* migrc/max_age_ms */
+#define FERRY_DEFAULT_MAX_AGE_MS	100
+
+/* Why a translation, or a batch, is flushed at once. See docs/admin-guide.rst. */
+enum ferry_refusal {
+	FERRY_REFUSED_WRITABLE,
+	FERRY_REFUSED_DIRTY,
+	FERRY_REFUSED_CHANGING,
+	FERRY_REFUSED_FILE,
+	FERRY_REFUSED_LARGE,
+	FERRY_REFUSED_SWAPCACHE,
+	FERRY_REFUSED_POISONED,
+	FERRY_REFUSED_MMS,
+	FERRY_REFUSED_MEMORY,
+	FERRY_NR_REFUSALS
+};
+
+/* Why what was retained was given up. */
+enum ferry_drain {
+	FERRY_DRAIN_BOUND,
+	FERRY_DRAIN_AGE,
+	FERRY_DRAIN_PRESSURE,
+	FERRY_DRAIN_WRITE,
+	FERRY_DRAIN_FLUSH,
+	FERRY_DRAIN_ASKED,
+	FERRY_DRAIN_OFF,
+	FERRY_NR_DRAINS
+};
+
+/**
+ * struct ferry_group - folios that are kept, and the flush that they wait for
+ * @unmaps:	what was unmapped
+ * @arch:	the CPUs that may have translations
+ * @folios:	those that are kept
+ * @nr_pages:	how many
+ * @complete:	by what all of it was flushed, if by others: 1 + FERRY_DRAIN_*
+ * @pending:	the flush was left for later
+ * @seq:	number among those that were retained
+ * @ticket:	of a flush that covers it, and has begun; 0: none
+ * @since_ns:	when it was retained
+ * @flushes:	of its address spaces, before
+ */
+struct ferry_group {
+	struct ferry_unmaps unmaps;
+	struct arch_tlbflush_unmap_batch arch;
+	struct list_head folios;
+	u32 nr_pages;
+	u32 complete;
+	bool pending;
+	u64 seq;
+	u64 ticket;
+	s64 since_ns;
+	unsigned int flushes;
+};
+
+/* c-glue/migrc.c */
+extern unsigned int ferry_max_pages;
+extern unsigned int ferry_max_age_ms;
+extern bool ferry_migrc_enabled;
+extern atomic_t ferry_groups;
+
+struct ferry_group *ferry_group_alloc(void);
+void ferry_group_free(struct ferry_group *group);
+void ferry_group_watch(struct ferry_group *group);
+bool ferry_group_defer(struct ferry_group *group);
+bool ferry_group_keep(struct ferry_group *group, struct folio *src,
+		      struct folio *dst);
+void ferry_group_merge(struct ferry_group *into, const struct ferry_group *from);
+void ferry_group_flush(struct ferry_group *group);
+unsigned int ferry_group_release(struct ferry_group *group);
+bool ferry_group_within(const struct ferry_group *group,
+			const struct arch_tlbflush_unmap_batch *arch);
+bool ferry_group_mm_flushed(struct ferry_group *group, struct mm_struct *mm);
+
+unsigned int ferry_kept_pages(int nid);
+unsigned int ferry_most_kept(void);
+
+/* c-glue/migrc_knobs.c */
+void ferry_count_refused(enum ferry_refusal why, unsigned int nr);
+void ferry_count_drained(enum ferry_drain why, unsigned int nr);
+void ferry_count_deferred(unsigned int nr);
+void ferry_count_eligible(void);
+void ferry_count_flushed_first(void);
+
+/* c-glue/migrc_debug.c */
+#ifdef CONFIG_FERRY_MIGRC_DEBUG
+int ferry_migrc_debug_init(struct kobject *migrc);
+bool ferry_drain_at_random(void);
+void ferry_note_mm_flush(const struct mm_struct *mm);
+void ferry_note_folio(const struct folio *folio);
+void ferry_note_group(struct ferry_group *group);
+void ferry_note_copy(struct folio *src, struct folio *dst);
+void ferry_group_check(struct ferry_group *group);
+#else
+static inline int ferry_migrc_debug_init(struct kobject *migrc)
+{
+	return 0;
+}
+
+static inline bool ferry_drain_at_random(void)
+{
+	return false;
+}
+
+static inline void ferry_note_mm_flush(const struct mm_struct *mm) { }
+static inline void ferry_note_folio(const struct folio *folio) { }
+static inline void ferry_note_group(struct ferry_group *group) { }
+static inline void ferry_note_copy(struct folio *src, struct folio *dst) { }
+static inline void ferry_group_check(struct ferry_group *group) { }
+#endif
+
+/* rust/hooks.rs */
+int ferry_migrc_prepare(void);
+unsigned int ferry_migrc_drain(enum ferry_drain why);
+
+#endif /* CONFIG_FERRY_MIGRC */
+#endif /* _LINUX_FERRY_GROUP_H */

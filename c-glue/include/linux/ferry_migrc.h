@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Ferry: the hooks of migrc, by which migration leaves TLB flushes for later.
+ *
+ * Folios all of whose translations are read-only and clean are migrated without
+ * a flush. By what is left in their TLBs, CPUs may go on to read the old folios.
+ * These are kept, in a group with the flush that they wait for, and freed when
+ * one that covers it has completed. Whatever would make a new folio differ from
+ * the old one flushes first: see ferry_flush_first().
+ *
+ * O1 to O10 are the obligations of docs/migrc.rst.
+ *
+ * Locks: ferry_unmapped() and ferry_flush_first() are called under the lock of a
+ * page table, and take that of the list of groups inside of it. All others are
+ * called where the caller may sleep.
+ */
+#ifndef _LINUX_FERRY_MIGRC_H
+#define _LINUX_FERRY_MIGRC_H
+
+#include <linux/jump_label.h>
+#include <linux/migrate.h>
+#include <linux/mm_inline.h>
+#include <linux/sched.h>
+#include <linux/vmstat.h>
+
+#include "ferry.h"
+
+struct alloc_context;
+
+/* What a test can take out, to see that it would be missed. */
+enum ferry_hook {
+	FERRY_HOOK_WRITABLE,
+	FERRY_HOOK_DIRTY,
+	FERRY_HOOK_CHANGING,
+	FERRY_HOOK_RETAIN,
+	FERRY_HOOK_REUSE,
+	FERRY_HOOK_SWAP,
+	FERRY_HOOK_FORCE,
+	FERRY_HOOK_BATCHED,
+	FERRY_HOOK_BOUND,
+	FERRY_HOOK_AGE,
+	FERRY_NR_HOOKS
+};
+
+#ifdef CONFIG_FERRY_MIGRC
+
+/* Address spaces that a group can have, to be told of their flushes. */
+#define FERRY_MAX_MMS		16
+
+/**
+ * struct ferry_unmaps - what is unmapped for a group
+ * @refused:	why it cannot be left unflushed: bits of FERRY_REFUSED_*
+ * @nr_mms:	address spaces from which it is
+ * @flushed:	a bit for each that was flushed since, and is not counted any more
+ * @mms:	which they are; never followed, they may be gone
+ */
+struct ferry_unmaps {
+	unsigned int refused;
+	unsigned int nr_mms;
+	unsigned long flushed;
+	struct mm_struct *mms[FERRY_MAX_MMS];
+};
+
+/* c-glue/migrc_debug.c */
+#ifdef CONFIG_FERRY_MIGRC_DEBUG
+bool ferry_hook_is_out(enum ferry_hook hook);
+#else
+static inline bool ferry_hook_is_out(enum ferry_hook hook)
+{
+	return false;
+}
+#endif
+
+/* On while migrc is, and until nothing is retained after that. */
+DECLARE_STATIC_KEY_FALSE(ferry_migrc_key);
+
+/* c-glue/migrc.c */
+void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
+			 struct mm_struct *mm, pte_t pteval);
+void ferry_flush_stale(struct mm_struct *mm);
+void ferry_mm_flushed(struct mm_struct *mm, u64 before);
+void ferry_help_allocation(gfp_t gfp, unsigned int order,
+			   const struct alloc_context *ac,
+			   unsigned int alloc_flags);
+void ferry_help_kswapd(struct pglist_data *pgdat, int order,
+		       int highest_zoneidx);
+void ferry_drain_all(void);
+
+/* rust/hooks.rs */
+void ferry_migrc_begin(struct ferry_batch *batch);
+void ferry_migrc_flush(struct ferry_batch *batch);
+void ferry_migrc_keep(struct ferry_batch *batch, struct folio *src,
+		      struct folio *dst);
+void ferry_migrc_end(struct ferry_batch *batch);
+u64 ferry_migrc_now(void);
+void ferry_migrc_mm_flushed(struct mm_struct *mm, u64 before);
+u64 ferry_migrc_covering(const struct arch_tlbflush_unmap_batch *arch);
+void ferry_migrc_covered(u64 ticket);
+
+/**
+ * ferry_unmapped() - a translation was cleared and not flushed
+ * @folio: to what it led
+ * @mm: whose it was
+ * @pteval: what it was
+ *
+ * Under the lock of its page table, when the flush was noted as pending: what
+ * may be left unflushed is judged by what no CPU can change any more (O3).
+ */
+static inline void ferry_unmapped(const struct folio *folio,
+				  struct mm_struct *mm, pte_t pteval)
+{
+	if (static_branch_unlikely(&ferry_migrc_key) &&
+	    unlikely(current->tlb_ubc.unmaps))
+		ferry_note_unmapped(current->tlb_ubc.unmaps, folio, mm, pteval);
+}
+
+/* Reasons for which a batch may be left unflushed: nobody needs its memory now. */
+#define FERRY_MIGRC_REASONS						\
+	(BIT(MR_DEMOTION) | BIT(MR_DAMON) | BIT(MR_NUMA_MISPLACED) |	\
+	 BIT(MR_SYSCALL) | BIT(MR_MEMPOLICY_MBIND))
+
+/* Before the first folio of a batch is unmapped. May sleep. */
+static inline void ferry_defer_begin(struct ferry_batch *batch,
+				     enum migrate_mode mode,
+				     enum migrate_reason reason)
+{
+	batch->group = NULL;
+	if (static_branch_unlikely(&ferry_migrc_key) &&
+	    mode == MIGRATE_ASYNC && BIT(reason) & FERRY_MIGRC_REASONS)
+		ferry_migrc_begin(batch);
+}
+
+/*
+ * When all of its folios are: flushes now, or leaves it for later. May sleep.
+ * Return: whether it was done.
+ */
+static inline bool ferry_unmap_flush(struct ferry_batch *batch)
+{
+	if (likely(!batch->group))
+		return false;
+	ferry_migrc_flush(batch);
+	return true;
+}
+
+/*
+ * When a folio is migrated, before its last reference goes: it stays if there may
+ * be translations of it (O1). May sleep.
+ */
+static inline void ferry_keep(struct ferry_batch *batch, struct folio *src,
+			      struct folio *dst, int was_mapped)
+{
+	if (unlikely(batch->group) && was_mapped)
+		ferry_migrc_keep(batch, src, dst);
+}
+
+/* When all that were not migrated are what they were. May sleep. */
+static inline void ferry_defer_end(struct ferry_batch *batch)
+{
+	if (unlikely(batch->group))
+		ferry_migrc_end(batch);
+}
+
+/**
+ * ferry_flush_first() - content is about to change that may be read elsewhere
+ * @mm: of whose pages
+ * @hook: by whom
+ *
+ * Under the lock of the page table that has the page, with interrupts on. When
+ * this returns no CPU reads an old folio in place of that page in @mm (O3).
+ */
+static inline void ferry_flush_first(struct mm_struct *mm, enum ferry_hook hook)
+{
+	if (static_branch_unlikely(&ferry_migrc_key) && !ferry_hook_is_out(hook))
+		ferry_flush_stale(mm);
+}
+
+/* As above, before FOLL_FORCE: what may only be read is written with no fault. */
+static inline void ferry_flush_forced(struct mm_struct *mm, pte_t pte,
+				      unsigned int gup_flags)
+{
+	if (gup_flags & FOLL_WRITE && !pte_write(pte))
+		ferry_flush_first(mm, FERRY_HOOK_FORCE);
+}
+
+/*
+ * Around a flush of all of an address space, which groups may wait for (O4):
+ * only of what was retained before it began.
+ */
+static inline u64 ferry_before_mm_flush(void)
+{
+	return static_branch_unlikely(&ferry_migrc_key) ? ferry_migrc_now() : 0;
+}
+
+static inline void ferry_after_mm_flush(struct mm_struct *mm, u64 before)
+{
+	if (static_branch_unlikely(&ferry_migrc_key) && before)
+		ferry_mm_flushed(mm, before);
+}
+
+/*
+ * Around what write-protects all of an address space and flushes it in the end, of
+ * which nothing else tells: fork(). Meanwhile TLBs have more than page tables.
+ */
+static inline void ferry_before_protect(struct mm_struct *mm)
+{
+	inc_tlb_flush_pending(mm);
+}
+
+static inline void ferry_after_protect(struct mm_struct *mm)
+{
+	dec_tlb_flush_pending(mm);
+}
+
+/* Around the flush of a batch: of groups that need no other CPUs (O4). */
+static inline u64
+ferry_before_batch_flush(const struct arch_tlbflush_unmap_batch *arch)
+{
+	return static_branch_unlikely(&ferry_migrc_key) ?
+	       ferry_migrc_covering(arch) : 0;
+}
+
+static inline void ferry_after_batch_flush(u64 ticket)
+{
+	if (static_branch_unlikely(&ferry_migrc_key) && ticket)
+		ferry_migrc_covered(ticket);
+}
+
+/**
+ * ferry_drain() - nothing that is retained may stay
+ *
+ * Before pages are isolated, taken offline or found poisoned: all that was
+ * retained when this was called is free. A batch that is being migrated may be
+ * retained after that, and is in the way no longer than isolated folios are. May
+ * sleep.
+ */
+static inline void ferry_drain(void)
+{
+	if (static_branch_unlikely(&ferry_migrc_key))
+		ferry_drain_all();
+}
+
+/**
+ * ferry_drain_for_kswapd() - kswapd is about to see whether it has done enough
+ * @pgdat: its node
+ * @order: what it reclaims for
+ * @highest_zoneidx: in which zones
+ *
+ * Drains if that would be enough: not to reclaim more than was asked for. May
+ * sleep.
+ */
+static inline void ferry_drain_for_kswapd(struct pglist_data *pgdat, int order,
+					  int highest_zoneidx)
+{
+	if (static_branch_unlikely(&ferry_migrc_key))
+		ferry_help_kswapd(pgdat, order, highest_zoneidx);
+}
+
+/* Pages of a zone that are as good as free, for who may drain. */
+static inline unsigned long ferry_retained_pages(struct zone *zone)
+{
+	return zone_page_state_snapshot(zone, NR_FERRY_RETAINED);
+}
+
+/**
+ * ferry_drain_for_alloc() - an allocation is in trouble
+ * @gfp: its flags
+ * @order: its order
+ * @ac: its zones
+ * @alloc_flags: of the next attempt
+ *
+ * Nothing is done for one that may not wait (O5). Of others, those of order 0
+ * drain if that would do; higher ones in any case.
+ */
+static inline void ferry_drain_for_alloc(gfp_t gfp, unsigned int order,
+					 const struct alloc_context *ac,
+					 unsigned int alloc_flags)
+{
+	if (static_branch_unlikely(&ferry_migrc_key))
+		ferry_help_allocation(gfp, order, ac, alloc_flags);
+}
+
+#else /* !CONFIG_FERRY_MIGRC */
+
+static inline void ferry_unmapped(const struct folio *folio,
+				  struct mm_struct *mm, pte_t pteval) { }
+
+static inline void ferry_defer_begin(struct ferry_batch *batch,
+				     enum migrate_mode mode,
+				     enum migrate_reason reason) { }
+
+static inline bool ferry_unmap_flush(struct ferry_batch *batch)
+{
+	return false;
+}
+
+static inline void ferry_keep(struct ferry_batch *batch, struct folio *src,
+			      struct folio *dst, int was_mapped) { }
+
+static inline void ferry_defer_end(struct ferry_batch *batch) { }
+
+static inline void ferry_flush_first(struct mm_struct *mm, enum ferry_hook hook)
+{
+}
+
+static inline void ferry_flush_forced(struct mm_struct *mm, pte_t pte,
+				      unsigned int gup_flags)
+{
+}
+
+static inline u64 ferry_before_mm_flush(void)
+{
+	return 0;
+}
+
+static inline void ferry_after_mm_flush(struct mm_struct *mm, u64 before) { }
+
+static inline void ferry_before_protect(struct mm_struct *mm) { }
+
+static inline void ferry_after_protect(struct mm_struct *mm) { }
+
+#define ferry_before_batch_flush(arch)	0
+
+static inline void ferry_after_batch_flush(u64 ticket) { }
+
+static inline void ferry_drain(void) { }
+
+static inline void ferry_drain_for_kswapd(struct pglist_data *pgdat, int order,
+					  int highest_zoneidx) { }
+
+static inline unsigned long ferry_retained_pages(struct zone *zone)
+{
+	return 0;
+}
+
+static inline void ferry_drain_for_alloc(gfp_t gfp, unsigned int order,
+					 const struct alloc_context *ac,
+					 unsigned int alloc_flags) { }
+
+#endif /* CONFIG_FERRY_MIGRC */
+#endif /* _LINUX_FERRY_MIGRC_H */

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Ferry: the hooks in system calls that migrate pages, move_pages(2) and
+ * mbind(2).
+ *
+ * They run in the context of the calling task, which may sleep.
+ */
+#ifndef _LINUX_FERRY_SYSCALL_H
+#define _LINUX_FERRY_SYSCALL_H
+
+#include <linux/compat.h>
+#include <linux/mempolicy.h>
+
+#include "ferry.h"
+
+#ifdef CONFIG_FERRY
+
+/**
+ * struct ferry_move_pages - what do_pages_move() was asked to do
+ * @mm:		whose pages
+ * @task_nodes:	where they may go
+ * @nr_pages:	how many
+ * @pages:	their addresses, in user space
+ * @nodes:	where each is to go, in user space
+ * @status:	what became of each, in user space
+ * @all:	MPOL_MF_MOVE_ALL
+ * @mt:		MPOL_MF_MOVE_MT
+ */
+struct ferry_move_pages {
+	struct mm_struct *mm;
+	const nodemask_t *task_nodes;
+	unsigned long nr_pages;
+	unsigned long pages;
+	unsigned long nodes;
+	unsigned long status;
+	bool all;
+	bool mt;
+};
+
+/* c-glue/knobs.c */
+void ferry_allow_mt(void);
+
+/* rust/hooks.rs */
+bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
+
+/* mm/migrate.c */
+int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
+		    bool migrate_all);
+
+/**
+ * ferry_mt_flag() - may a system call have MPOL_MF_MOVE_MT?
+ * @flags: its flags
+ *
+ * Return: the flag, if it is there with one of those that it goes with; or 0.
+ */
+static inline int ferry_mt_flag(unsigned long flags)
+{
+	if (flags & (MPOL_MF_MOVE | MPOL_MF_MOVE_ALL))
+		return flags & MPOL_MF_MOVE_MT;
+	return 0;
+}
+
+/* The mode that goes with it. What it needs is made ready. May sleep. */
+static inline enum migrate_mode ferry_mt_mode(unsigned long flags)
+{
+	if (likely(!(flags & MPOL_MF_MOVE_MT)))
+		return 0;
+	ferry_allow_mt();
+	return MIGRATE_MT;
+}
+
+/**
+ * ferry_move_pages() - the work of do_pages_move()
+ * @mm:		as of do_pages_move(), like the next six
+ * @task_nodes:	"
+ * @nr_pages:	"
+ * @pages:	"
+ * @nodes:	"
+ * @status:	"
+ * @flags:	"
+ * @err:	what do_pages_move() is to return
+ *
+ * To be called with the LRU caches disabled. May sleep.
+ *
+ * Return: whether it was done; if not, nothing was changed.
+ */
+static inline bool ferry_move_pages(struct mm_struct *mm,
+				    const nodemask_t *task_nodes,
+				    unsigned long nr_pages,
+				    const void __user * __user *pages,
+				    const int __user *nodes,
+				    int __user *status, int flags, int *err)
+{
+	bool mt = ferry_mt_mode(flags);
+
+	if (ferry_wanted(mt, MR_SYSCALL) && !in_compat_syscall() &&
+	    (mt || nr_pages > READ_ONCE(ferry_short_pages))) {
+		const struct ferry_move_pages args = {
+			.mm		= mm,
+			.task_nodes	= task_nodes,
+			.nr_pages	= nr_pages,
+			.pages		= (unsigned long)pages,
+			.nodes		= (unsigned long)nodes,
+			.status		= (unsigned long)status,
+			.all		= flags & MPOL_MF_MOVE_ALL,
+			.mt		= mt,
+		};
+
+		return ferry_crew_move_pages(&args, err);
+	}
+	return false;
+}
+
+#else /* !CONFIG_FERRY */
+
+static inline bool ferry_move_pages(struct mm_struct *mm,
+				    const nodemask_t *task_nodes,
+				    unsigned long nr_pages,
+				    const void __user * __user *pages,
+				    const int __user *nodes,
+				    int __user *status, int flags, int *err)
+{
+	return false;
+}
+
+static inline int ferry_mt_flag(unsigned long flags)
+{
+	return 0;
+}
+
+static inline enum migrate_mode ferry_mt_mode(unsigned long flags)
+{
+	return 0;
+}
+
+#endif /* CONFIG_FERRY */
+#endif /* _LINUX_FERRY_SYSCALL_H */

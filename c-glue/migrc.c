@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: what migrc does under the locks of others, and what of the architecture
+ * and of the page allocator Rust does not know. Nothing is decided here but what
+ * must be, where a translation is cleared.
+ *
+ * Locks: none of its own. Which address spaces may be read by stale translations
+ * is told by counters, which change under the lock of a page table that is read
+ * under the same.
+ */
+#include <linux/atomic.h>
+#include <linux/cleanup.h>
+#include <linux/ferry_group.h>
+#include <linux/folio_batch.h>
+#include <linux/hash.h>
+#include <linux/list.h>
+#include <linux/rmap.h>
+#include <linux/sched/sysctl.h>
+#include <linux/slab.h>
+#include <linux/swap.h>
+#include <linux/vmstat.h>
+
+#include <asm/tlbflush.h>
+
+/* try_to_unmap_flush(), struct alloc_context */
+#include "internal.h"
+#include "page_alloc.h"
+
+DEFINE_STATIC_KEY_FALSE(ferry_migrc_key);
+unsigned int ferry_max_pages __read_mostly = FERRY_DEFAULT_MAX_PAGES;
+unsigned int ferry_max_age_ms __read_mostly = FERRY_DEFAULT_MAX_AGE_MS;
+bool ferry_migrc_enabled __read_mostly;
+
+/*
+ * Groups that an address space is in, and not flushed for, by a hash of its
+ * address: one that is shared by two costs a flush.
+ */
+#define FERRY_STALE_BITS	8
+static atomic_t ferry_stale[1 << FERRY_STALE_BITS];
+
+/* Groups that there are. */
+atomic_t ferry_groups;
+
+/* Pages kept, by node. */
+static atomic_t ferry_kept[MAX_NUMNODES];
+
+static atomic_t *ferry_stale_of(const struct mm_struct *mm)
+{
+	return &ferry_stale[hash_ptr(mm, FERRY_STALE_BITS)];
+}
+
+static unsigned int ferry_judge(const struct folio *folio, struct mm_struct *mm,
+				pte_t pteval)
+{
+	unsigned int refused = 0;
+
+	if (pte_write(pteval) && !ferry_hook_is_out(FERRY_HOOK_WRITABLE))
+		refused |= BIT(FERRY_REFUSED_WRITABLE);
+	/*
+	 * It may be writable in a TLB even if it was write-protected since, by
+	 * fork() for instance, which flushes later.
+	 */
+	if (pte_dirty(pteval) && !ferry_hook_is_out(FERRY_HOOK_DIRTY))
+		refused |= BIT(FERRY_REFUSED_DIRTY);
+	/* Somebody changes translations now, and TLBs may have more than this. */
+	if (mm_tlb_flush_pending(mm) && !ferry_hook_is_out(FERRY_HOOK_CHANGING))
+		refused |= BIT(FERRY_REFUSED_CHANGING);
+	if (!folio_test_anon(folio))
+		refused |= BIT(FERRY_REFUSED_FILE);
+	else if (folio_test_swapcache(folio))
+		refused |= BIT(FERRY_REFUSED_SWAPCACHE);
+	if (folio_test_large(folio) || folio_is_zone_device(folio))
+		refused |= BIT(FERRY_REFUSED_LARGE);
+	if (folio_test_hwpoison(folio))
+		refused |= BIT(FERRY_REFUSED_POISONED);
+	return refused;
+}
+
+/*
+ * See ferry_unmapped(). The address space is counted before the lock is given up,
+ * so who takes it next, to write, knows that it must flush.
+ */
+void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
+			 struct mm_struct *mm, pte_t pteval)
+{
+	unsigned int refused, why, i;
+
+	/* No TLB has it. */
+	if (!pte_accessible(mm, pteval))
+		return;
+	ferry_note_folio(folio);
+	if (ferry_hook_is_out(FERRY_HOOK_BATCHED))
+		atomic_dec(&mm->tlb_flush_batched);
+	refused = ferry_judge(folio, mm, pteval);
+	for (i = 0; i < unmaps->nr_mms; i++) {
+		if (unmaps->mms[i] == mm)
+			break;
+	}
+	if (i == FERRY_MAX_MMS) {
+		refused |= BIT(FERRY_REFUSED_MMS);
+	} else if (i == unmaps->nr_mms) {
+		atomic_inc(ferry_stale_of(mm));
+		unmaps->mms[unmaps->nr_mms++] = mm;
+	}
+	if (!refused)
+		ferry_count_eligible();
+	for (why = 0; refused >> why; why++) {
+		if (refused & BIT(why))
+			ferry_count_refused(why, 1);
+	}
+	unmaps->refused |= refused;
+}
+
+/* All of an address space was flushed, see ferry_before_mm_flush(). */
+void ferry_mm_flushed(struct mm_struct *mm, u64 before)
+{
+	ferry_note_mm_flush(mm);
+	ferry_migrc_mm_flushed(mm, before);
+}
+
+/*
+ * See ferry_flush_first(). The counter only tells who need not look closer: what
+ * is unflushed of an address space is known exactly, under the lock of the page
+ * table, by what flush_tlb_batched_pending() goes by.
+ */
+void ferry_flush_stale(struct mm_struct *mm)
+{
+	int batched;
+
+	if (!atomic_read(ferry_stale_of(mm)))
+		return;
+	batched = atomic_read(&mm->tlb_flush_batched);
+	flush_tlb_batched_pending(mm);
+	if (atomic_read(&mm->tlb_flush_batched) != batched)
+		ferry_count_flushed_first();
+}
+
+/* When its address spaces were flushed, or never had stale translations. */
+void ferry_group_free(struct ferry_group *group)
+{
+	unsigned int i;
+
+	WARN_ON_ONCE(!list_empty(&group->folios));
+	for (i = 0; i < group->unmaps.nr_mms; i++) {
+		if (!(group->unmaps.flushed & BIT(i)))
+			atomic_dec(ferry_stale_of(group->unmaps.mms[i]));
+	}
+	kfree(group);
+	atomic_dec(&ferry_groups);
+}
+
+/*
+ * A group without folios. NULL: there is no memory, migrc is off, or this task is
+ * migrating for one: destinations are allocated between two unmaps, which may
+ * reclaim, which may demote. What that unmaps is noted in the other, and flushed.
+ */
+struct ferry_group *ferry_group_alloc(void)
+{
+	struct ferry_group *group;
+
+	if (!READ_ONCE(ferry_migrc_enabled) || current->tlb_ubc.unmaps)
+		return NULL;
+
+	/* Migration may be what memory is made free by: leave the reserves. */
+	group = kzalloc_obj(*group,
+			    GFP_NOWAIT | __GFP_NOWARN | __GFP_NOMEMALLOC);
+	if (!group) {
+		ferry_count_refused(FERRY_REFUSED_MEMORY, 1);
+		return NULL;
+	}
+	INIT_LIST_HEAD(&group->folios);
+	/* Full barrier; with that of ferry_migrc_stop(), which waits for all. */
+	if (atomic_inc_return(&ferry_groups) && READ_ONCE(ferry_migrc_enabled))
+		return group;
+	ferry_group_free(group);
+	return NULL;
+}
+
+/*
+ * From now on what this task unmaps is noted for a group; NULL: for none. What it
+ * unmapped before, for reclaim, is flushed: it is not the group's.
+ */
+void ferry_group_watch(struct ferry_group *group)
+{
+	if (group)
+		try_to_unmap_flush();
+	current->tlb_ubc.unmaps = group ? &group->unmaps : NULL;
+}
+
+static void ferry_merge_arch(struct arch_tlbflush_unmap_batch *into,
+			     const struct arch_tlbflush_unmap_batch *from)
+{
+	cpumask_or(&into->cpumask, &into->cpumask, &from->cpumask);
+	into->unmapped_pages |= from->unmapped_pages;
+}
+
+/*
+ * Leaves the flush that this task owes to a group. If it must not be left, it is
+ * made, and the answer is false; as it is if there is nothing to flush. May sleep.
+ */
+bool ferry_group_defer(struct ferry_group *group)
+{
+	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
+
+	tlb_ubc->unmaps = NULL;
+	if (!tlb_ubc->flush_required)
+		return false;
+	if (group->unmaps.refused || !group->unmaps.nr_mms) {
+		try_to_unmap_flush();
+		return false;
+	}
+	ferry_merge_arch(&group->arch, &tlb_ubc->arch);
+	cpumask_clear(&tlb_ubc->arch.cpumask);
+	tlb_ubc->arch.unmapped_pages = false;
+	tlb_ubc->flush_required = false;
+	tlb_ubc->writable = false;
+	group->pending = true;
+	ferry_note_group(group);
+	return true;
+}
+
+/* Keeps an old folio, unless its node has no room: then the answer is false. */
+bool ferry_group_keep(struct ferry_group *group, struct folio *src,
+		      struct folio *dst)
+{
+	atomic_t *kept = &ferry_kept[folio_nid(src)];
+
+	/* Flushed as it was unmapped, or by whoever refused it. */
+	if (folio_test_large(src) || folio_is_zone_device(src))
+		return true;
+	if (ferry_hook_is_out(FERRY_HOOK_RETAIN)) {
+		/* As whoever has it next would. */
+		clear_page(folio_address(src));
+		return true;
+	}
+	if (atomic_inc_return(kept) > READ_ONCE(ferry_max_pages) &&
+	    !ferry_hook_is_out(FERRY_HOOK_BOUND)) {
+		atomic_dec(kept);
+		return false;
+	}
+	folio_get(src);
+	ferry_note_copy(src, dst);
+	list_add_tail(&src->lru, &group->folios);
+	group->nr_pages++;
+	mod_zone_page_state(folio_zone(src), NR_FERRY_RETAINED, 1);
+	return true;
+}
+
+/* The flush of one group becomes that of another as well. */
+void ferry_group_merge(struct ferry_group *into, const struct ferry_group *from)
+{
+	ferry_merge_arch(&into->arch, &from->arch);
+}
+
+/*
+ * Completes what CPUs may have of a group (O4). Clears the mask. With interrupts
+ * on.
+ */
+void ferry_group_flush(struct ferry_group *group)
+{
+	arch_tlbbatch_flush(&group->arch);
+}
+
+/* Frees what was kept (O1: after the flush). Returns how many. May sleep. */
+unsigned int ferry_group_release(struct ferry_group *group)
+{
+	unsigned int nr = group->nr_pages;
+	struct folio_batch fbatch;
+	struct folio *folio, *next;
+
+	folio_batch_init(&fbatch);
+	list_for_each_entry_safe(folio, next, &group->folios, lru) {
+		list_del(&folio->lru);
+		mod_zone_page_state(folio_zone(folio), NR_FERRY_RETAINED, -1);
+		atomic_dec(&ferry_kept[folio_nid(folio)]);
+		if (!folio_batch_add(&fbatch, folio))
+			folios_put(&fbatch);
+	}
+	if (folio_batch_count(&fbatch))
+		folios_put(&fbatch);
+	group->nr_pages = 0;
+	return nr;
+}
+
+/* Does a flush of these CPUs cover it? */
+bool ferry_group_within(const struct ferry_group *group,
+			const struct arch_tlbflush_unmap_batch *arch)
+{
+	return cpumask_subset(&group->arch.cpumask, &arch->cpumask) &&
+	       (arch->unmapped_pages || !group->arch.unmapped_pages);
+}
+
+/* All of an address space was flushed. Were all that it waits for? */
+bool ferry_group_mm_flushed(struct ferry_group *group, struct mm_struct *mm)
+{
+	struct ferry_unmaps *unmaps = &group->unmaps;
+	unsigned int i;
+
+	for (i = 0; i < unmaps->nr_mms; i++) {
+		if (unmaps->mms[i] == mm && !(unmaps->flushed & BIT(i))) {
+			unmaps->flushed |= BIT(i);
+			atomic_dec(ferry_stale_of(mm));
+		}
+	}
+	return unmaps->nr_mms && unmaps->flushed == BIT(unmaps->nr_mms) - 1;
+}
+
+/* Pages of a node that are kept. */
+unsigned int ferry_kept_pages(int nid)
+{
+	return atomic_read(&ferry_kept[nid]);
+}
+
+/* See ferry_drain(). */
+void ferry_drain_all(void)
+{
+	ferry_migrc_drain(FERRY_DRAIN_ASKED);
+}
+
+/* Of the node that has most. */
+unsigned int ferry_most_kept(void)
+{
+	unsigned int most = 0;
+	int nid;
+
+	for_each_online_node(nid)
+		most = max(most, ferry_kept_pages(nid));
+	return most;
+}
+
+/* Would what is retained of a zone lift it above a watermark? */
+static bool ferry_would_lift(struct zone *zone, unsigned int order,
+			     unsigned long mark, int highest_zoneidx,
+			     unsigned int alloc_flags)
+{
+	if (!ferry_retained_pages(zone))
+		return false;
+	/* Pages that come back may merge. */
+	if (order)
+		return true;
+	return !zone_watermark_ok(zone, 0, mark, highest_zoneidx,
+				  alloc_flags) &&
+	       zone_watermark_ok(zone, 0, mark, highest_zoneidx,
+				 alloc_flags | ALLOC_RETAINED);
+}
+
+/* See ferry_drain_for_kswapd(). */
+void ferry_help_kswapd(struct pglist_data *pgdat, int order,
+		       int highest_zoneidx)
+{
+	int i;
+
+	for (i = 0; i <= highest_zoneidx; i++) {
+		struct zone *zone = &pgdat->node_zones[i];
+		unsigned long mark;
+
+		/* As pgdat_balanced() has it. */
+		if (sysctl_numa_balancing_mode & NUMA_BALANCING_MEMORY_TIERING)
+			mark = promo_wmark_pages(zone);
+		else
+			mark = high_wmark_pages(zone);
+		if (managed_zone(zone) &&
+		    ferry_would_lift(zone, order, mark, highest_zoneidx, 0)) {
+			ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
+			return;
+		}
+	}
+}
+
+/* Would an allocation be helped? */
+static bool ferry_would_help(unsigned int order, const struct alloc_context *ac,
+			     unsigned int alloc_flags)
+{
+	struct zoneref *z = ac->preferred_zoneref;
+	struct zone *zone;
+
+	for_next_zone_zonelist_nodemask(zone, z, ac->highest_zoneidx,
+					ac->nodemask) {
+		unsigned long mark =
+			wmark_pages(zone, alloc_flags & ALLOC_WMARK_MASK);
+
+		if (ferry_would_lift(zone, order, mark, ac->highest_zoneidx,
+				     alloc_flags))
+			return true;
+	}
+	return false;
+}
+
+/* See ferry_drain_for_alloc(). */
+void ferry_help_allocation(gfp_t gfp, unsigned int order,
+			   const struct alloc_context *ac,
+			   unsigned int alloc_flags)
+{
+	/* Who reclaims gets along without. */
+	if (!(gfp & __GFP_DIRECT_RECLAIM) || current->flags & PF_MEMALLOC)
+		return;
+	if (!ferry_would_help(order, ac, alloc_flags))
+		return;
+	ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
+	/* Pages that are freed one by one do not merge while a CPU has them. */
+	if (order) {
+		migrate_disable();
+		drain_local_pages(NULL);
+		migrate_enable();
+	}
+}

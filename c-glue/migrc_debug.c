@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: finds what migrc would do wrong. As both are kept, each old folio is
+ * compared with its new one before it is flushed: by then nothing may have
+ * changed, unless the address spaces that could see it were flushed first. And
+ * single hooks can be taken out, so that tests can show what they would see.
+ *
+ * No locks. What is compared may be freed meanwhile, or change when it may: what
+ * differs is looked at again, and counts only if it still is what it was.
+ */
+#include <linux/atomic.h>
+#include <linux/ferry_group.h>
+#include <linux/hash.h>
+#include <linux/highmem.h>
+#include <linux/jhash.h>
+#include <linux/kobject.h>
+#include <linux/mm.h>
+#include <linux/random.h>
+#include <linux/string.h>
+#include <linux/sysfs.h>
+
+#define FERRY_FLUSH_BITS	8
+
+/* Flushes of all of an address space, by a hash of its address. */
+static atomic_t ferry_mm_flushes[1 << FERRY_FLUSH_BITS];
+static atomic_t ferry_mismatches;
+static atomic_t ferry_compared;
+static unsigned long ferry_hooks_out;
+static unsigned int ferry_drain_one_in;
+
+static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
+	[FERRY_HOOK_WRITABLE]	= "writable",
+	[FERRY_HOOK_DIRTY]	= "dirty",
+	[FERRY_HOOK_CHANGING]	= "changing",
+	[FERRY_HOOK_RETAIN]	= "retain",
+	[FERRY_HOOK_REUSE]	= "reuse",
+	[FERRY_HOOK_SWAP]	= "swap",
+	[FERRY_HOOK_FORCE]	= "force",
+	[FERRY_HOOK_BATCHED]	= "batched",
+	[FERRY_HOOK_BOUND]	= "bound",
+	[FERRY_HOOK_AGE]	= "age",
+};
+
+bool ferry_hook_is_out(enum ferry_hook hook)
+{
+	return unlikely(READ_ONCE(ferry_hooks_out) & BIT(hook));
+}
+
+/* Is a group to be drained at once? */
+bool ferry_drain_at_random(void)
+{
+	unsigned int one_in = READ_ONCE(ferry_drain_one_in);
+
+	return one_in && !get_random_u32_below(one_in);
+}
+
+static atomic_t *ferry_flushes_of(const struct mm_struct *mm)
+{
+	return &ferry_mm_flushes[hash_ptr(mm, FERRY_FLUSH_BITS)];
+}
+
+/* All of an address space was flushed, and nothing has changed since. */
+void ferry_note_mm_flush(const struct mm_struct *mm)
+{
+	/* Full barrier: before what may be written now. */
+	atomic_inc_return(ferry_flushes_of(mm));
+}
+
+/* How often those of a group were flushed by now. */
+static unsigned int ferry_count_flushes(const struct ferry_unmaps *unmaps)
+{
+	unsigned int i, sum = 0;
+
+	for (i = 0; i < unmaps->nr_mms; i++)
+		sum += atomic_read(ferry_flushes_of(unmaps->mms[i]));
+	return sum;
+}
+
+/* What is unmapped for it is unmapped, and nobody has written since. */
+void ferry_note_group(struct ferry_group *group)
+{
+	group->flushes = ferry_count_flushes(&group->unmaps);
+}
+
+static unsigned long ferry_identity(const struct folio *folio)
+{
+	return hash_long((unsigned long)folio->mapping ^
+			 hash_long(folio->index + 1, 64), 64);
+}
+
+/* A translation of it is left unflushed: its content matters. */
+#define FERRY_NOTED	((void *)-1L)
+
+/*
+ * Of a folio that is locked, isolated and being unmapped: nobody else looks at its
+ * private word, unless it says so.
+ */
+void ferry_note_folio(const struct folio *folio)
+{
+	if (folio_test_anon(folio) && !folio_test_swapcache(folio) &&
+	    !folio_test_large(folio) && !folio_test_private(folio))
+		((struct folio *)folio)->private = FERRY_NOTED;
+}
+
+/* What an old folio is a copy of; in words that nobody uses of one that is kept. */
+void ferry_note_copy(struct folio *src, struct folio *dst)
+{
+	bool noted = src->private == FERRY_NOTED;
+
+	src->private = NULL;
+	if (!noted || !folio_try_get(dst))
+		return;
+	src->private = dst;
+	src->index = ferry_identity(dst);
+	folio_put(dst);
+}
+
+static void ferry_check_folio(const struct ferry_group *group,
+			      struct folio *src)
+{
+	struct folio *dst = src->private;
+	u32 was, is;
+
+	src->private = NULL;
+	if (!dst || !folio_try_get(dst))
+		return;
+	if (folio_test_large(dst) || src->index != ferry_identity(dst))
+		goto put;
+	atomic_inc(&ferry_compared);
+	if (!memcmp(folio_address(src), folio_address(dst), PAGE_SIZE))
+		goto put;
+	was = jhash2(folio_address(src), PAGE_SIZE / 4, 0);
+	is = jhash2(folio_address(dst), PAGE_SIZE / 4, 0);
+	/* After the content: what is written was flushed for, and counted, before. */
+	smp_rmb();
+	if (src->index != ferry_identity(dst) ||
+	    group->flushes != ferry_count_flushes(&group->unmaps))
+		goto put;
+	atomic_inc(&ferry_mismatches);
+	WARN(1, "ferry: folio changed while an old one may be read: pfn %lx has %08x, old pfn %lx has %08x\n",
+	     folio_pfn(dst), is, folio_pfn(src), was);
+put:
+	folio_put(dst);
+}
+
+/* Before a group is flushed. May sleep. */
+void ferry_group_check(struct ferry_group *group)
+{
+	struct folio *src;
+
+	if (group->flushes != ferry_count_flushes(&group->unmaps))
+		return;
+	list_for_each_entry(src, &group->folios, lru)
+		ferry_check_folio(group, src);
+}
+
+static ssize_t hooks_out_show(struct kobject *kobj, struct kobj_attribute *attr,
+			      char *buf)
+{
+	unsigned long out = READ_ONCE(ferry_hooks_out);
+	int i, len = 0;
+
+	for (i = 0; i < FERRY_NR_HOOKS; i++) {
+		if (out & BIT(i))
+			len += sysfs_emit_at(buf, len, "%s%s", len ? " " : "",
+					     ferry_hook_names[i]);
+	}
+	return len + sysfs_emit_at(buf, len, "%s\n", len ? "" : "none");
+}
+
+static ssize_t hooks_out_store(struct kobject *kobj,
+			       struct kobj_attribute *attr, const char *buf,
+			       size_t count)
+{
+	int hook;
+
+	if (sysfs_streq(buf, "none")) {
+		WRITE_ONCE(ferry_hooks_out, 0);
+		return count;
+	}
+	hook = __sysfs_match_string(ferry_hook_names, FERRY_NR_HOOKS, buf);
+	if (hook < 0)
+		return hook;
+	WRITE_ONCE(ferry_hooks_out, BIT(hook));
+	return count;
+}
+
+static ssize_t drain_one_in_show(struct kobject *kobj,
+				 struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", READ_ONCE(ferry_drain_one_in));
+}
+
+static ssize_t drain_one_in_store(struct kobject *kobj,
+				  struct kobj_attribute *attr, const char *buf,
+				  size_t count)
+{
+	unsigned int value;
+	int rc = kstrtouint(buf, 10, &value);
+
+	if (rc)
+		return rc;
+	WRITE_ONCE(ferry_drain_one_in, value);
+	return count;
+}
+
+static ssize_t mismatches_show(struct kobject *kobj,
+			       struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%d\n", atomic_read(&ferry_mismatches));
+}
+
+static ssize_t compared_show(struct kobject *kobj, struct kobj_attribute *attr,
+			     char *buf)
+{
+	return sysfs_emit(buf, "%d\n", atomic_read(&ferry_compared));
+}
+
+static struct kobj_attribute ferry_hooks_out_attr = __ATTR_RW(hooks_out);
+static struct kobj_attribute ferry_drain_one_in_attr = __ATTR_RW(drain_one_in);
+static struct kobj_attribute ferry_mismatches_attr = __ATTR_RO(mismatches);
+static struct kobj_attribute ferry_compared_attr = __ATTR_RO(compared);
+
+static struct attribute *ferry_debug_list[] = {
+	&ferry_hooks_out_attr.attr,
+	&ferry_drain_one_in_attr.attr,
+	&ferry_mismatches_attr.attr,
+	&ferry_compared_attr.attr,
+	NULL
+};
+
+static const struct attribute_group ferry_debug_group = {
+	.name	= "debug",
+	.attrs	= ferry_debug_list,
+};
+
+int ferry_migrc_debug_init(struct kobject *migrc)
+{
+	return sysfs_create_group(migrc, &ferry_debug_group);
+}

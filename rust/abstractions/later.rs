@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! A function to be called later, once, however often it was asked for.
+//!
+//! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::msecs_to_jiffies,
+    workqueue::{
+        self,
+        impl_has_delayed_work,
+        new_delayed_work,
+        DelayedWork,
+        WorkItem, //
+    }, //
+};
+
+use super::group::MayFlush;
+
+/// A function, and the work item that calls it.
+#[pin_data]
+pub struct Later {
+    #[pin]
+    work: DelayedWork<Self>,
+    call: fn(MayFlush<'_>),
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Later { self.work }
+}
+
+impl Later {
+    /// Has `call` called from a workqueue. May sleep; fails with `ENOMEM`.
+    pub fn new(call: fn(MayFlush<'_>)) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                work <- new_delayed_work!("ferry::Later"),
+                call,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// In so many milliseconds. If it is to be called anyway that stands, be it later. For any
+    /// context but NMI.
+    pub fn after(this: &Arc<Self>, ms: u32) {
+        // An error: it is queued.
+        let _ = workqueue::system_unbound().enqueue_delayed(this.clone(), msecs_to_jiffies(ms));
+    }
+}
+
+impl WorkItem for Later {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        // SAFETY: A work item runs in a task of its own, with interrupts on.
+        unsafe { MayFlush::with(|may| (this.call)(may)) };
+    }
+}

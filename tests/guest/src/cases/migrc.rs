@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Flushes that are left for later: for what, how much is retained and for how long, and that nothing
+//! stays.
+
+use std::fs;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+
+use super::litmus::{MIGRC, Migrc, count};
+use crate::harness::Case;
+use crate::kernel;
+use crate::plan::FolioSize;
+use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
+use crate::{pattern, region};
+
+const AGE: &str = "/sys/kernel/mm/ferry/migrc/max_age_ms";
+const MAX: &str = "/sys/kernel/mm/ferry/migrc/max_pages";
+const DRAIN: &str = "/sys/kernel/mm/ferry/migrc/drain";
+const ENABLED: &str = "/sys/kernel/mm/ferry/migrc/enabled";
+/// Longer than a test takes.
+const NEVER: &str = "60000";
+const PAGES: usize = 1024;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("migrc/settings", |_| settings()),
+        Case::new("migrc/deferred", |_| deferred()),
+        Case::new("migrc/refused", |_| refused()),
+        Case::new("migrc/bound", |_| bound()),
+        Case::new("migrc/age", |_| age()),
+        Case::new("migrc/off", |_| off()),
+        Case::new("migrc/freed", |_| freed()),
+        Case::new("migrc/owner-gone", |_| owner_gone()),
+        Case::new("migrc/pressure", |_| pressure()),
+        Case::new("migrc/offline", |_| offline()).limit(240),
+    ]
+}
+
+fn retained() -> Result<u64> {
+    let text = kernel::read(format!("{MIGRC}/retained_pages"))?;
+    let pages = |line: &str| {
+        line.split_once(' ')
+            .and_then(|(_, pages)| pages.parse::<u64>().ok())
+    };
+    Ok(text.lines().filter_map(pages).sum())
+}
+
+/// Runs `body` while another thread of this process runs on another CPU: nobody else's TLB has
+/// anything to be flushed.
+fn beside_another<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let stop = AtomicBool::new(false);
+    let cpus = kernel::online_cpus()?;
+    ensure!(cpus.len() > 1, "needs two CPUs");
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| -> Result<()> {
+            super::litmus::run_on(cpus[1])?;
+            while !stop.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+            Ok(())
+        });
+        super::litmus::run_on(cpus[0])?;
+        let done = body();
+        stop.store(true, Relaxed);
+        other.join().map_err(|_| anyhow::anyhow!("panicked"))??;
+        done
+    })
+}
+
+/// Pages that may be left unflushed: read-only and clean.
+fn eligible(pages: usize) -> Result<Mapping> {
+    let map = region::anon(FolioSize::Small, pages)?;
+    pattern::fill(map.words(), 7);
+    map.advise(0, map.len(), libc::MADV_FREE)?;
+    map.protect(0, map.len(), libc::PROT_READ)?;
+    Ok(map)
+}
+
+fn to(map: &Mapping, node: i32) -> Result<()> {
+    let addrs = map.addrs(PAGE);
+    let mut status = vec![0; addrs.len()];
+    sys::move_pages(0, &addrs, &vec![node; addrs.len()], &mut status, MF_MOVE)
+        .zero("move_pages")?;
+    ensure!(status.iter().all(|&at| at == node), "not all were moved");
+    pattern::check(map.words(), 7)
+}
+
+fn settings() -> Result<()> {
+    let _migrc = Migrc::on()?;
+    for (file, bad) in [
+        ("enabled", ["2", "maybe", ""]),
+        ("max_pages", ["0", "-1", "16777217"]),
+        ("max_age_ms", ["0", "60001", "soon"]),
+        ("drain", ["0", "2", "all"]),
+    ] {
+        let path = format!("{MIGRC}/{file}");
+        let before = fs::read_to_string(&path).ok();
+        for value in bad.iter().filter(|value| !value.is_empty()) {
+            let error = fs::write(&path, value).err().and_then(|e| e.raw_os_error());
+            ensure!(
+                error == Some(libc::EINVAL),
+                "{file}: '{value}' gave {error:?}"
+            );
+        }
+        ensure!(
+            fs::read_to_string(&path).ok() == before,
+            "{file} has changed"
+        );
+    }
+    Ok(())
+}
+
+fn deferred() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    kernel::write(DRAIN, "1")?;
+    let map = eligible(PAGES)?;
+    let before = (count("deferred_pages")?, count("drained_pages/asked")?);
+    // A thread that ends has its stack unmapped: all of the process is flushed, and all free.
+    beside_another(|| {
+        to(&map, 1)?;
+        ensure!(
+            count("deferred_pages")? == before.0 + PAGES as u64,
+            "not all pages were deferred"
+        );
+        ensure!(retained()? == PAGES as u64, "{} are retained", retained()?);
+        kernel::write(DRAIN, "1")
+    })?;
+    let rows = kernel::vmstat("nr_ferry_retained")?;
+    ensure!(!rows.is_empty(), "no row nr_ferry_retained");
+    ensure!(retained()? == 0, "{} are retained", retained()?);
+    ensure!(
+        count("drained_pages/asked")? == before.1 + PAGES as u64,
+        "not all were counted"
+    );
+    Ok(())
+}
+
+/// Runs `body` while another process has old pages retained.
+fn beside_retained(pages: usize, body: impl FnOnce() -> Result<()>) -> Result<()> {
+    let before = retained()?;
+    let child = fork_child(|| {
+        let stay = |map: &Mapping| {
+            to(map, 1)?;
+            loop {
+                sleep(Duration::from_secs(1));
+            }
+        };
+        eligible(pages)
+            .and_then(|map| beside_another(|| -> Result<()> { stay(&map) }))
+            .is_ok()
+    })?;
+    let begun = Instant::now();
+    let mut done = Ok(());
+    while retained()? < before + pages as u64 {
+        if begun.elapsed() > Duration::from_secs(30) {
+            done = Err(anyhow::anyhow!("{} are retained", retained()?));
+            break;
+        }
+        sleep(Duration::from_millis(5));
+    }
+    let done = done.and_then(|()| body());
+    kill(child, Signal::SIGKILL)?;
+    waitpid(child, None)?;
+    done
+}
+
+fn refused() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    let deferred = count("deferred_pages")?;
+    let gains = |what: &str, map: &Mapping| -> Result<()> {
+        let before = count(what)?;
+        beside_another(|| {
+            let addrs = map.addrs(PAGE);
+            let mut status = vec![0; addrs.len()];
+            sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE)
+                .zero("move_pages")
+        })?;
+        ensure!(count(what)? > before, "{what} has not grown");
+        Ok(())
+    };
+    let map = region::anon(FolioSize::Small, 64)?;
+    pattern::fill(map.words(), 7);
+    gains("refused/writable", &map)?;
+    let map = region::anon(FolioSize::Small, 64)?;
+    pattern::fill(map.words(), 7);
+    map.protect(0, map.len(), libc::PROT_READ)?;
+    gains("refused/dirty", &map)?;
+    let tmpfs = super::Tmpfs::new()?;
+    let file = tmpfs.create("file")?;
+    file.set_len(64 * PAGE as u64)?;
+    let map = Mapping::file(&file, 64 * PAGE, libc::MAP_SHARED, PAGE)?;
+    pattern::fill(map.words(), 7);
+    gains("refused/file", &map)?;
+    ensure!(
+        count("deferred_pages")? == deferred,
+        "what must be flushed was deferred"
+    );
+    Ok(())
+}
+
+fn bound() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    migrc.set(MAX, "600")?;
+    let map = eligible(PAGES)?;
+    let before = count("drained_pages/bound")?;
+    for round in 0..8 {
+        beside_another(|| to(&map, 1 - round % 2))?;
+        let text = kernel::read(format!("{MIGRC}/retained_pages"))?;
+        for line in text.lines() {
+            let pages: u64 = line.split_once(' ').map_or(Ok(0), |(_, n)| n.parse())?;
+            ensure!(pages <= 600, "a node has {pages} retained pages");
+        }
+    }
+    ensure!(
+        count("drained_pages/bound")? > before,
+        "nothing was drained"
+    );
+    Ok(())
+}
+
+/// Waits for nothing to be retained.
+fn until_none(limit: Duration) -> Result<()> {
+    let begun = Instant::now();
+    while retained()? > 0 {
+        ensure!(begun.elapsed() < limit, "{} stay retained", retained()?);
+        sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn age() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, "20")?;
+    let map = eligible(PAGES)?;
+    let before = count("drained_pages/age")?;
+    beside_another(|| {
+        to(&map, 1)?;
+        until_none(Duration::from_secs(20))
+    })?;
+    ensure!(count("drained_pages/age")? > before, "age was not why");
+    Ok(())
+}
+
+fn off() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    let map = eligible(PAGES)?;
+    for round in 0..20 {
+        beside_another(|| to(&map, 1 - round % 2))?;
+        kernel::write(ENABLED, "0")?;
+        ensure!(retained()? == 0, "{} are retained while off", retained()?);
+        let before = count("deferred_pages")?;
+        beside_another(|| to(&map, round % 2))?;
+        ensure!(count("deferred_pages")? == before, "deferred while off");
+        kernel::write(ENABLED, "1")?;
+    }
+    Ok(())
+}
+
+/// What is deferred is drained, for one reason or another: nothing is lost count of.
+fn freed() -> Result<()> {
+    let _migrc = Migrc::on()?;
+    let sum = || -> Result<u64> {
+        let mut sum = 0;
+        for entry in fs::read_dir(format!("{MIGRC}/drained_pages"))? {
+            sum += kernel::read(entry?.path())?.trim().parse::<u64>()?;
+        }
+        Ok(sum)
+    };
+    kernel::write(DRAIN, "1")?;
+    let (deferred, drained) = (count("deferred_pages")?, sum()?);
+    let map = eligible(PAGES)?;
+    for round in 0..40 {
+        beside_another(|| to(&map, 1 - round % 2))?;
+    }
+    kernel::write(DRAIN, "1")?;
+    let (more, less) = (count("deferred_pages")? - deferred, sum()? - drained);
+    ensure!(more > 0, "nothing was deferred");
+    ensure!(more == less, "{more} pages were deferred, {less} drained");
+    Ok(())
+}
+
+/// The process to which pages belonged ends while old ones are retained.
+fn owner_gone() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, "200")?;
+    for _ in 0..10 {
+        let child = fork_child(|| {
+            eligible(PAGES)
+                .and_then(|map| beside_another(|| to(&map, 1)))
+                .is_ok()
+        })?;
+        let status = waitpid(child, None)?;
+        ensure!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
+    }
+    until_none(Duration::from_secs(20))
+}
+
+/// Memory that is retained is there for who needs it.
+fn pressure() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    let before = count("drained_pages/pressure")?;
+    beside_retained(8 * PAGES, || {
+        // All of the node on which they are, and no other.
+        let free = kernel::node_free_bytes(0)?;
+        let child = fork_child(|| {
+            let take = || -> Result<()> {
+                let hog = Mapping::anon(free + (16 << 20), 2 << 20)?;
+                sys::mbind(hog.addr(), hog.len(), 0, 0).zero("mbind")?;
+                hog.advise(0, hog.len(), libc::MADV_HUGEPAGE)?;
+                let words = hog.words().iter().step_by(PAGE / 8);
+                words.for_each(|word| word.store(1, Relaxed));
+                Ok(())
+            };
+            take().is_ok()
+        })?;
+        // It may be killed: what it wanted was more than there is.
+        waitpid(child, None)?;
+        Ok(())
+    })?;
+    ensure!(
+        count("drained_pages/pressure")? > before,
+        "nothing was drained for want of memory"
+    );
+    Ok(())
+}
+
+/// A block of memory that has retained pages can be taken away.
+fn offline() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    let before = count("drained_pages/asked")?;
+    // Of what is retained of node 0, blocks of which may stay for other reasons.
+    beside_retained(8 * PAGES, || {
+        for block in kernel::memory_blocks(0)? {
+            let state = block.join("state");
+            if fs::write(&state, "offline").is_ok() {
+                fs::write(&state, "online")?;
+            }
+        }
+        ensure!(retained()? == 0, "{} are retained", retained()?);
+        Ok(())
+    })?;
+    ensure!(
+        count("drained_pages/asked")? > before,
+        "nothing was drained before memory was taken away"
+    );
+    Ok(())
+}
