@@ -7,6 +7,7 @@
  * from it change together; inside it, what the allocation and the patching of a
  * static key take.
  */
+#include <linux/ferry_counters.h>
 #include <linux/ferry_glue.h>
 #include <linux/init.h>
 #include <linux/kobject.h>
@@ -21,7 +22,8 @@
 
 DEFINE_STATIC_KEY_FALSE(ferry_copy_key);
 unsigned int ferry_reasons __read_mostly;
-unsigned int ferry_short_pages __read_mostly = FERRY_DEFAULT_SHORT_PAGES;
+/* Follows from settings, see ferry_set(). */
+unsigned int ferry_short_pages __read_mostly;
 
 /* Those of the switch, while it is on. */
 static unsigned int ferry_chosen = FERRY_ALL_REASONS;
@@ -216,40 +218,13 @@ static ssize_t reasons_store(struct kobject *kobj, struct kobj_attribute *attr,
 
 static struct kobj_attribute ferry_reasons_attr = __ATTR_RW(reasons);
 
-static struct kobj_attribute ferry_helped_attrs[MR_NEVER];
-static struct attribute *ferry_helped_list[MR_NEVER + 1];
-
-static const struct attribute_group ferry_helped_group = {
-	.name	= "helped_pages",
-	.attrs	= ferry_helped_list,
-};
-
-static ssize_t ferry_helped_show(struct kobject *kobj,
-				 struct kobj_attribute *attr, char *buf)
-{
-	unsigned long sum = 0;
-	int cpu;
-
-	for_each_possible_cpu(cpu)
-		sum += per_cpu(ferry_helped, cpu)[attr - ferry_helped_attrs];
-	return sysfs_emit(buf, "%lu\n", sum);
-}
-
 /* /sys/kernel/mm/ferry/ */
 struct kobject *ferry_kobj;
 
 static int __init ferry_sysfs_init(void)
 {
 	struct kobject *ferry, *copy;
-	int i, rc;
-
-	for (i = 0; i < MR_NEVER; i++) {
-		sysfs_attr_init(&ferry_helped_attrs[i].attr);
-		ferry_helped_attrs[i].attr.name = ferry_reason_names[i];
-		ferry_helped_attrs[i].attr.mode = 0444;
-		ferry_helped_attrs[i].show = ferry_helped_show;
-		ferry_helped_list[i] = &ferry_helped_attrs[i].attr;
-	}
+	int rc;
 
 	ferry = kobject_create_and_add("ferry", mm_kobj);
 	if (!ferry)
@@ -259,7 +234,9 @@ static int __init ferry_sysfs_init(void)
 	if (!rc)
 		rc = sysfs_create_group(copy, &ferry_settings_group);
 	if (!rc)
-		rc = sysfs_create_group(copy, &ferry_helped_group);
+		rc = ferry_create_counters(copy, "helped_pages",
+					   ferry_reason_names, ferry_helped,
+					   MR_NEVER);
 	if (rc) {
 		kobject_put(copy);
 		kobject_put(ferry);
@@ -280,6 +257,7 @@ static int __init ferry_sysfs_init(void)
 
 static int __init ferry_knobs_init(void)
 {
+	ferry_set(FERRY_SET_LIMIT, limit_mt_num);
 	register_sysctl_init("vm", ferry_sysctls);
 	return ferry_sysfs_init();
 }

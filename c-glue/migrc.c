@@ -5,8 +5,8 @@
  * must be, where a translation is cleared.
  *
  * Locks: none of its own. Which address spaces may be read by stale translations
- * is told by counters, which change under the lock of a page table that is read
- * under the same.
+ * is told by counters. They are raised under the lock of the page table, before
+ * who takes it next may write; and lowered when the flush is complete.
  */
 #include <linux/atomic.h>
 #include <linux/cleanup.h>
@@ -41,7 +41,10 @@ static atomic_t ferry_stale[1 << FERRY_STALE_BITS];
 /* Groups that there are. */
 atomic_t ferry_groups;
 
-/* Pages kept, by node. */
+/*
+ * Pages kept, by node: exact, for the limit; NR_FERRY_RETAINED, by zone, is what
+ * watermarks look at, and lags behind by what each CPU has not folded in.
+ */
 static atomic_t ferry_kept[MAX_NUMNODES];
 
 static atomic_t *ferry_stale_of(const struct mm_struct *mm)
@@ -103,7 +106,7 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 		unmaps->mms[unmaps->nr_mms++] = mm;
 	}
 	if (!refused)
-		ferry_count_eligible();
+		ferry_count_migrc(FERRY_MIGRC_ELIGIBLE, 1);
 	for (why = 0; refused >> why; why++) {
 		if (refused & BIT(why))
 			ferry_count_refused(why, 1);
@@ -132,7 +135,7 @@ void ferry_flush_stale(struct mm_struct *mm)
 	batched = atomic_read(&mm->tlb_flush_batched);
 	flush_tlb_batched_pending(mm);
 	if (atomic_read(&mm->tlb_flush_batched) != batched)
-		ferry_count_flushed_first();
+		ferry_count_migrc(FERRY_MIGRC_FLUSHED_FIRST, 1);
 }
 
 /* When its address spaces were flushed, or never had stale translations. */
@@ -158,7 +161,9 @@ struct ferry_group *ferry_group_alloc(void)
 {
 	struct ferry_group *group;
 
-	if (!READ_ONCE(ferry_migrc_enabled) || current->tlb_ubc.unmaps)
+	if (!READ_ONCE(ferry_migrc_enabled))
+		return NULL;
+	if (current->tlb_ubc.unmaps && !ferry_hook_is_out(FERRY_HOOK_NESTED))
 		return NULL;
 
 	/* Migration may be what memory is made free by: leave the reserves. */
@@ -333,7 +338,8 @@ static bool ferry_would_lift(struct zone *zone, unsigned int order,
 			     unsigned long mark, int highest_zoneidx,
 			     unsigned int alloc_flags)
 {
-	if (!ferry_retained_pages(zone))
+	/* Of the node first: it is one word, that of the zone one for each CPU. */
+	if (!ferry_kept_pages(zone_to_nid(zone)) || !ferry_retained_pages(zone))
 		return false;
 	/* Pages that come back may merge. */
 	if (order)

@@ -25,10 +25,11 @@
 static atomic_t ferry_mm_flushes[1 << FERRY_FLUSH_BITS];
 static atomic_t ferry_mismatches;
 static atomic_t ferry_compared;
-static unsigned long ferry_hooks_out;
+static enum ferry_hook ferry_hook_out;
 static unsigned int ferry_drain_one_in;
 
 static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
+	[FERRY_HOOK_NONE]	= "none",
 	[FERRY_HOOK_WRITABLE]	= "writable",
 	[FERRY_HOOK_DIRTY]	= "dirty",
 	[FERRY_HOOK_CHANGING]	= "changing",
@@ -37,13 +38,14 @@ static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
 	[FERRY_HOOK_SWAP]	= "swap",
 	[FERRY_HOOK_FORCE]	= "force",
 	[FERRY_HOOK_BATCHED]	= "batched",
+	[FERRY_HOOK_NESTED]	= "nested",
 	[FERRY_HOOK_BOUND]	= "bound",
 	[FERRY_HOOK_AGE]	= "age",
 };
 
 bool ferry_hook_is_out(enum ferry_hook hook)
 {
-	return unlikely(READ_ONCE(ferry_hooks_out) & BIT(hook));
+	return unlikely(READ_ONCE(ferry_hook_out) == hook);
 }
 
 /* Is a group to be drained at once? */
@@ -93,7 +95,8 @@ static unsigned long ferry_identity(const struct folio *folio)
 
 /*
  * Of a folio that is locked, isolated and being unmapped: nobody else looks at its
- * private word, unless it says so.
+ * private word, unless it says so. If it is not migrated in the end the word
+ * stays, until it is next, or goes to the swap cache, or is free.
  */
 void ferry_note_folio(const struct folio *folio)
 {
@@ -154,34 +157,21 @@ void ferry_group_check(struct ferry_group *group)
 		ferry_check_folio(group, src);
 }
 
-static ssize_t hooks_out_show(struct kobject *kobj, struct kobj_attribute *attr,
-			      char *buf)
+static ssize_t hook_out_show(struct kobject *kobj, struct kobj_attribute *attr,
+			     char *buf)
 {
-	unsigned long out = READ_ONCE(ferry_hooks_out);
-	int i, len = 0;
-
-	for (i = 0; i < FERRY_NR_HOOKS; i++) {
-		if (out & BIT(i))
-			len += sysfs_emit_at(buf, len, "%s%s", len ? " " : "",
-					     ferry_hook_names[i]);
-	}
-	return len + sysfs_emit_at(buf, len, "%s\n", len ? "" : "none");
+	return sysfs_emit(buf, "%s\n",
+			  ferry_hook_names[READ_ONCE(ferry_hook_out)]);
 }
 
-static ssize_t hooks_out_store(struct kobject *kobj,
-			       struct kobj_attribute *attr, const char *buf,
-			       size_t count)
+static ssize_t hook_out_store(struct kobject *kobj, struct kobj_attribute *attr,
+			      const char *buf, size_t count)
 {
-	int hook;
+	int hook = sysfs_match_string(ferry_hook_names, buf);
 
-	if (sysfs_streq(buf, "none")) {
-		WRITE_ONCE(ferry_hooks_out, 0);
-		return count;
-	}
-	hook = __sysfs_match_string(ferry_hook_names, FERRY_NR_HOOKS, buf);
 	if (hook < 0)
 		return hook;
-	WRITE_ONCE(ferry_hooks_out, BIT(hook));
+	WRITE_ONCE(ferry_hook_out, hook);
 	return count;
 }
 
@@ -216,13 +206,13 @@ static ssize_t compared_show(struct kobject *kobj, struct kobj_attribute *attr,
 	return sysfs_emit(buf, "%d\n", atomic_read(&ferry_compared));
 }
 
-static struct kobj_attribute ferry_hooks_out_attr = __ATTR_RW(hooks_out);
+static struct kobj_attribute ferry_hook_out_attr = __ATTR_RW(hook_out);
 static struct kobj_attribute ferry_drain_one_in_attr = __ATTR_RW(drain_one_in);
 static struct kobj_attribute ferry_mismatches_attr = __ATTR_RO(mismatches);
 static struct kobj_attribute ferry_compared_attr = __ATTR_RO(compared);
 
 static struct attribute *ferry_debug_list[] = {
-	&ferry_hooks_out_attr.attr,
+	&ferry_hook_out_attr.attr,
 	&ferry_drain_one_in_attr.attr,
 	&ferry_mismatches_attr.attr,
 	&ferry_compared_attr.attr,

@@ -7,6 +7,7 @@
 #include <linux/atomic.h>
 #include <linux/cleanup.h>
 #include <linux/delay.h>
+#include <linux/ferry_counters.h>
 #include <linux/ferry_glue.h>
 #include <linux/ferry_group.h>
 #include <linux/init.h>
@@ -18,36 +19,25 @@
 
 static DEFINE_MUTEX(ferry_migrc_lock);
 
-/* Translations refused, pages drained, and pages deferred. */
 static DEFINE_PER_CPU(unsigned long [FERRY_NR_REFUSALS], ferry_refused);
 static DEFINE_PER_CPU(unsigned long [FERRY_NR_DRAINS], ferry_drained);
-static DEFINE_PER_CPU(unsigned long, ferry_eligible);
-static DEFINE_PER_CPU(unsigned long, ferry_deferred);
-static DEFINE_PER_CPU(unsigned long, ferry_flushed_first);
+static DEFINE_PER_CPU(unsigned long [FERRY_NR_MIGRC_EVENTS], ferry_events);
 
+/* Translations; of a batch for which there was no memory, one. */
 void ferry_count_refused(enum ferry_refusal why, unsigned int nr)
 {
 	this_cpu_add(ferry_refused[why], nr);
 }
 
+/* Pages. */
 void ferry_count_drained(enum ferry_drain why, unsigned int nr)
 {
 	this_cpu_add(ferry_drained[why], nr);
 }
 
-void ferry_count_eligible(void)
+void ferry_count_migrc(enum ferry_migrc_event what, unsigned int nr)
 {
-	this_cpu_inc(ferry_eligible);
-}
-
-void ferry_count_deferred(unsigned int nr)
-{
-	this_cpu_add(ferry_deferred, nr);
-}
-
-void ferry_count_flushed_first(void)
-{
-	this_cpu_inc(ferry_flushed_first);
+	this_cpu_add(ferry_events[what], nr);
 }
 
 /* What allocation and freeing do to a page would be late, or seen too early. */
@@ -167,35 +157,6 @@ static struct kobj_attribute ferry_max_pages_attr = __ATTR_RW(max_pages);
 static struct kobj_attribute ferry_max_age_attr = __ATTR_RW(max_age_ms);
 static struct kobj_attribute ferry_drain_attr = __ATTR_WO(drain);
 
-/* A counter, in a file of its own. */
-struct ferry_counter_attr {
-	struct kobj_attribute attr;
-	unsigned long __percpu *counter;
-};
-
-static ssize_t ferry_counter_show(struct kobject *kobj,
-				  struct kobj_attribute *attr, char *buf)
-{
-	unsigned long __percpu *counter =
-		container_of(attr, struct ferry_counter_attr, attr)->counter;
-	unsigned long sum = 0;
-	int cpu;
-
-	for_each_possible_cpu(cpu)
-		sum += *per_cpu_ptr(counter, cpu);
-	return sysfs_emit(buf, "%lu\n", sum);
-}
-
-#define FERRY_COUNTER(_name, _counter)					\
-	static struct ferry_counter_attr ferry_counter_##_name = {	\
-		.attr	= __ATTR(_name, 0444, ferry_counter_show, NULL),	\
-		.counter = &(_counter),					\
-	}
-
-FERRY_COUNTER(eligible, ferry_eligible);
-FERRY_COUNTER(deferred_pages, ferry_deferred);
-FERRY_COUNTER(flushed_first, ferry_flushed_first);
-
 static ssize_t retained_pages_show(struct kobject *kobj,
 				   struct kobj_attribute *attr, char *buf)
 {
@@ -215,9 +176,6 @@ static struct attribute *ferry_migrc_list[] = {
 	&ferry_max_age_attr.attr,
 	&ferry_drain_attr.attr,
 	&ferry_retained_attr.attr,
-	&ferry_counter_eligible.attr.attr,
-	&ferry_counter_deferred_pages.attr.attr,
-	&ferry_counter_flushed_first.attr.attr,
 	NULL
 };
 
@@ -225,68 +183,51 @@ static const struct attribute_group ferry_migrc_group = {
 	.attrs	= ferry_migrc_list,
 };
 
-#define FERRY_REFUSAL(name, why) FERRY_COUNTER(name, ferry_refused[why])
-
-FERRY_REFUSAL(writable, FERRY_REFUSED_WRITABLE);
-FERRY_REFUSAL(dirty, FERRY_REFUSED_DIRTY);
-FERRY_REFUSAL(changing, FERRY_REFUSED_CHANGING);
-FERRY_REFUSAL(file, FERRY_REFUSED_FILE);
-FERRY_REFUSAL(large, FERRY_REFUSED_LARGE);
-FERRY_REFUSAL(swapcache, FERRY_REFUSED_SWAPCACHE);
-FERRY_REFUSAL(poisoned, FERRY_REFUSED_POISONED);
-FERRY_REFUSAL(address_spaces, FERRY_REFUSED_MMS);
-FERRY_REFUSAL(no_memory, FERRY_REFUSED_MEMORY);
-
-static struct attribute *ferry_refused_list[] = {
-	&ferry_counter_writable.attr.attr,
-	&ferry_counter_dirty.attr.attr,
-	&ferry_counter_changing.attr.attr,
-	&ferry_counter_file.attr.attr,
-	&ferry_counter_large.attr.attr,
-	&ferry_counter_swapcache.attr.attr,
-	&ferry_counter_poisoned.attr.attr,
-	&ferry_counter_address_spaces.attr.attr,
-	&ferry_counter_no_memory.attr.attr,
-	NULL
+static const char * const ferry_refusal_names[FERRY_NR_REFUSALS] = {
+	[FERRY_REFUSED_WRITABLE]	= "writable",
+	[FERRY_REFUSED_DIRTY]		= "dirty",
+	[FERRY_REFUSED_CHANGING]	= "changing",
+	[FERRY_REFUSED_FILE]		= "file",
+	[FERRY_REFUSED_LARGE]		= "large",
+	[FERRY_REFUSED_SWAPCACHE]	= "swapcache",
+	[FERRY_REFUSED_POISONED]	= "poisoned",
+	[FERRY_REFUSED_MMS]		= "address_spaces",
+	[FERRY_REFUSED_MEMORY]		= "no_memory",
 };
 
-static const struct attribute_group ferry_refused_group = {
-	.name	= "refused",
-	.attrs	= ferry_refused_list,
+static const char * const ferry_drain_names[FERRY_NR_DRAINS] = {
+	[FERRY_DRAIN_BOUND]	= "bound",
+	[FERRY_DRAIN_AGE]	= "age",
+	[FERRY_DRAIN_PRESSURE]	= "pressure",
+	[FERRY_DRAIN_WRITE]	= "write",
+	[FERRY_DRAIN_FLUSH]	= "flush",
+	[FERRY_DRAIN_ASKED]	= "asked",
+	[FERRY_DRAIN_OFF]	= "off",
 };
 
-#define FERRY_DRAINED(name, why) FERRY_COUNTER(name, ferry_drained[why])
-
-FERRY_DRAINED(bound, FERRY_DRAIN_BOUND);
-FERRY_DRAINED(age, FERRY_DRAIN_AGE);
-FERRY_DRAINED(pressure, FERRY_DRAIN_PRESSURE);
-FERRY_DRAINED(write, FERRY_DRAIN_WRITE);
-FERRY_DRAINED(flush, FERRY_DRAIN_FLUSH);
-FERRY_DRAINED(asked, FERRY_DRAIN_ASKED);
-FERRY_DRAINED(off, FERRY_DRAIN_OFF);
-
-static struct attribute *ferry_drained_list[] = {
-	&ferry_counter_bound.attr.attr,
-	&ferry_counter_age.attr.attr,
-	&ferry_counter_pressure.attr.attr,
-	&ferry_counter_write.attr.attr,
-	&ferry_counter_flush.attr.attr,
-	&ferry_counter_asked.attr.attr,
-	&ferry_counter_off.attr.attr,
-	NULL
+static const char * const ferry_event_names[FERRY_NR_MIGRC_EVENTS] = {
+	[FERRY_MIGRC_ELIGIBLE]		= "eligible",
+	[FERRY_MIGRC_DEFERRED]		= "deferred_pages",
+	[FERRY_MIGRC_FLUSHED_FIRST]	= "flushed_first",
 };
 
-static const struct attribute_group ferry_drained_group = {
-	.name	= "drained_pages",
-	.attrs	= ferry_drained_list,
-};
+static int __init ferry_create_migrc(struct kobject *migrc)
+{
+	int rc = sysfs_create_group(migrc, &ferry_migrc_group);
 
-static const struct attribute_group *ferry_migrc_groups[] = {
-	&ferry_migrc_group,
-	&ferry_refused_group,
-	&ferry_drained_group,
-	NULL
-};
+	if (!rc)
+		rc = ferry_create_counters(migrc, NULL, ferry_event_names,
+					   ferry_events, FERRY_NR_MIGRC_EVENTS);
+	if (!rc)
+		rc = ferry_create_counters(migrc, "refused",
+					   ferry_refusal_names, ferry_refused,
+					   FERRY_NR_REFUSALS);
+	if (!rc)
+		rc = ferry_create_counters(migrc, "drained_pages",
+					   ferry_drain_names, ferry_drained,
+					   FERRY_NR_DRAINS);
+	return rc ?: ferry_migrc_debug_init(migrc);
+}
 
 static int __init ferry_migrc_init(void)
 {
@@ -298,9 +239,7 @@ static int __init ferry_migrc_init(void)
 	migrc = kobject_create_and_add("migrc", ferry_kobj);
 	if (!migrc)
 		return -ENOMEM;
-	rc = sysfs_create_groups(migrc, ferry_migrc_groups);
-	if (!rc)
-		rc = ferry_migrc_debug_init(migrc);
+	rc = ferry_create_migrc(migrc);
 	if (rc)
 		kobject_put(migrc);
 	return rc;

@@ -30,66 +30,38 @@ use kernel::{
         Atomic,
         Relaxed,
         Release, //
-    },
-    types::NotThreadSafe, //
+    }, //
 };
 
-/// That the caller may wait for other CPUs to flush their TLBs, and sleep: a task with interrupts
-/// on and no spinlock held.
-#[derive(Clone, Copy)]
-pub struct MayFlush<'a>(PhantomData<(&'a (), NotThreadSafe)>);
+use super::may_flush::MayFlush;
 
-impl MayFlush<'_> {
-    /// Does what needs that.
-    ///
-    /// # Safety
-    ///
-    /// It must be so.
-    pub unsafe fn with<R>(f: impl FnOnce(MayFlush<'_>) -> R) -> R {
-        f(MayFlush(PhantomData))
-    }
-}
-
-/// Why what was retained is given up.
+/// Why what was retained is given up: one of `FERRY_DRAIN_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Drain {
-    /// There is no room for more.
-    Bound = bindings::ferry_drain_FERRY_DRAIN_BOUND,
-    /// It was retained for as long as may be.
-    Age = bindings::ferry_drain_FERRY_DRAIN_AGE,
-    /// Memory is short.
-    Pressure = bindings::ferry_drain_FERRY_DRAIN_PRESSURE,
-    /// All address spaces that it waited for were flushed, as something was to change there.
-    Write = bindings::ferry_drain_FERRY_DRAIN_WRITE,
-    /// A flush of other batches was its own as well.
-    Flush = bindings::ferry_drain_FERRY_DRAIN_FLUSH,
-    /// An operator asked for it, or who needs pages to be free.
-    Asked = bindings::ferry_drain_FERRY_DRAIN_ASKED,
-    /// It is switched off.
-    Off = bindings::ferry_drain_FERRY_DRAIN_OFF,
-}
+pub struct Drain(bindings::ferry_drain);
 
 impl Drain {
+    /// There is no room for more.
+    pub const BOUND: Self = Self(bindings::ferry_drain_FERRY_DRAIN_BOUND);
+    /// It was retained for as long as may be.
+    pub const AGE: Self = Self(bindings::ferry_drain_FERRY_DRAIN_AGE);
+    /// All address spaces that it waited for were flushed, as something was to change there.
+    const WRITE: Self = Self(bindings::ferry_drain_FERRY_DRAIN_WRITE);
+    /// A flush of other batches was its own as well.
+    const FLUSH: Self = Self(bindings::ferry_drain_FERRY_DRAIN_FLUSH);
+    /// An operator asked for it, or who needs pages to be free.
+    pub const ASKED: Self = Self(bindings::ferry_drain_FERRY_DRAIN_ASKED);
+    /// It is switched off.
+    pub const OFF: Self = Self(bindings::ferry_drain_FERRY_DRAIN_OFF);
+
     /// What C asks for; [`None`]: there is no such reason. For any context.
     pub fn from_raw(raw: bindings::ferry_drain) -> Option<Self> {
-        [
-            Self::Bound,
-            Self::Age,
-            Self::Pressure,
-            Self::Write,
-            Self::Flush,
-            Self::Asked,
-            Self::Off,
-        ]
-        .into_iter()
-        .find(|why| *why as u32 == raw)
+        (raw < bindings::ferry_drain_FERRY_NR_DRAINS).then_some(Self(raw))
     }
 
     /// Counts so many pages, that are free now. For any context.
     pub fn count(self, pages: u32) {
         // SAFETY: It only counts.
-        unsafe { bindings::ferry_count_drained(self as u32, pages) };
+        unsafe { bindings::ferry_count_drained(self.0, pages) };
     }
 }
 
@@ -430,7 +402,7 @@ impl Group<Pending> {
                 return false;
             }
             if bindings::ferry_group_mm_flushed(group, mm.0) && (*group).complete == 0 {
-                (*group).complete = Drain::Write as u32 + 1;
+                (*group).complete = Drain::WRITE.0 + 1;
             }
             (*group).complete != 0
         }
@@ -467,7 +439,7 @@ impl Group<Pending> {
         // SAFETY: By the type invariant it is ours.
         unsafe {
             if (*group).ticket == ticket.0 && (*group).complete == 0 {
-                (*group).complete = Drain::Flush as u32 + 1;
+                (*group).complete = Drain::FLUSH.0 + 1;
             }
         }
     }
@@ -550,8 +522,9 @@ pub fn max_age_ns() -> i64 {
 
 /// Counts pages that are retained. For any context.
 pub fn count_deferred(pages: u32) {
+    let what = bindings::ferry_migrc_event_FERRY_MIGRC_DEFERRED;
     // SAFETY: It only counts.
-    unsafe { bindings::ferry_count_deferred(pages) };
+    unsafe { bindings::ferry_count_migrc(what, pages) };
 }
 
 /// Whether a test wants all that is retained to be drained now. For any context.

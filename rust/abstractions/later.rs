@@ -17,13 +17,24 @@ use kernel::{
     }, //
 };
 
-use super::group::MayFlush;
+use super::may_flush::MayFlush;
+
+/// By which of the system's queues. None has a task of its own for when memory is short, so nothing
+/// that makes memory free may wait for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// On any CPU.
+    Unbound,
+    /// Not while the system suspends.
+    Freezable,
+}
 
 /// A function, and the work item that calls it.
 #[pin_data]
 pub struct Later {
     #[pin]
     work: DelayedWork<Self>,
+    queue: Queue,
     call: fn(MayFlush<'_>),
 }
 
@@ -32,11 +43,12 @@ impl_has_delayed_work! {
 }
 
 impl Later {
-    /// Has `call` called from a workqueue. May sleep; fails with `ENOMEM`.
-    pub fn new(call: fn(MayFlush<'_>)) -> Result<Arc<Self>> {
+    /// Has `call` called by a queue. May sleep; fails with `ENOMEM`.
+    pub fn new(queue: Queue, call: fn(MayFlush<'_>)) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 work <- new_delayed_work!("ferry::Later"),
+                queue,
                 call,
             }),
             GFP_KERNEL,
@@ -46,8 +58,12 @@ impl Later {
     /// In so many milliseconds. If it is to be called anyway that stands, be it later. For any
     /// context but NMI.
     pub fn after(this: &Arc<Self>, ms: u32) {
+        let queue = match this.queue {
+            Queue::Unbound => workqueue::system_unbound(),
+            Queue::Freezable => workqueue::system_freezable(),
+        };
         // An error: it is queued.
-        let _ = workqueue::system_unbound().enqueue_delayed(this.clone(), msecs_to_jiffies(ms));
+        let _ = queue.enqueue_delayed(this.clone(), msecs_to_jiffies(ms));
     }
 }
 

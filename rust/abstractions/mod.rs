@@ -17,9 +17,9 @@ pub mod group;
 #[cfg(all(CONFIG_FERRY_KUNIT_TEST, CONFIG_X86_64, not(CONFIG_UML)))]
 pub mod half_readable;
 pub mod knob;
-#[cfg(CONFIG_FERRY_MIGRC)]
 pub mod later;
 pub mod lend;
+pub mod may_flush;
 pub mod migrate_batch;
 pub mod migration;
 #[cfg(CONFIG_NUMA_MIGRATION)]

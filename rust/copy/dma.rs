@@ -23,14 +23,6 @@ use kernel::{
         Arc,
         Mutex,
         SetOnce, //
-    },
-    time::msecs_to_jiffies,
-    workqueue::{
-        self,
-        impl_has_delayed_work,
-        new_delayed_work,
-        DelayedWork,
-        WorkItem, //
     }, //
 };
 
@@ -44,6 +36,11 @@ use crate::{
             Requested,
             MAX_CHANNELS, //
         },
+        later::{
+            Later,
+            Queue, //
+        },
+        may_flush::MayFlush,
         sched::NodeId, //
     },
     helpers::settings, //
@@ -58,7 +55,7 @@ const PATIENCE_NS: i64 = 10_000_000_000;
 #[pin_data]
 struct Fleet {
     ports: KVec<KBox<Port<Carried>>>,
-    sweeper: Arc<Sweeper>,
+    sweeper: Arc<Later>,
     /// Ports that a batch may find free: a hint, so relaxed.
     usable: Atomic<u32>,
     #[pin]
@@ -73,7 +70,7 @@ impl Fleet {
         for _ in 0..MAX_CHANNELS {
             ports.push(KBox::new(Port::new(), GFP_KERNEL)?, GFP_KERNEL)?;
         }
-        let sweeper = Sweeper::new()?;
+        let sweeper = Later::new(Queue::Freezable, look_after)?;
         KBox::pin_init(
             pin_init!(Self {
                 ports,
@@ -214,60 +211,29 @@ pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<Carri
 pub fn sweep() {
     if let Some(fleet) = fleet() {
         fleet.count();
-        fleet.sweeper.clone().call();
+        Later::after(&fleet.sweeper, SWEEP_MS);
     }
 }
 
 /// Looks after copies that were given up, until their engines are done with them.
-#[pin_data]
-struct Sweeper {
-    #[pin]
-    work: DelayedWork<Sweeper>,
-}
-
-impl_has_delayed_work! {
-    impl HasDelayedWork<Self> for Sweeper { self.work }
-}
-
-impl Sweeper {
-    fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                work <- new_delayed_work!("ferry::Sweeper::work"),
-            }),
-            GFP_KERNEL,
-        )
+fn look_after(_: MayFlush<'_>) {
+    let Some(fleet) = fleet() else {
+        return;
+    };
+    let parked = |port: &&Port<Carried>| port.parked() > 0;
+    for mut port in fleet.ports().filter(parked).filter_map(Port::try_use) {
+        port.collect(|_, _| ());
+        // Once for each channel: it stops, or is never asked to again.
+        if port.is_late(PATIENCE_NS) && port.may_stop() && port.reclaim(0).is_err() {
+            pr_warn!("a DMA engine does not answer: folios stay with it until it does\n");
+        }
     }
-
-    fn call(self: Arc<Self>) {
-        let delay = msecs_to_jiffies(SWEEP_MS);
-        // Given back if it is on its way.
-        drop(workqueue::system_freezable().enqueue_delayed(self, delay));
+    {
+        // Not to count what has changed by the time it is told.
+        let _guard = fleet.lock.lock();
+        fleet.count();
     }
-}
-
-impl WorkItem for Sweeper {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        let Some(fleet) = fleet() else {
-            return;
-        };
-        let parked = |port: &&Port<Carried>| port.parked() > 0;
-        for mut port in fleet.ports().filter(parked).filter_map(Port::try_use) {
-            port.collect(|_, _| ());
-            // Once for each channel: it stops, or is never asked to again.
-            if port.is_late(PATIENCE_NS) && port.may_stop() && port.reclaim(0).is_err() {
-                pr_warn!("a DMA engine does not answer: folios stay with it until it does\n");
-            }
-        }
-        {
-            // Not to count what has changed by the time it is told.
-            let _guard = fleet.lock.lock();
-            fleet.count();
-        }
-        if fleet.ports().any(|port| port.parked() > 0) {
-            this.call();
-        }
+    if fleet.ports().any(|port| port.parked() > 0) {
+        Later::after(&fleet.sweeper, SWEEP_MS);
     }
 }

@@ -36,14 +36,17 @@ use crate::{
             Drain,
             Group,
             Limit,
-            MayFlush,
             Moment,
             Pending,
             Ticket,
             Tickets,
             Unmapping, //
         },
-        later::Later, //
+        later::{
+            Later,
+            Queue, //
+        },
+        may_flush::MayFlush, //
     },
     logic::retention::{
         has_room,
@@ -93,8 +96,8 @@ pub fn prepare() -> Result {
     }
     let groups = KVec::with_capacity(MAX_GROUPS, GFP_KERNEL)?;
     let taken = KVec::with_capacity(MAX_GROUPS, GFP_KERNEL)?;
-    let old = Later::new(drain_old)?;
-    let complete = Later::new(free_complete)?;
+    let old = Later::new(Queue::Unbound, drain_old)?;
+    let complete = Later::new(Queue::Unbound, free_complete)?;
     let retained = KBox::pin_init(
         pin_init!(Retained {
             ledger <- new_spinlock!(groups, "ferry::Retained::ledger"),
@@ -119,7 +122,7 @@ pub fn begin(may: MayFlush<'_>) -> Option<Group<Unmapping>> {
 
 /// A folio of a batch had no room: all of it is flushed, and freed. May sleep.
 pub fn overflow(group: Group<Pending>, may: MayFlush<'_>) {
-    Drain::Bound.count(group.flush(may).release());
+    Drain::BOUND.count(group.flush(may).release());
 }
 
 /// A batch is migrated: what it keeps is retained. May sleep.
@@ -133,9 +136,9 @@ pub fn end(group: Group<Pending>, may: MayFlush<'_>) {
     };
     retained.add(group, may);
     if !group::is_enabled() {
-        retained.drain(Drain::Off, may);
+        retained.drain(Drain::OFF, may);
     } else if group::drains_at_random() {
-        retained.drain(Drain::Asked, may);
+        retained.drain(Drain::ASKED, may);
     }
 }
 
@@ -211,7 +214,7 @@ fn drain_old(may: MayFlush<'_>) {
     };
     match until_due_ms(now_ns(), oldest, group::max_age_ns()) {
         None if !Limit::Age.is_out() => {
-            retained.drain(Drain::Age, may);
+            retained.drain(Drain::AGE, may);
         }
         left => Later::after(&retained.old, left.unwrap_or(LOOK_MS).min(LOOK_MS)),
     }
@@ -246,12 +249,12 @@ impl Retained {
                 Ok(()) => break,
                 Err(full) => group = full.0,
             }
-            self.drain(Drain::Bound, may);
+            self.drain(Drain::BOUND, may);
         }
         let due = until_due_ms(0, 0, group::max_age_ns());
         Later::after(&self.old, due.unwrap_or(0).min(LOOK_MS));
         if !has_room(group::most_kept(), group::max_pages()) && !Limit::Pages.is_out() {
-            self.drain(Drain::Bound, may);
+            self.drain(Drain::BOUND, may);
         }
     }
 

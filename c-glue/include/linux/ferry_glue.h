@@ -20,9 +20,6 @@
  */
 #define FERRY_DEFAULT_UNMAPPED_US	4000
 
-/* Less than what two threads could share, and than DMA engines would be given */
-#define FERRY_DEFAULT_SHORT_PAGES	63
-
 /* What an operator may set, see docs/admin-guide.rst */
 enum ferry_setting {
 	FERRY_SET_LIMIT,

@@ -14,7 +14,7 @@
 /* migrc/max_pages, of each node: 64 MB */
 #define FERRY_DEFAULT_MAX_PAGES		16384
 /* migrc/max_age_ms */
-#define FERRY_DEFAULT_MAX_AGE_MS	100
+#define FERRY_DEFAULT_MAX_AGE_MS	1000
 
 /* Why a translation, or a batch, is flushed at once. See docs/admin-guide.rst. */
 enum ferry_refusal {
@@ -40,6 +40,14 @@ enum ferry_drain {
 	FERRY_DRAIN_ASKED,
 	FERRY_DRAIN_OFF,
 	FERRY_NR_DRAINS
+};
+
+/* What else is counted. */
+enum ferry_migrc_event {
+	FERRY_MIGRC_ELIGIBLE,	/* translations that might be left unflushed */
+	FERRY_MIGRC_DEFERRED,	/* pages that were retained */
+	FERRY_MIGRC_FLUSHED_FIRST, /* flushes before a write */
+	FERRY_NR_MIGRC_EVENTS
 };
 
 /**
@@ -93,9 +101,7 @@ unsigned int ferry_most_kept(void);
 /* c-glue/migrc_knobs.c */
 void ferry_count_refused(enum ferry_refusal why, unsigned int nr);
 void ferry_count_drained(enum ferry_drain why, unsigned int nr);
-void ferry_count_deferred(unsigned int nr);
-void ferry_count_eligible(void);
-void ferry_count_flushed_first(void);
+void ferry_count_migrc(enum ferry_migrc_event what, unsigned int nr);
 
 /* c-glue/migrc_debug.c */
 #ifdef CONFIG_FERRY_MIGRC_DEBUG

@@ -11,8 +11,9 @@
  * O1 to O10 are the obligations of docs/migrc.rst.
  *
  * Locks: ferry_unmapped() and ferry_flush_first() are called under the lock of a
- * page table, and take that of the list of groups inside of it. All others are
- * called where the caller may sleep.
+ * page table, and so may be what is around a flush: that of an address space, and
+ * that of a batch. All of these but ferry_unmapped() take the lock of the list of
+ * groups inside of it. All others are called where the caller may sleep.
  */
 #ifndef _LINUX_FERRY_MIGRC_H
 #define _LINUX_FERRY_MIGRC_H
@@ -29,6 +30,7 @@ struct alloc_context;
 
 /* What a test can take out, to see that it would be missed. */
 enum ferry_hook {
+	FERRY_HOOK_NONE,
 	FERRY_HOOK_WRITABLE,
 	FERRY_HOOK_DIRTY,
 	FERRY_HOOK_CHANGING,
@@ -37,6 +39,7 @@ enum ferry_hook {
 	FERRY_HOOK_SWAP,
 	FERRY_HOOK_FORCE,
 	FERRY_HOOK_BATCHED,
+	FERRY_HOOK_NESTED,
 	FERRY_HOOK_BOUND,
 	FERRY_HOOK_AGE,
 	FERRY_NR_HOOKS

@@ -5,6 +5,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,9 @@ const STATUS: &str = "/sys/kernel/mm/ferry/copy/dma_status";
 const SOFT: &str = "/sys/module/ferry_soft_dma/parameters";
 const DRIVER: &str = "/sys/bus/platform/drivers/ferry_soft_dma";
 const DEVICE: &str = "ferry_soft_dma";
+const PM_TEST: &str = "/sys/power/pm_test";
+const PM_TEST_DELAY: &str = "/sys/module/suspend/parameters/pm_test_delay";
+const SUSPEND: &str = "/sys/power/state";
 
 /// What the software engine has.
 const ALL: &str = "4";
@@ -40,6 +45,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("dma/late", |_| late()).limit(SLOW),
         Case::new("dma/channels-come-and-go", |_| come_and_go()).limit(SLOW),
         Case::new("dma/driver-goes", |_| driver_goes()).limit(SLOW),
+        Case::new("dma/suspend", |_| suspend()).limit(SLOW),
     ]
 }
 
@@ -295,4 +301,57 @@ fn driver_goes() -> Result<()> {
         sleep(Duration::from_millis(20));
         Ok(())
     })
+}
+
+/// Suspends go as far as this, and wait for so many seconds, until this is dropped.
+struct SuspendsTo {
+    _wait: Setting,
+}
+
+impl SuspendsTo {
+    fn new(level: &str, seconds: &str) -> Result<Self> {
+        if !Path::new(PM_TEST).exists() {
+            return Err(skip("a kernel that cannot suspend for a test"));
+        }
+        let to = Self {
+            _wait: Setting::change(PM_TEST_DELAY, seconds)?,
+        };
+        kernel::write(PM_TEST, level)?;
+        Ok(to)
+    }
+}
+
+impl Drop for SuspendsTo {
+    fn drop(&mut self) {
+        // As with settings: nobody is left to tell.
+        let _ = fs::write(PM_TEST, "none");
+    }
+}
+
+/// Devices are suspended while pages move, and come back; and so do copies by DMA.
+fn suspend() -> Result<()> {
+    need_soft()?;
+    let _to = SuspendsTo::new("devices", "1")?;
+    kernel::set_engine(Engine::CopyOnly(4))?;
+    let _patient = Setting::change(TIMEOUT, PATIENT)?;
+    let _by = by("dma")?;
+    let _slow = behave("delay_us", "200")?;
+    let suspends = AtomicU32::new(0);
+    moves_while(8, 20, |_| {
+        sleep(Duration::from_millis(100));
+        kernel::write(SUSPEND, "freeze")?;
+        suspends.fetch_add(1, Relaxed);
+        Ok(())
+    })?;
+    ensure!(suspends.into_inner() > 0, "nothing was suspended");
+    let before = counted("ferry_pages_dma")?;
+    let pause = |_| {
+        sleep(Duration::from_millis(5));
+        Ok(())
+    };
+    moves_while(8, 2, pause)?;
+    ensure!(counted("ferry_pages_dma")? > before, "no more by DMA");
+    ensure!(value(CHANNELS)? == ALL, "{} channels", value(CHANNELS)?);
+    ensure!(told("parked")? == 0, "{}", value(STATUS)?);
+    Ok(())
 }

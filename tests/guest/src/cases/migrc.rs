@@ -36,6 +36,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("migrc/age", |_| age()),
         Case::new("migrc/off", |_| off()),
         Case::new("migrc/freed", |_| freed()),
+        Case::new("migrc/freed-by-change", |_| freed_by_change()),
+        Case::new("migrc/freed-by-batch", |_| freed_by_batch()),
         Case::new("migrc/owner-gone", |_| owner_gone()),
         Case::new("migrc/pressure", |_| pressure()),
         Case::new("migrc/offline", |_| offline()).limit(240),
@@ -287,6 +289,42 @@ fn freed() -> Result<()> {
     ensure!(more > 0, "nothing was deferred");
     ensure!(more == less, "{more} pages were deferred, {less} drained");
     Ok(())
+}
+
+/// Frees what is retained by the flush of somebody else, which is what `counter` counts.
+fn freed_by(counter: &str, flush: impl Fn(&Mapping) -> Result<()>) -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    let map = eligible(PAGES)?;
+    beside_another(|| {
+        kernel::write(DRAIN, "1")?;
+        let before = count(counter)?;
+        to(&map, 1)?;
+        ensure!(retained()? == PAGES as u64, "{} are retained", retained()?);
+        flush(&map)?;
+        until_none(Duration::from_secs(20))?;
+        let freed = count(counter)? - before;
+        ensure!(freed == PAGES as u64, "{freed} pages were freed for that");
+        Ok(())
+    })
+}
+
+/// Whose protection is changed must be flushed.
+fn freed_by_change() -> Result<()> {
+    freed_by("drained_pages/write", |map| {
+        map.protect(0, PAGE, libc::PROT_READ | libc::PROT_WRITE)
+    })
+}
+
+/// A batch that cannot be left unflushed is flushed on the same CPUs.
+fn freed_by_batch() -> Result<()> {
+    let written = region::anon(FolioSize::Small, 64)?;
+    pattern::fill(written.words(), 7);
+    let addrs = written.addrs(PAGE);
+    freed_by("drained_pages/flush", |_| {
+        let mut status = [0; 64];
+        sys::move_pages(0, &addrs, &[1; 64], &mut status, MF_MOVE).zero("move_pages")
+    })
 }
 
 /// The process to which pages belonged ends while old ones are retained.

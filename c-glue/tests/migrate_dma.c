@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: the KUnit suite ferry_migrate_dma, of what migrate_pages() promises with
+ * MIGRATE_DMA: what it is given is copied by DMA engines, or stays where it is.
+ *
+ * Locks: none but what is taken for each folio of a file that nobody else has.
+ */
+#include <kunit/test.h>
+#include <linux/ferry_glue.h>
+#include <linux/file.h>
+#include <linux/highmem.h>
+#include <linux/migrate.h>
+#include <linux/shmem_fs.h>
+#include <linux/string.h>
+#include <linux/swap.h>
+#include <linux/vmstat.h>
+
+/* folio_isolate_lru() */
+#include "internal.h"
+
+#define FOLIOS		100
+#define CHANNELS	2
+
+struct file_and_list {
+	struct file *file;
+	struct list_head folios;
+	/* Where the folios were: names, they may be gone. */
+	const struct folio *was[FOLIOS];
+};
+
+static struct folio *new_folio(struct folio *src, unsigned long private)
+{
+	return folio_alloc(GFP_HIGHUSER_MOVABLE, folio_order(src));
+}
+
+static struct folio *folio_at(struct kunit *test, pgoff_t index)
+{
+	struct file_and_list *has = test->priv;
+	struct folio *folio = shmem_read_folio(has->file->f_mapping, index);
+
+	KUNIT_ASSERT_FALSE(test, IS_ERR(folio));
+	return folio;
+}
+
+/* Folios with content, of a file in memory, isolated. */
+static int migrate_dma_init(struct kunit *test)
+{
+	struct file_and_list *has;
+	struct folio *folio;
+	pgoff_t i;
+
+	has = kunit_kzalloc(test, sizeof(*has), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, has);
+	INIT_LIST_HEAD(&has->folios);
+	test->priv = has;
+	has->file = shmem_kernel_file_setup("ferry_migrate_dma",
+					    FOLIOS * PAGE_SIZE,
+					    EMPTY_VMA_FLAGS);
+	KUNIT_ASSERT_FALSE(test, IS_ERR(has->file));
+	for (i = 0; i < FOLIOS; i++) {
+		folio = folio_at(test, i);
+		folio_lock(folio);
+		memset(folio_address(folio), i + 1, PAGE_SIZE);
+		folio_mark_dirty(folio);
+		folio_unlock(folio);
+		folio_put(folio);
+	}
+	lru_add_drain_all();
+	for (i = 0; i < FOLIOS; i++) {
+		folio = folio_at(test, i);
+		has->was[i] = folio;
+		KUNIT_ASSERT_TRUE(test, folio_isolate_lru(folio));
+		node_stat_add_folio(folio, NR_ISOLATED_ANON +
+				    folio_is_file_lru(folio));
+		list_add_tail(&folio->lru, &has->folios);
+		/* The list has one of its own. */
+		folio_put(folio);
+	}
+	return 0;
+}
+
+static void migrate_dma_exit(struct kunit *test)
+{
+	const struct ferry_soft_manners good = { .descriptors = 64 };
+	struct file_and_list *has = test->priv;
+
+	if (!has)
+		return;
+	putback_movable_pages(&has->folios);
+	if (!IS_ERR_OR_NULL(has->file))
+		fput(has->file);
+	ferry_soft_behave(&good);
+	KUNIT_EXPECT_EQ(test, ferry_set(FERRY_SET_DMA_CHANNELS, 0), 0);
+}
+
+static unsigned long copied_by_dma(void)
+{
+	static unsigned long events[NR_VM_EVENT_ITEMS];
+
+	all_vm_events(events);
+	return events[FERRY_PAGES_DMA];
+}
+
+/* Folios that are elsewhere. All must have what they had. */
+static unsigned int count_moved(struct kunit *test)
+{
+	struct file_and_list *has = test->priv;
+	unsigned int moved = 0;
+	pgoff_t i;
+
+	for (i = 0; i < FOLIOS; i++) {
+		struct folio *folio = folio_at(test, i);
+
+		KUNIT_EXPECT_NULL_MSG(test, memchr_inv(folio_address(folio),
+						       i + 1, PAGE_SIZE),
+				      "folio %lu has changed", i);
+		moved += folio != has->was[i];
+		folio_put(folio);
+	}
+	return moved;
+}
+
+/* Returns how many were migrated, as migrate_pages() says. */
+static unsigned int migrate(struct kunit *test)
+{
+	struct file_and_list *has = test->priv;
+	unsigned int moved = 0;
+	int left;
+
+	left = migrate_pages(&has->folios, new_folio, NULL, 0,
+			     MIGRATE_SYNC | MIGRATE_DMA, MR_SYSCALL, &moved);
+	KUNIT_EXPECT_EQ(test, left + moved, FOLIOS);
+	KUNIT_EXPECT_EQ(test, list_empty(&has->folios), !left);
+	KUNIT_EXPECT_EQ(test, count_moved(test), moved);
+	return moved;
+}
+
+static void open_channels(struct kunit *test)
+{
+	KUNIT_ASSERT_EQ(test, ferry_set(FERRY_SET_DMA_CHANNELS, CHANNELS), 0);
+	ferry_allow();
+}
+
+static void test_by_engine(struct kunit *test)
+{
+	unsigned long before = copied_by_dma();
+
+	open_channels(test);
+	KUNIT_EXPECT_EQ(test, migrate(test), FOLIOS);
+	KUNIT_EXPECT_EQ(test, copied_by_dma() - before, FOLIOS);
+}
+
+static void test_no_channel(struct kunit *test)
+{
+	unsigned long before = copied_by_dma();
+
+	ferry_allow();
+	KUNIT_EXPECT_EQ(test, migrate(test), 0);
+	KUNIT_EXPECT_EQ(test, copied_by_dma(), before);
+}
+
+static void test_engine_fails(struct kunit *test)
+{
+	const struct ferry_soft_manners bad = {
+		.descriptors	= 64,
+		.fail_ppm	= 1000000,
+	};
+
+	open_channels(test);
+	ferry_soft_behave(&bad);
+	KUNIT_EXPECT_EQ(test, migrate(test), 0);
+}
+
+/* Some fail at first: whatever is migrated in the end was by the engine. */
+static void test_engine_fails_at_times(struct kunit *test)
+{
+	const struct ferry_soft_manners bad = {
+		.descriptors	= 64,
+		.fail_ppm	= 300000,
+		.reverse	= true,
+	};
+	unsigned long before = copied_by_dma();
+	unsigned int moved;
+
+	open_channels(test);
+	ferry_soft_behave(&bad);
+	moved = migrate(test);
+	KUNIT_EXPECT_GT(test, moved, 0);
+	KUNIT_EXPECT_GE(test, copied_by_dma() - before, moved);
+}
+
+static struct kunit_case migrate_dma_cases[] = {
+	KUNIT_CASE(test_by_engine),
+	KUNIT_CASE(test_no_channel),
+	KUNIT_CASE(test_engine_fails),
+	KUNIT_CASE(test_engine_fails_at_times),
+	{ }
+};
+
+static struct kunit_suite migrate_dma_suite = {
+	.name		= "ferry_migrate_dma",
+	.init		= migrate_dma_init,
+	.exit		= migrate_dma_exit,
+	.test_cases	= migrate_dma_cases,
+};
+kunit_test_suite(migrate_dma_suite);
