@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A batch that is unmapped while another is: what both unmap is flushed.
+
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+
+use anyhow::{Result, bail, ensure};
+
+use super::{Migrc, WORDS, run_on, without};
+use crate::harness::skip;
+use crate::kernel::{self, Setting};
+use crate::plan::FolioSize;
+use crate::region;
+use crate::sys::{self, MF_MOVE, Mapping, PAGE};
+
+const DEMOTES: &str = "/sys/kernel/mm/numa/demotion_enabled";
+const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
+
+/// Pages of a batch of mainline's: half of each may be left unflushed, half are written.
+const BATCH: usize = 512;
+const NESTED: usize = 4 * BATCH;
+
+/// Memory whose migration needs more than there is, which is had by demoting other memory, which is
+/// migration as well.
+struct Nested {
+    map: Mapping,
+    /// All that node 0 has.
+    _hog: Mapping,
+    cpus: Vec<usize>,
+}
+
+/// What some rounds gave.
+struct Played {
+    /// Pages that have lost what was written.
+    lost: usize,
+    /// Pages that were demoted by who needed memory.
+    demoted: u64,
+}
+
+impl Nested {
+    fn new(migrc: &mut Migrc) -> Result<Self> {
+        if !Path::new(DEMOTES).exists() {
+            return Err(skip("a kernel without memory tiers"));
+        }
+        migrc.set(DEMOTES, "true")?;
+        let cpus = kernel::online_cpus()?;
+        ensure!(cpus.len() > 1, "needs two CPUs");
+        let map = region::anon(FolioSize::Small, NESTED)?;
+        let hog = Mapping::anon(kernel::node_free_bytes(0)?, 2 << 20)?;
+        sys::mbind(hog.addr(), hog.len(), 0, 0).zero("mbind")?;
+        hog.advise(0, hog.len(), libc::MADV_HUGEPAGE)?;
+        for at in (0..hog.len()).step_by(PAGE) {
+            hog.words()[at / 8].store(1, Relaxed);
+        }
+        Ok(Self {
+            map,
+            _hog: hog,
+            cpus,
+        })
+    }
+
+    /// The pages that are written all the time.
+    fn written() -> impl Iterator<Item = usize> {
+        (0..NESTED).filter(|page| page % BATCH >= BATCH / 2)
+    }
+
+    fn word(&self, page: usize) -> &AtomicU64 {
+        &self.map.words()[page * WORDS]
+    }
+
+    /// Writes the others, of which none is writable after that, nor dirty.
+    fn clean(&self) -> Result<()> {
+        for batch in (0..self.map.len()).step_by(BATCH * PAGE) {
+            let half = BATCH / 2 * PAGE;
+            let writable = libc::PROT_READ | libc::PROT_WRITE;
+            self.map.protect(batch, half, writable)?;
+            (0..half).step_by(PAGE).for_each(|at| {
+                self.map.words()[(batch + at) / 8].store(1, Relaxed);
+            });
+            self.map.advise(batch, half, libc::MADV_FREE)?;
+            self.map.protect(batch, half, libc::PROT_READ)?;
+        }
+        Ok(())
+    }
+
+    fn to(&self, node: i32) {
+        let mut status = vec![0; NESTED];
+        // Some may find no room.
+        sys::move_pages(
+            0,
+            &self.map.addrs(PAGE),
+            &[node; NESTED],
+            &mut status,
+            MF_MOVE,
+        );
+    }
+
+    /// To node 1 while that has room, and back when node 0 has none: by a watermark above what is
+    /// free there, who allocates reclaims first.
+    fn rounds(&self, rounds: u32) -> Result<()> {
+        for _ in 0..rounds {
+            self.to(1);
+            self.clean()?;
+            let short = 2 * (kernel::node_free_bytes(0)? / 1024 + 4 * NESTED);
+            let _short = Setting::change(MIN_FREE, &short.to_string())?;
+            self.to(0);
+        }
+        Ok(())
+    }
+
+    fn play(&self, rounds: u32) -> Result<Played> {
+        let demoted = || anyhow::Ok(kernel::vmstat("pgdemote_direct")?.values().sum::<u64>());
+        let before = demoted()?;
+        Self::written().for_each(|page| self.word(page).store(0, Relaxed));
+        let stop = AtomicU64::new(0);
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| -> Result<Vec<u64>> {
+                run_on(self.cpus[1])?;
+                let mut counts = vec![0; NESTED];
+                while stop.load(Relaxed) == 0 {
+                    for page in Self::written() {
+                        // Not atomic: who reads what is old writes what is old.
+                        let word = self.word(page);
+                        word.store(word.load(Relaxed) + 1, Relaxed);
+                        counts[page] += 1;
+                    }
+                }
+                Ok(counts)
+            });
+            run_on(self.cpus[0])?;
+            let played = self.rounds(rounds);
+            stop.store(1, Relaxed);
+            let counts = writer
+                .join()
+                .map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+            played?;
+            let lost =
+                Self::written().filter(|&page| self.word(page).load(Relaxed) != counts[page]);
+            Ok(Played {
+                lost: lost.count(),
+                demoted: demoted()? - before,
+            })
+        })
+    }
+}
+
+/// What is written all the time is not lost when a batch is unmapped within another.
+pub fn holds() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    let nested = Nested::new(&mut migrc)?;
+    let mut demoted = 0;
+    for _ in 0..8 {
+        let played = nested.play(2)?;
+        ensure!(
+            played.lost == 0,
+            "{} pages have lost what was written",
+            played.lost
+        );
+        demoted += played.demoted;
+    }
+    ensure!(demoted > 0, "nothing was demoted: nothing was nested");
+    Ok(())
+}
+
+/// Without the guard that is seen.
+pub fn sees() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    without(&mut migrc, "nested")?;
+    let nested = Nested::new(&mut migrc)?;
+    let mut demoted = 0;
+    for _ in 0..32 {
+        let played = nested.play(2)?;
+        if played.lost > 0 {
+            return Ok(());
+        }
+        demoted += played.demoted;
+    }
+    bail!(
+        "without the hook nothing was lost, of {demoted} that were demoted: the test sees nothing"
+    )
+}

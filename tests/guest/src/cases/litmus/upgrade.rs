@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A page that is written within the `mprotect(2)` that allows it: that flushes for what it allows
+//! before it does, as in the end it would be too late.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+
+use super::{AGE, Migrc, count, mismatches, no_more_mismatches, run_on, without};
+use crate::harness::skip;
+use crate::kernel;
+use crate::plan::FolioSize;
+use crate::region;
+use crate::sys::{self, MF_MOVE, Mapping, PAGE};
+
+/// That become writable together: enough for somebody to come in between.
+const PAGES: usize = 4096;
+
+/// The first page, and what is said of it.
+struct Stage {
+    map: Mapping,
+    /// The value that it has, at least.
+    told: AtomicU64,
+    /// The value that it is to be given, 0 if none; the highest ends it.
+    order: AtomicU64,
+    /// How long after that, in nanoseconds.
+    delay: AtomicU64,
+}
+
+const END: u64 = u64::MAX;
+
+impl Stage {
+    fn word(&self) -> &AtomicU64 {
+        &self.map.words()[0]
+    }
+
+    /// Reads it until the end; how often it was not what it must be.
+    fn read(&self, seen: &AtomicU64) {
+        while self.order.load(Relaxed) != END {
+            let least = self.told.load(Acquire);
+            if self.word().load(Relaxed) < least {
+                seen.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// Writes what it is told to, when it is told to.
+    fn write(&self) {
+        loop {
+            let value = match self.order.load(Acquire) {
+                END => return,
+                0 => {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                value => value,
+            };
+            let begun = Instant::now();
+            let delay = Duration::from_nanos(self.delay.load(Relaxed));
+            while begun.elapsed() < delay {
+                std::hint::spin_loop();
+            }
+            // If it may not be written yet this waits until it may.
+            self.word().store(value, Relaxed);
+            self.told.store(value, Release);
+            // Unless it has ended.
+            let _ = self.order.compare_exchange(value, 0, Release, Relaxed);
+        }
+    }
+
+    /// The page is read-only and clean, is migrated, and written again; how long it took to allow
+    /// that.
+    fn round(&self, round: u64, delay: Duration) -> Result<Duration> {
+        self.word().store(2 * round, Relaxed);
+        self.told.store(2 * round, Release);
+        self.map.advise(0, PAGE, libc::MADV_FREE)?;
+        self.map.protect(0, self.map.len(), libc::PROT_READ)?;
+        // For the reader to have read it.
+        thread::yield_now();
+        let mut status = [0];
+        let node = [1 - (round % 2) as i32];
+        sys::move_pages(0, &[self.map.addr()], &node, &mut status, MF_MOVE).zero("move_pages")?;
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        self.delay.store(delay.as_nanos() as u64, Relaxed);
+        self.order.store(2 * round + 1, Release);
+        let begun = Instant::now();
+        self.map.protect(0, self.map.len(), writable)?;
+        let took = begun.elapsed();
+        while self.order.load(Acquire) != 0 {
+            std::hint::spin_loop();
+        }
+        Ok(took)
+    }
+}
+
+/// Rounds, until something stale was read; how often that was.
+fn play(rounds: u64, until_stale: bool) -> Result<u64> {
+    let cpus = kernel::online_cpus()?;
+    if cpus.len() < 3 {
+        return Err(skip("needs three CPUs"));
+    }
+    let map = region::anon(FolioSize::Small, PAGES)?;
+    map.words().iter().for_each(|word| word.store(0, Relaxed));
+    let stage = Stage {
+        map,
+        told: AtomicU64::new(0),
+        order: AtomicU64::new(0),
+        delay: AtomicU64::new(0),
+    };
+    let seen = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| run_on(cpus[1]).map(|()| stage.read(&seen)));
+        let writer = scope.spawn(|| run_on(cpus[2]).map(|()| stage.write()));
+        run_on(cpus[0])?;
+        let mut took = Duration::ZERO;
+        let mut played = Ok(());
+        for round in 1..=rounds {
+            // At any time within.
+            let delay = took * (round % 8) as u32 / 8;
+            match stage.round(round, delay) {
+                Ok(now) => took = now,
+                Err(error) => played = Err(error),
+            }
+            if played.is_err() || until_stale && seen.load(Relaxed) > 0 {
+                break;
+            }
+        }
+        stage.order.store(END, Release);
+        for thread in [reader, writer] {
+            thread.join().map_err(|_| anyhow::anyhow!("panicked"))??;
+        }
+        played
+    })?;
+    Ok(seen.into_inner())
+}
+
+/// What is written is read elsewhere, however early.
+pub fn holds() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, "1000")?;
+    let (before, mismatches) = (count("deferred_pages")?, mismatches()?);
+    let stale = play(if kernel::is_slow() { 500 } else { 2000 }, false)?;
+    ensure!(stale == 0, "{stale} times it was read as it was before");
+    no_more_mismatches(mismatches)?;
+    ensure!(
+        count("deferred_pages")? > before,
+        "nothing was deferred: nothing was tested"
+    );
+    Ok(())
+}
+
+/// Without that flush it is not.
+pub fn sees() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    without(&mut migrc, "batched")?;
+    migrc.set(AGE, "60000")?;
+    if play(4000, true)? == 0 {
+        bail!("without the hook nothing stale was read: the test sees nothing");
+    }
+    Ok(())
+}
