@@ -17,7 +17,8 @@ const LIMIT: Duration = Duration::from_secs(2400);
 /// Small enough to boot anywhere, large enough for huge pages on both nodes.
 const NODE_GIB: u32 = 2;
 /// What may go otherwise with more CPUs: an emulator takes long for each, with KASAN above all.
-const AMONG_MANY: &str = "crews/ races/ dma/ counters/ sysctl/ policy/ accounting/ unplug/";
+const AMONG_MANY: &str =
+    "crews/ races/ dma/ counters/ sysctl/ policy/ accounting/ unplug/ litmus/ migrc/";
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;

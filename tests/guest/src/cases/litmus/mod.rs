@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -20,6 +20,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
+mod fork;
 mod nested;
 mod upgrade;
 
@@ -75,6 +76,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = vec![
         Case::new("litmus/nested", |_| nested::holds()).limit(SLOW),
         Case::new("litmus/nested-without-nested", |_| nested::sees()).limit(SLOW),
+        Case::new("litmus/fork", |_| fork::holds()).limit(SLOW),
         Case::new("litmus/upgrade", |_| upgrade::holds()).limit(SLOW),
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(SLOW),
     ];
@@ -297,6 +299,46 @@ fn sees(change: Change, hook: &str) -> Result<()> {
         bail!("without the hook nothing stale was read: the test sees nothing");
     }
     Ok(())
+}
+
+/// Pages that a thread writes all the time.
+struct Written<'a> {
+    map: &'a Mapping,
+    pages: Vec<usize>,
+}
+
+impl Written<'_> {
+    fn word(&self, page: usize) -> &AtomicU64 {
+        &self.map.words()[page * WORDS]
+    }
+
+    /// Has a thread on `cpu` add one to each page, over and over, while `others` runs; how many
+    /// pages have lost any of that.
+    fn lost_during(&self, cpu: usize, others: impl FnOnce() -> Result<()>) -> Result<usize> {
+        let all = || self.pages.iter().map(|&page| self.word(page));
+        all().for_each(|word| word.store(0, Relaxed));
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| -> Result<u64> {
+                run_on(cpu)?;
+                let mut rounds = 0;
+                while !stop.load(Relaxed) {
+                    // Not atomic: who reads what is old writes what is old.
+                    all().for_each(|word| word.store(word.load(Relaxed) + 1, Relaxed));
+                    rounds += 1;
+                }
+                Ok(rounds)
+            });
+            let done = others();
+            stop.store(true, Relaxed);
+            let written = writer
+                .join()
+                .map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+            done?;
+            ensure!(written > 0, "nothing was written");
+            Ok(all().filter(|word| word.load(Relaxed) != written).count())
+        })
+    }
 }
 
 /// Takes a hook out.

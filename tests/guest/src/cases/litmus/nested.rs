@@ -2,13 +2,11 @@
 //! A batch that is unmapped while another is: what both unmap is flushed.
 
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread;
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Migrc, WORDS, run_on, without};
+use super::{Migrc, Written, run_on, without};
 use crate::harness::skip;
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
@@ -61,16 +59,7 @@ impl Nested {
         })
     }
 
-    /// The pages that are written all the time.
-    fn written() -> impl Iterator<Item = usize> {
-        (0..NESTED).filter(|page| page % BATCH >= BATCH / 2)
-    }
-
-    fn word(&self, page: usize) -> &AtomicU64 {
-        &self.map.words()[page * WORDS]
-    }
-
-    /// Writes the others, of which none is writable after that, nor dirty.
+    /// Writes what is not written all the time, of which none is writable after that, nor dirty.
     fn clean(&self) -> Result<()> {
         for batch in (0..self.map.len()).step_by(BATCH * PAGE) {
             let half = BATCH / 2 * PAGE;
@@ -113,35 +102,16 @@ impl Nested {
     fn play(&self, rounds: u32) -> Result<Played> {
         let demoted = || anyhow::Ok(kernel::vmstat("pgdemote_direct")?.values().sum::<u64>());
         let before = demoted()?;
-        Self::written().for_each(|page| self.word(page).store(0, Relaxed));
-        let stop = AtomicU64::new(0);
-        thread::scope(|scope| {
-            let writer = scope.spawn(|| -> Result<Vec<u64>> {
-                run_on(self.cpus[1])?;
-                let mut counts = vec![0; NESTED];
-                while stop.load(Relaxed) == 0 {
-                    for page in Self::written() {
-                        // Not atomic: who reads what is old writes what is old.
-                        let word = self.word(page);
-                        word.store(word.load(Relaxed) + 1, Relaxed);
-                        counts[page] += 1;
-                    }
-                }
-                Ok(counts)
-            });
-            run_on(self.cpus[0])?;
-            let played = self.rounds(rounds);
-            stop.store(1, Relaxed);
-            let counts = writer
-                .join()
-                .map_err(|_| anyhow::anyhow!("the writer panicked"))??;
-            played?;
-            let lost =
-                Self::written().filter(|&page| self.word(page).load(Relaxed) != counts[page]);
-            Ok(Played {
-                lost: lost.count(),
-                demoted: demoted()? - before,
-            })
+        let written = Written {
+            map: &self.map,
+            pages: (0..NESTED)
+                .filter(|page| page % BATCH >= BATCH / 2)
+                .collect(),
+        };
+        run_on(self.cpus[0])?;
+        Ok(Played {
+            lost: written.lost_during(self.cpus[1], || self.rounds(rounds))?,
+            demoted: demoted()? - before,
         })
     }
 }
