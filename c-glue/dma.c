@@ -20,6 +20,8 @@
 #include <linux/mutex.h>
 #include <linux/string.h>
 #include <linux/suspend.h>
+
+#include <kunit/visibility.h>
 #include <linux/sysfs.h>
 #include <linux/wait.h>
 
@@ -329,7 +331,8 @@ bool ferry_dma_asleep(void)
 	return READ_ONCE(ferry_dma_suspends);
 }
 
-static int ferry_dma_pm(struct notifier_block *nb, unsigned long event, void *data)
+VISIBLE_IF_KUNIT int ferry_dma_pm(struct notifier_block *nb,
+				  unsigned long event, void *data)
 {
 	switch (event) {
 	case PM_SUSPEND_PREPARE:

@@ -61,13 +61,15 @@ static unsigned int ferry_judge(const struct folio *folio, struct mm_struct *mm,
 		refused |= BIT(FERRY_REFUSED_WRITABLE);
 	/*
 	 * It may be writable in a TLB even if it was write-protected since, by
-	 * fork() for instance, which flushes later.
+	 * fork() for instance, which flushes later. Each of these would do for
+	 * what is known to; together they are for what is not.
 	 */
-	if (pte_dirty(pteval) && !ferry_hook_is_out(FERRY_HOOK_DIRTY))
-		refused |= BIT(FERRY_REFUSED_DIRTY);
-	/* Somebody changes translations now, and TLBs may have more than this. */
-	if (mm_tlb_flush_pending(mm) && !ferry_hook_is_out(FERRY_HOOK_CHANGING))
-		refused |= BIT(FERRY_REFUSED_CHANGING);
+	if (!ferry_hook_is_out(FERRY_HOOK_FORK)) {
+		if (pte_dirty(pteval))
+			refused |= BIT(FERRY_REFUSED_DIRTY);
+		if (mm_tlb_flush_pending(mm))
+			refused |= BIT(FERRY_REFUSED_CHANGING);
+	}
 	if (!folio_test_anon(folio))
 		refused |= BIT(FERRY_REFUSED_FILE);
 	else if (folio_test_swapcache(folio))
@@ -103,6 +105,7 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 		refused |= BIT(FERRY_REFUSED_MMS);
 	} else if (i == unmaps->nr_mms) {
 		atomic_inc(ferry_stale_of(mm));
+		ferry_note_mm(unmaps, mm);
 		unmaps->mms[unmaps->nr_mms++] = mm;
 	}
 	if (!refused)
@@ -220,7 +223,6 @@ bool ferry_group_defer(struct ferry_group *group)
 	tlb_ubc->flush_required = false;
 	tlb_ubc->writable = false;
 	group->pending = true;
-	ferry_note_group(group);
 	return true;
 }
 

@@ -31,8 +31,7 @@ static unsigned int ferry_drain_one_in;
 static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
 	[FERRY_HOOK_NONE]	= "none",
 	[FERRY_HOOK_WRITABLE]	= "writable",
-	[FERRY_HOOK_DIRTY]	= "dirty",
-	[FERRY_HOOK_CHANGING]	= "changing",
+	[FERRY_HOOK_FORK]	= "fork",
 	[FERRY_HOOK_RETAIN]	= "retain",
 	[FERRY_HOOK_REUSE]	= "reuse",
 	[FERRY_HOOK_SWAP]	= "swap",
@@ -68,7 +67,7 @@ void ferry_note_mm_flush(const struct mm_struct *mm)
 	atomic_inc_return(ferry_flushes_of(mm));
 }
 
-/* How often those of a group were flushed by now. */
+/* How often those of a group were flushed by now; counts wrap. */
 static unsigned int ferry_count_flushes(const struct ferry_unmaps *unmaps)
 {
 	unsigned int i, sum = 0;
@@ -78,10 +77,15 @@ static unsigned int ferry_count_flushes(const struct ferry_unmaps *unmaps)
 	return sum;
 }
 
-/* What is unmapped for it is unmapped, and nobody has written since. */
-void ferry_note_group(struct ferry_group *group)
+/*
+ * The first translation of an address space is cleared for a group. Whoever flushes
+ * all of it after that, even before others are cleared, may write with no further
+ * flush what was cleared by then.
+ */
+void ferry_note_mm(struct ferry_unmaps *unmaps, const struct mm_struct *mm)
 {
-	group->flushes = ferry_count_flushes(&group->unmaps);
+	container_of(unmaps, struct ferry_group, unmaps)->flushes +=
+		atomic_read(ferry_flushes_of(mm));
 }
 
 static unsigned long ferry_identity(const struct folio *folio)

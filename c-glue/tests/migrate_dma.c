@@ -12,6 +12,7 @@
 #include <linux/migrate.h>
 #include <linux/shmem_fs.h>
 #include <linux/string.h>
+#include <linux/suspend.h>
 #include <linux/swap.h>
 #include <linux/vmstat.h>
 
@@ -90,6 +91,7 @@ static void migrate_dma_exit(struct kunit *test)
 	if (!IS_ERR_OR_NULL(has->file))
 		fput(has->file);
 	ferry_soft_behave(&good);
+	ferry_set(FERRY_SET_DMA_TIMEOUT_MS, FERRY_DEFAULT_DMA_TIMEOUT_MS);
 	KUNIT_EXPECT_EQ(test, ferry_set(FERRY_SET_DMA_CHANNELS, 0), 0);
 }
 
@@ -138,6 +140,8 @@ static unsigned int migrate(struct kunit *test)
 static void open_channels(struct kunit *test)
 {
 	KUNIT_ASSERT_EQ(test, ferry_set(FERRY_SET_DMA_CHANNELS, CHANNELS), 0);
+	/* An emulator on a busy host takes its time. */
+	KUNIT_ASSERT_EQ(test, ferry_set(FERRY_SET_DMA_TIMEOUT_MS, 60000), 0);
 	ferry_allow();
 }
 
@@ -189,11 +193,21 @@ static void test_engine_fails_at_times(struct kunit *test)
 	KUNIT_EXPECT_GE(test, copied_by_dma() - before, moved);
 }
 
+static void test_suspending(struct kunit *test)
+{
+	open_channels(test);
+	ferry_dma_pm(NULL, PM_SUSPEND_PREPARE, NULL);
+	KUNIT_EXPECT_EQ(test, migrate(test), 0);
+	ferry_dma_pm(NULL, PM_POST_SUSPEND, NULL);
+	KUNIT_EXPECT_EQ(test, migrate(test), FOLIOS);
+}
+
 static struct kunit_case migrate_dma_cases[] = {
 	KUNIT_CASE(test_by_engine),
 	KUNIT_CASE(test_no_channel),
 	KUNIT_CASE(test_engine_fails),
 	KUNIT_CASE(test_engine_fails_at_times),
+	KUNIT_CASE(test_suspending),
 	{ }
 };
 

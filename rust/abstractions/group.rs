@@ -222,7 +222,7 @@ impl sealed::GiveUp for Flushed {
 /// let group: Group<Pending> = group.defer(may)?;
 /// // Does not compile: `release` is of `Group<Flushed>`.
 /// // group.release();
-/// group.flush(may).release();
+/// group.flush(may).release(may);
 /// ```
 pub struct Group<S: State> {
     raw: NonNull<bindings::ferry_group>,
@@ -349,7 +349,7 @@ impl Group<Pending> {
 
     /// Flushes many by one flush, and frees what they keep; how many pages that is. None is left.
     /// May sleep.
-    pub fn flush_all(groups: &mut KVec<Self>, _: MayFlush<'_>) -> u32 {
+    pub fn flush_all(groups: &mut KVec<Self>, may: MayFlush<'_>) -> u32 {
         let Some((first, rest)) = groups.split_first_mut() else {
             return 0;
         };
@@ -366,7 +366,7 @@ impl Group<Pending> {
         let mut pages = 0u32;
         while let Some(group) = groups.pop() {
             // INVARIANT: The flush was that of all, and begun when all were unmapped.
-            pages = pages.wrapping_add(group.become_::<Flushed>().release());
+            pages = pages.wrapping_add(group.become_::<Flushed>().release(may));
         }
         pages
     }
@@ -473,7 +473,7 @@ impl Group<Pending> {
 
 impl Group<Flushed> {
     /// Frees what it keeps; how many pages that was. May sleep.
-    pub fn release(self) -> u32 {
+    pub fn release(self, _: MayFlush<'_>) -> u32 {
         // SAFETY: By the type invariant nobody can read its folios, and it is ours.
         unsafe { bindings::ferry_group_release(self.as_ptr()) }
     }

@@ -122,7 +122,7 @@ pub fn begin(may: MayFlush<'_>) -> Option<Group<Unmapping>> {
 
 /// A folio of a batch had no room: all of it is flushed, and freed. May sleep.
 pub fn overflow(group: Group<Pending>, may: MayFlush<'_>) {
-    Drain::BOUND.count(group.flush(may).release());
+    Drain::BOUND.count(group.flush(may).release(may));
 }
 
 /// A batch is migrated: what it keeps is retained. May sleep.
@@ -190,7 +190,7 @@ pub fn covered(mark: impl FnMut(&mut Group<Pending>)) {
 }
 
 /// From a workqueue: what others have flushed is freed.
-fn free_complete(_: MayFlush<'_>) {
+fn free_complete(may: MayFlush<'_>) {
     let Some(retained) = retained() else {
         return;
     };
@@ -198,7 +198,7 @@ fn free_complete(_: MayFlush<'_>) {
     retained.take_complete(&mut taken);
     while let Some(group) = taken.pop() {
         if let Ok((group, why)) = group.into_completed() {
-            why.count(group.release());
+            why.count(group.release(may));
         }
     }
 }

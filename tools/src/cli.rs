@@ -63,9 +63,12 @@ pub struct RunArgs {
 
 #[derive(Args)]
 pub struct TestArgs {
-    /// The suites to run, all by default
+    /// The suites to run, all but litmus by default
     #[arg(value_name = "SUITE")]
     pub suites: Vec<suites::Suite>,
+    /// How many times the rounds of each litmus test, for that suite
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub times: u32,
     /// Show the suites and what each covers
     #[arg(long)]
     pub list: bool,
@@ -278,7 +281,7 @@ impl Cli {
                 suites::list();
                 Ok(true)
             }
-            Command::Test(args) => suites::run(&context()?, &args.suites),
+            Command::Test(args) => suites::run(&context()?, &args.suites, args.times),
             Command::Bench { what } => {
                 let context = context()?;
                 match what {

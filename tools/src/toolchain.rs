@@ -37,7 +37,8 @@ impl Toolchain {
         let mut make = Command::new("make");
         make.arg("-C").arg(tree).arg("LLVM=1");
         make.arg(format!("ARCH={arch}"));
-        make.arg(format!("-j{}", jobs()));
+        // One more than there are processors: each waits for the disk now and then.
+        make.arg(format!("-j{}", jobs() + 1));
         make.arg(set("O=", out));
         make.arg(set("RUSTC=", &self.rustc));
         make.arg(set("BINDGEN=", &self.bindgen));

@@ -107,6 +107,12 @@ struct ferry_soft_manners {
 	bool mute;
 };
 
+/* c-glue/dma.c */
+#if IS_ENABLED(CONFIG_KUNIT)
+struct notifier_block;
+int ferry_dma_pm(struct notifier_block *nb, unsigned long event, void *data);
+#endif
+
 /* c-glue/tests/soft_dma.c */
 void ferry_soft_behave(const struct ferry_soft_manners *manners);
 

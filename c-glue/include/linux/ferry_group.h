@@ -61,7 +61,7 @@ enum ferry_migrc_event {
  * @seq:	number among those that were retained
  * @ticket:	of a flush that covers it, and has begun; 0: none
  * @since_ns:	when it was retained
- * @flushes:	of its address spaces, before
+ * @flushes:	of its address spaces, before, in all
  */
 struct ferry_group {
 	struct ferry_unmaps unmaps;
@@ -109,7 +109,7 @@ int ferry_migrc_debug_init(struct kobject *migrc);
 bool ferry_drain_at_random(void);
 void ferry_note_mm_flush(const struct mm_struct *mm);
 void ferry_note_folio(const struct folio *folio);
-void ferry_note_group(struct ferry_group *group);
+void ferry_note_mm(struct ferry_unmaps *unmaps, const struct mm_struct *mm);
 void ferry_note_copy(struct folio *src, struct folio *dst);
 void ferry_group_check(struct ferry_group *group);
 #else
@@ -125,7 +125,8 @@ static inline bool ferry_drain_at_random(void)
 
 static inline void ferry_note_mm_flush(const struct mm_struct *mm) { }
 static inline void ferry_note_folio(const struct folio *folio) { }
-static inline void ferry_note_group(struct ferry_group *group) { }
+static inline void ferry_note_mm(struct ferry_unmaps *unmaps,
+				 const struct mm_struct *mm) { }
 static inline void ferry_note_copy(struct folio *src, struct folio *dst) { }
 static inline void ferry_group_check(struct ferry_group *group) { }
 #endif

@@ -34,6 +34,8 @@ pub struct Entry {
 pub struct Log {
     /// The engine's settings as they were before anybody touched them.
     pub found: Vec<String>,
+    /// How many times the rounds of a test that looks for what happens rarely.
+    pub times: u64,
     entries: Vec<Entry>,
 }
 
@@ -95,19 +97,23 @@ enum Verdict {
 
 pub struct Options {
     pub filters: Vec<String>,
+    pub except: Vec<String>,
+    pub times: u64,
     /// Whether the copy engine is on.
     pub engine: bool,
     pub parity: Option<String>,
 }
 
-fn selected(filters: &[String]) -> Vec<Case> {
+fn selected(filters: &[String], except: &[String]) -> Vec<Case> {
     let mut all = cases::all();
-    all.retain(|case| filters.is_empty() || filters.iter().any(|f| case.name.contains(f.as_str())));
+    let is_of =
+        |case: &Case, parts: &[String]| parts.iter().any(|part| case.name.contains(part.as_str()));
+    all.retain(|case| (filters.is_empty() || is_of(case, filters)) && !is_of(case, except));
     all
 }
 
-pub fn list(filters: &[String]) {
-    for case in selected(filters) {
+pub fn list(filters: &[String], except: &[String]) {
+    for case in selected(filters, except) {
         println!("{}", case.name);
     }
 }
@@ -119,7 +125,7 @@ pub fn run(options: &Options) -> Result<bool> {
         "the tests need root: run them in the guest"
     );
     kernel::need_two_nodes()?;
-    let cases = selected(&options.filters);
+    let cases = selected(&options.filters, &options.except);
     ensure!(
         !cases.is_empty(),
         "no test has a name like that; --list shows them"
@@ -141,8 +147,8 @@ pub fn run(options: &Options) -> Result<bool> {
             kernel::write(SWITCH, if options.engine { "1" } else { "0" })?;
         }
         let start = Instant::now();
-        let verdict =
-            run_child(case, found.as_ref()).unwrap_or_else(|e| Verdict::Failed(format!("{e:#}")));
+        let verdict = run_child(case, options.times, found.as_ref())
+            .unwrap_or_else(|e| Verdict::Failed(format!("{e:#}")));
         let (number, name) = (i + 1, &case.name);
         match verdict {
             Verdict::Passed(entries) => {
@@ -183,9 +189,11 @@ fn one_line(text: &str) -> String {
 }
 
 /// Runs one test by calling this program again: it starts with one thread, and its death harms nobody.
-fn run_child(case: &Case, found: Option<&Vec<Setting>>) -> Result<Verdict> {
+fn run_child(case: &Case, times: u64, found: Option<&Vec<Setting>>) -> Result<Verdict> {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["one", &case.name]).process_group(0);
+    command
+        .args(["one", &case.name, "--times", &times.to_string()])
+        .process_group(0);
     for setting in found.into_iter().flatten() {
         command.args(["--found", setting.old()]);
     }
@@ -205,21 +213,23 @@ fn run_child(case: &Case, found: Option<&Vec<Setting>>) -> Result<Verdict> {
     let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
     read.context("reading the test's answer")?;
     match status.signal().map(Signal::try_from) {
-        Some(Ok(Signal::SIGALRM)) => bail!("not done after {} s", case.limit),
+        Some(Ok(Signal::SIGALRM)) => bail!("not done after {} s", u64::from(case.limit) * times),
         Some(Ok(signal)) => bail!("killed by {signal}"),
         _ => serde_json::from_str(&answer).with_context(|| format!("ended with {status}")),
     }
 }
 
 /// The other side of `run_child`.
-pub fn one(name: &str, found: &[String]) -> Result<()> {
+pub fn one(name: &str, times: u64, found: &[String]) -> Result<()> {
     let case = cases::all()
         .into_iter()
         .find(|case| case.name == name)
         .with_context(|| format!("no test '{name}'"))?;
-    nix::unistd::alarm::set(case.limit);
+    let limit = u32::try_from(u64::from(case.limit) * times)?;
+    nix::unistd::alarm::set(limit);
     let mut log = Log {
         found: found.to_vec(),
+        times,
         ..Log::default()
     };
     let verdict = match (case.run)(&mut log) {
@@ -270,7 +280,10 @@ mod tests {
         let all = cases::all();
         let names: std::collections::BTreeSet<_> = all.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(names.len(), all.len());
-        assert!(selected(&["secret/move_pages".to_owned()]).len() == 1);
-        assert!(selected(&["no such test".to_owned()]).is_empty());
+        let one = ["secret/move_pages".to_owned()];
+        assert!(selected(&one, &[]).len() == 1);
+        assert!(selected(&one, &["secret/".to_owned()]).is_empty());
+        assert!(selected(&[], &one).len() == all.len() - 1);
+        assert!(selected(&["no such test".to_owned()], &[]).is_empty());
     }
 }

@@ -57,6 +57,12 @@ enum Command {
     Test {
         /// Only tests whose names contain one of these.
         filters: Vec<String>,
+        /// No tests whose names contain one of these.
+        #[arg(long)]
+        except: Vec<String>,
+        /// So many times the rounds of tests that look for what happens rarely.
+        #[arg(long, default_value_t = 1)]
+        times: u64,
         /// Run with the copy engine on or off; without this it is off.
         #[arg(long)]
         engine: Option<Switch>,
@@ -71,6 +77,8 @@ enum Command {
     #[command(hide = true)]
     One {
         name: String,
+        #[arg(long, default_value_t = 1)]
+        times: u64,
         /// The engine's settings before the tests began, one by one.
         #[arg(long)]
         found: Vec<String>,
@@ -99,23 +107,28 @@ fn main() -> ExitCode {
         Command::Phases { plan, out } => phases(&plan, &out),
         Command::Test {
             filters,
+            except,
             list: true,
             ..
         } => {
-            harness::list(&filters);
+            harness::list(&filters, &except);
             Ok(())
         }
         Command::Test {
             filters,
+            except,
+            times,
             engine,
             parity,
             list: false,
         } => test(&harness::Options {
             filters,
+            except,
+            times,
             engine: engine == Some(Switch::On),
             parity,
         }),
-        Command::One { name, found } => harness::one(&name, &found),
+        Command::One { name, times, found } => harness::one(&name, times, &found),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

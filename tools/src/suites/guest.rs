@@ -14,6 +14,8 @@ use serde_json::Value;
 use std::{fs, path::Path, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(2400);
+/// Of a run of the litmus tests.
+const LITMUS_LIMIT: Duration = Duration::from_secs(1200);
 /// Small enough to boot anywhere, large enough for huge pages on both nodes.
 const NODE_GIB: u32 = 2;
 /// What may go otherwise with more CPUs: an emulator takes long for each, with KASAN above all.
@@ -22,7 +24,7 @@ const AMONG_MANY: &str =
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
-    let ready = |variant, cpus| ready(context, &program, variant, cpus);
+    let ready = |variant, cpus| ready(context, &program, variant, cpus, LIMIT);
     for (cpus, cases) in [(2, ""), (4, AMONG_MANY)] {
         boot(&ready(Variant::Debug, cpus)?, "on", cases)?.tell(tally);
     }
@@ -40,6 +42,17 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         compare(vanilla, ferry),
     );
     tally.check("ferry top sees what moves", top(context, &program))
+}
+
+/// What tries to read or write by translations that migrc has left, `times` as often as among all tests.
+pub fn litmus(context: &Context, tally: &mut Tally, times: u32) -> Result<()> {
+    let program = guest::program(context)?;
+    for cpus in [2, 4] {
+        let limit = LITMUS_LIMIT * times;
+        let ready = ready(context, &program, Variant::Debug, cpus, limit)?;
+        boot(&ready, "on", &format!("litmus/ --times {times}"))?.tell(tally);
+    }
+    Ok(())
 }
 
 /// `ferry top` in the guest while pages move.
@@ -109,6 +122,7 @@ fn ready(
     program: &Path,
     variant: Variant,
     cpus: u32,
+    limit: Duration,
 ) -> Result<(Guest, String)> {
     let kernel = kernel::build(context, variant)?;
     let shape = Shape {
@@ -120,7 +134,7 @@ fn ready(
     let guest = Guest::new(context, &kernel.image, &name, shape)?
         .kernel_args("kunit.enable=0")
         .kernel_args(variant.boot_args())
-        .timeout(LIMIT);
+        .timeout(limit);
     guest.bring(program)?;
     Ok((guest, format!("{}, {cpus} CPUs: ", variant.name())))
 }

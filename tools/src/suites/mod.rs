@@ -33,6 +33,8 @@ pub enum Suite {
     KunitX86,
     /// system calls in the booted kernels; the same outcomes with Ferry and without
     Guest,
+    /// what reads and writes by translations that migrc has left, for long; only if it is named
+    Litmus,
     /// pages copied by a real DMA engine, on an emulated arm64 machine
     Arm64,
     /// the kernel's own migration and rmap tests with the engine on
@@ -55,7 +57,7 @@ impl Suite {
         )
     }
 
-    fn run(self, context: &Context, tally: &mut Tally) -> Result<()> {
+    fn run(self, context: &Context, times: u32, tally: &mut Tally) -> Result<()> {
         match self {
             Suite::Host => host::run(context, tally),
             Suite::Style => style::run(context, tally),
@@ -63,6 +65,7 @@ impl Suite {
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
             Suite::Guest => guest::run(context, tally),
+            Suite::Litmus => guest::litmus(context, tally, times),
             Suite::Arm64 => arm64::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
             Suite::Tool => tool::run(context, tally),
@@ -77,20 +80,21 @@ pub fn list() {
     }
 }
 
-/// Runs the suites (all if none is named); whether everything passed.
-pub fn run(context: &Context, named: &[Suite]) -> Result<bool> {
-    let suites = if named.is_empty() {
-        Suite::value_variants()
-    } else {
-        named
-    };
+/// Runs the suites, all but that of litmus tests if none is named: these are among the guest's as well,
+/// for short. Whether everything passed.
+pub fn run(context: &Context, named: &[Suite], times: u32) -> Result<bool> {
+    let mut suites = named.to_vec();
+    if named.is_empty() {
+        suites.extend(Suite::value_variants());
+        suites.retain(|suite| *suite != Suite::Litmus);
+    }
     let mut all = Tally::default();
-    for &suite in suites {
+    for suite in suites {
         let (name, covers) = suite.named();
         println!("== {name}: {covers}");
         let start = Instant::now();
         let mut tally = Tally::default();
-        match suite.run(context, &mut tally) {
+        match suite.run(context, times, &mut tally) {
             Err(error) if step::was_interrupted(&error) => return Err(error),
             Err(error) => tally.case("the suite itself", Outcome::Failed(format!("{error:#}"))),
             Ok(()) if tally.total() == 0 => {

@@ -328,10 +328,11 @@ impl Drop for SuspendsTo {
     }
 }
 
-/// Devices are suspended while pages move, and come back; and so do copies by DMA.
+/// Whoever moves pages is frozen, as at each suspend, with copies under way; after that there are copies by
+/// DMA again. (Devices stay: this guest has its files by one.)
 fn suspend() -> Result<()> {
     need_soft()?;
-    let _to = SuspendsTo::new("devices", "1")?;
+    let _to = SuspendsTo::new("freezer", "1")?;
     kernel::set_engine(Engine::CopyOnly(4))?;
     let _patient = Setting::change(TIMEOUT, PATIENT)?;
     let _by = by("dma")?;

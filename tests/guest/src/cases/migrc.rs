@@ -56,19 +56,24 @@ fn retained() -> Result<u64> {
 /// Runs `body` while another thread of this process runs on another CPU: nobody else's TLB has
 /// anything to be flushed.
 fn beside_another<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    let stop = AtomicBool::new(false);
+    let (runs, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let cpus = kernel::online_cpus()?;
     ensure!(cpus.len() > 1, "needs two CPUs");
     std::thread::scope(|scope| {
         let other = scope.spawn(|| -> Result<()> {
-            super::litmus::run_on(cpus[1])?;
+            let on = super::litmus::run_on(cpus[1]);
+            runs.store(true, Relaxed);
+            on?;
             while !stop.load(Relaxed) {
                 std::hint::spin_loop();
             }
             Ok(())
         });
-        super::litmus::run_on(cpus[0])?;
-        let done = body();
+        // Its start changes mappings.
+        while !runs.load(Relaxed) {
+            std::hint::spin_loop();
+        }
+        let done = super::litmus::run_on(cpus[0]).and_then(|()| body());
         stop.store(true, Relaxed);
         other.join().map_err(|_| anyhow::anyhow!("panicked"))??;
         done
@@ -229,14 +234,15 @@ fn bound() -> Result<()> {
     Ok(())
 }
 
-/// Waits for nothing to be retained.
+/// Waits for nothing to be retained, and for that to be counted.
 fn until_none(limit: Duration) -> Result<()> {
     let begun = Instant::now();
     while retained()? > 0 {
         ensure!(begun.elapsed() < limit, "{} stay retained", retained()?);
         sleep(Duration::from_millis(5));
     }
-    Ok(())
+    // Who drains waits for who does.
+    kernel::write(DRAIN, "1")
 }
 
 fn age() -> Result<()> {

@@ -74,14 +74,20 @@ pub fn cases() -> Vec<Case> {
         ("write", Change::Write, Some("writable")),
     ];
     let mut cases = vec![
-        Case::new("litmus/nested", |_| nested::holds()).limit(SLOW),
+        Case::new("litmus/nested", |log| nested::holds(log.times)).limit(SLOW),
         Case::new("litmus/nested-without-nested", |_| nested::sees()).limit(SLOW),
-        Case::new("litmus/fork", |_| fork::holds()).limit(SLOW),
-        Case::new("litmus/upgrade", |_| upgrade::holds()).limit(SLOW),
+        Case::new("litmus/fork", |log| fork::holds(log.times)).limit(SLOW),
+        Case::new("litmus/fork-without-fork", |_| fork::sees()).limit(SLOW),
+        Case::new("litmus/upgrade", |log| upgrade::holds(log.times)).limit(SLOW),
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(SLOW),
     ];
     for (name, change, hook) in all {
-        cases.push(Case::new(format!("litmus/{name}"), move |_| holds(change)).limit(SLOW));
+        cases.push(
+            Case::new(format!("litmus/{name}"), move |log| {
+                holds(change, log.times)
+            })
+            .limit(SLOW),
+        );
         if let Some(hook) = hook {
             let without = move |_: &mut _| sees(change, hook);
             cases.push(Case::new(format!("litmus/{name}-without-{hook}"), without).limit(SLOW));
@@ -98,6 +104,12 @@ impl Migrc {
     pub fn on() -> Result<Self> {
         if !Path::new(ENABLED).exists() {
             return Err(skip("a kernel without CONFIG_FERRY_MIGRC"));
+        }
+        // A test that was killed may have left these.
+        for (path, value) in [(HOOK, "none"), (DRAIN_ONE_IN, "0")] {
+            if Path::new(path).exists() {
+                kernel::write(path, value)?;
+            }
         }
         // Crews may work where the reader is.
         let settings = vec![
@@ -230,6 +242,7 @@ fn play(change: Change, rounds: u64, until_stale: bool) -> Result<u64> {
     stage.prepare(change, 0)?;
     let stop = AtomicU64::new(0);
     let seen = AtomicU64::new(0);
+    run_on(cpus[0])?;
     thread::scope(|scope| {
         let reader = scope.spawn(|| -> Result<u64> {
             run_on(cpus[1])?;
@@ -240,7 +253,6 @@ fn play(change: Change, rounds: u64, until_stale: bool) -> Result<u64> {
             }
             Ok(stale)
         });
-        run_on(cpus[0])?;
         let mut played = Ok(());
         for round in 1..=rounds {
             played = stage.round(change, round);
@@ -267,17 +279,18 @@ fn rounds(change: Change) -> u64 {
     }
 }
 
-fn holds(change: Change) -> Result<()> {
+fn holds(change: Change, times: u64) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "1000")?;
     let before = count("deferred_pages")?;
     let mismatches = mismatches()?;
-    let mut stale = play(change, rounds(change) / 2, false)?;
+    let half = rounds(change) * times / 2;
+    let mut stale = play(change, half, false)?;
     // Now with groups that are drained while others are filled.
     if Path::new(DRAIN_ONE_IN).exists() {
         migrc.set(DRAIN_ONE_IN, "3")?;
     }
-    stale += play(change, rounds(change) / 2, false)?;
+    stale += play(change, half, false)?;
     ensure!(stale == 0, "{stale} times a page was read as it was before");
     no_more_mismatches(mismatches)?;
     let deferred = count("deferred_pages")? - before;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::{Result, bail, ensure};
 
 use super::{Migrc, Written, run_on, without};
+use crate::demotion;
 use crate::harness::skip;
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
@@ -14,6 +15,7 @@ use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 
 const DEMOTES: &str = "/sys/kernel/mm/numa/demotion_enabled";
+const REFRESH: &str = "/proc/sys/vm/stat_refresh";
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 
 /// Pages of a batch of mainline's: half of each may be left unflushed, half are written.
@@ -25,7 +27,7 @@ const NESTED: usize = 4 * BATCH;
 struct Nested {
     map: Mapping,
     /// All that node 0 has.
-    _hog: Mapping,
+    hog: Mapping,
     cpus: Vec<usize>,
 }
 
@@ -39,8 +41,8 @@ struct Played {
 
 impl Nested {
     fn new(migrc: &mut Migrc) -> Result<Self> {
-        if !Path::new(DEMOTES).exists() {
-            return Err(skip("a kernel without memory tiers"));
+        if !Path::new(DEMOTES).exists() || !demotion::has_lower_tier()? {
+            return Err(skip("node 1 is of no lower tier"));
         }
         migrc.set(DEMOTES, "true")?;
         let cpus = kernel::online_cpus()?;
@@ -52,11 +54,7 @@ impl Nested {
         for at in (0..hog.len()).step_by(PAGE) {
             hog.words()[at / 8].store(1, Relaxed);
         }
-        Ok(Self {
-            map,
-            _hog: hog,
-            cpus,
-        })
+        Ok(Self { map, hog, cpus })
     }
 
     /// Writes what is not written all the time, of which none is writable after that, nor dirty.
@@ -90,6 +88,8 @@ impl Nested {
     /// free there, who allocates reclaims first.
     fn rounds(&self, rounds: u32) -> Result<()> {
         for _ in 0..rounds {
+            // What was demoted comes home, so that there is as little as before.
+            sys::mbind(self.hog.addr(), self.hog.len(), 0, MF_MOVE);
             self.to(1);
             self.clean()?;
             let short = 2 * (kernel::node_free_bytes(0)? / 1024 + 4 * NESTED);
@@ -100,7 +100,11 @@ impl Nested {
     }
 
     fn play(&self, rounds: u32) -> Result<Played> {
-        let demoted = || anyhow::Ok(kernel::vmstat("pgdemote_direct")?.values().sum::<u64>());
+        let demoted = || {
+            // Each CPU keeps back what is little.
+            kernel::write(REFRESH, "1")?;
+            anyhow::Ok(kernel::vmstat("pgdemote_direct")?.values().sum::<u64>())
+        };
         let before = demoted()?;
         let written = Written {
             map: &self.map,
@@ -117,11 +121,11 @@ impl Nested {
 }
 
 /// What is written all the time is not lost when a batch is unmapped within another.
-pub fn holds() -> Result<()> {
+pub fn holds(times: u64) -> Result<()> {
     let mut migrc = Migrc::on()?;
     let nested = Nested::new(&mut migrc)?;
     let mut demoted = 0;
-    for _ in 0..8 {
+    for _ in 0..8 * times {
         let played = nested.play(2)?;
         ensure!(
             played.lost == 0,

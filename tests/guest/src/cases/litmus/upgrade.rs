@@ -2,12 +2,15 @@
 //! A page that is written within the `mprotect(2)` that allows it: that flushes for what it allows
 //! before it does, as in the end it would be too late.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{AGE, Migrc, count, mismatches, no_more_mismatches, run_on, without};
 use crate::harness::skip;
@@ -22,6 +25,8 @@ const PAGES: usize = 4096;
 /// The first page, and what is said of it.
 struct Stage {
     map: Mapping,
+    /// From which the kernel writes it.
+    source: File,
     /// The value that it has, at least.
     told: AtomicU64,
     /// The value that it is to be given, 0 if none; the highest ends it.
@@ -47,11 +52,12 @@ impl Stage {
         }
     }
 
-    /// Writes what it is told to, when it is told to.
-    fn write(&self) {
+    /// Writes what it is told to, when it is told to: has the kernel write it, which fails while it
+    /// may not be written.
+    fn write(&self) -> Result<()> {
         loop {
             let value = match self.order.load(Acquire) {
-                END => return,
+                END => return Ok(()),
                 0 => {
                     std::hint::spin_loop();
                     continue;
@@ -63,8 +69,12 @@ impl Stage {
             while begun.elapsed() < delay {
                 std::hint::spin_loop();
             }
-            // If it may not be written yet this waits until it may.
-            self.word().store(value, Relaxed);
+            self.source.write_all_at(&value.to_ne_bytes(), 0)?;
+            while self.map.read_at(0, 8, &self.source, 0).is_err() {
+                if self.order.load(Relaxed) == END {
+                    return Ok(());
+                }
+            }
             self.told.store(value, Release);
             // Unless it has ended.
             let _ = self.order.compare_exchange(value, 0, Release, Relaxed);
@@ -106,15 +116,16 @@ fn play(rounds: u64, until_stale: bool) -> Result<u64> {
     map.words().iter().for_each(|word| word.store(0, Relaxed));
     let stage = Stage {
         map,
+        source: memfd_create(c"litmus", MFdFlags::empty())?.into(),
         told: AtomicU64::new(0),
         order: AtomicU64::new(0),
         delay: AtomicU64::new(0),
     };
     let seen = AtomicU64::new(0);
+    run_on(cpus[0])?;
     thread::scope(|scope| {
         let reader = scope.spawn(|| run_on(cpus[1]).map(|()| stage.read(&seen)));
-        let writer = scope.spawn(|| run_on(cpus[2]).map(|()| stage.write()));
-        run_on(cpus[0])?;
+        let writer = scope.spawn(|| run_on(cpus[2]).and_then(|()| stage.write()));
         let mut took = Duration::ZERO;
         let mut played = Ok(());
         for round in 1..=rounds {
@@ -138,11 +149,12 @@ fn play(rounds: u64, until_stale: bool) -> Result<u64> {
 }
 
 /// What is written is read elsewhere, however early.
-pub fn holds() -> Result<()> {
+pub fn holds(times: u64) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "1000")?;
     let (before, mismatches) = (count("deferred_pages")?, mismatches()?);
-    let stale = play(if kernel::is_slow() { 500 } else { 2000 }, false)?;
+    let rounds = if kernel::is_slow() { 500 } else { 2000 };
+    let stale = play(rounds * times, false)?;
     ensure!(stale == 0, "{stale} times it was read as it was before");
     no_more_mismatches(mismatches)?;
     ensure!(
