@@ -18,7 +18,7 @@ const WIDTH: u16 = 80;
 pub type Flow = (&'static str, f64, Option<(f64, f64)>);
 
 /// A page of a crew's list that was copied together as well is in both of the latter.
-pub fn flows(report: &Report) -> [Flow; 3] {
+pub fn flows(report: &Report) -> [Flow; 4] {
     let split = |caller, helper| {
         let (caller, helper) = (report.gbps(caller), report.gbps(helper));
         (caller + helper, Some((caller, helper)))
@@ -29,6 +29,7 @@ pub fn flows(report: &Report) -> [Flow; 3] {
         ("migrated, all", report.gbps("pgmigrate_success"), None),
         ("by crews", crews, by_crews),
         ("copied together", together, by_together),
+        ("by DMA engines", report.gbps("ferry_pages_dma"), None),
     ]
 }
 

@@ -40,7 +40,7 @@ pub fn draw(frame: &mut Frame, screen: &Screen) {
     let below = if area.height < TALL { 3 } else { 12 };
     let [header, flow, middle, bottom, footer] = Layout::vertical([
         Constraint::Length(1),
-        Constraint::Length(6),
+        Constraint::Length(7),
         Constraint::Min(0),
         Constraint::Length(below),
         Constraint::Length(1),
@@ -345,10 +345,11 @@ mod tests {
         }
     }
 
-    const ESSENTIALS: [&str; 16] = [
+    const ESSENTIALS: [&str; 17] = [
         "migrated, all",
         "by crews",
         "copied together",
+        "by DMA engines",
         "callers",
         "helpers",
         "batches/s, 5.00M crews/s, 6.00 CPUs help",

@@ -8,10 +8,11 @@ use super::{
 };
 
 /// Counters that have a place of their own.
-const ELSEWHERE: [&str; 8] = [
+const ELSEWHERE: [&str; 9] = [
     "ferry_batches",
     "ferry_pages_caller",
     "ferry_pages_helper",
+    "ferry_pages_dma",
     "ferry_crews",
     "ferry_crew_pages_caller",
     "ferry_crew_pages_helper",
@@ -20,7 +21,7 @@ const ELSEWHERE: [&str; 8] = [
 ];
 
 /// Why pages (or lists, where it says so) were not shared out.
-const WHY: [(&str, &str); 13] = [
+const WHY: [(&str, &str); 15] = [
     ("ferry_serial_small", "too few to share"),
     ("ferry_serial_alone", "no idle CPU may help"),
     ("ferry_serial_busy", "all lanes in use"),
@@ -30,6 +31,8 @@ const WHY: [(&str, &str); 13] = [
     ("ferry_refused_movable_ops", "is a driver's page"),
     ("ferry_refused_full", "no room in the lane"),
     ("ferry_copy_failed", "cannot be read (poisoned)"),
+    ("ferry_dma_failed", "copied again: an engine failed"),
+    ("ferry_dma_late", "an engine did not answer"),
     ("ferry_crew_small", "lists too short"),
     ("ferry_crew_alone", "lists: nobody to help"),
     ("ferry_crew_busy", "lists: too many crews"),
