@@ -18,15 +18,30 @@ const LIMIT: Duration = Duration::from_secs(2400);
 const LITMUS_LIMIT: Duration = Duration::from_secs(1200);
 /// Small enough to boot anywhere, large enough for huge pages on both nodes.
 const NODE_GIB: u32 = 2;
-/// What may go otherwise with more CPUs: an emulator takes long for each, with KASAN above all.
-const AMONG_MANY: &str =
-    "crews/ races/ dma/ counters/ sysctl/ policy/ accounting/ unplug/ litmus/ migrc/";
+/// What is to be seen where CPUs are many, each of which takes an emulator long, with KASAN above all:
+/// the debug kernel has these with four, and all else with two. Ferry's own has all with two.
+const AMONG_MANY: &[&str] = &[
+    "crews/",
+    "races/",
+    "dma/",
+    "counters/",
+    "sysctl/",
+    "policy/",
+    "accounting/",
+    "unplug/",
+    "litmus/",
+    "migrc/",
+];
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
     let ready = |variant, cpus| ready(context, &program, variant, cpus, LIMIT);
-    for (cpus, cases) in [(2, ""), (4, AMONG_MANY)] {
-        boot(&ready(Variant::Debug, cpus)?, "on", cases)?.tell(tally);
+    let except: String = AMONG_MANY
+        .iter()
+        .map(|part| format!(" --except {part}"))
+        .collect();
+    for (cpus, cases) in [(2, except), (4, AMONG_MANY.join(" "))] {
+        boot(&ready(Variant::Debug, cpus)?, "on", &cases)?.tell(tally);
     }
     // One CPU of theirs is mostly idle: together they take little longer than one.
     let (vanilla, ferry) = (ready(Variant::Vanilla, 2)?, ready(Variant::Ferry, 2)?);
