@@ -338,7 +338,7 @@ fn suspend() -> Result<()> {
     let _by = by("dma")?;
     let _slow = behave("delay_us", "200")?;
     let suspends = AtomicU32::new(0);
-    moves_while(8, 20, |_| {
+    moves_while(8, 8, |_| {
         sleep(Duration::from_millis(100));
         kernel::write(SUSPEND, "freeze")?;
         suspends.fetch_add(1, Relaxed);

@@ -24,6 +24,14 @@ pub fn fork_child(body: impl FnOnce() -> bool) -> Result<Pid> {
     }
 }
 
+/// How nice a task is to others, from -20 to 19.
+pub fn renice(pid: Pid, nice: i32) -> Result<()> {
+    // SAFETY: takes numbers alone.
+    let ret = unsafe { libc::setpriority(libc::PRIO_PROCESS, pid.as_raw() as u32, nice) };
+    Errno::result(ret).context("setpriority")?;
+    Ok(())
+}
+
 /// A file of memory that is not in the kernel's direct map.
 pub fn memfd_secret() -> Result<OwnedFd> {
     // SAFETY: no pointers; on success the descriptor is new and ours.

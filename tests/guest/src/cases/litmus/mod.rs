@@ -75,9 +75,7 @@ pub fn cases() -> Vec<Case> {
     ];
     let mut cases = vec![
         Case::new("litmus/nested", |log| nested::holds(log.times)).limit(SLOW),
-        Case::new("litmus/nested-without-nested", |_| nested::sees()).limit(SLOW),
         Case::new("litmus/fork", |log| fork::holds(log.times)).limit(SLOW),
-        Case::new("litmus/fork-without-fork", |_| fork::sees()).limit(SLOW),
         Case::new("litmus/upgrade", |log| upgrade::holds(log.times)).limit(SLOW),
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(SLOW),
     ];
