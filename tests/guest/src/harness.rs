@@ -131,6 +131,7 @@ pub fn run(options: &Options) -> Result<bool> {
         "no test has a name like that; --list shows them"
     );
     let found = kernel::keep_engine()?;
+    let others = kernel::keep_others()?;
     if options.engine && found.is_none() {
         bail!("--engine on, but this kernel has no vm.mt_page_copy");
     }
@@ -160,6 +161,8 @@ pub fn run(options: &Options) -> Result<bool> {
             Verdict::Skipped(why) => println!("ok {number} - {name} # SKIP {}", one_line(&why)),
             Verdict::Failed(why) => {
                 failed += 1;
+                // It may have been killed before it did.
+                others.iter().for_each(Setting::put_back);
                 println!("not ok {number} - {name} # {}", one_line(&why));
             }
         }

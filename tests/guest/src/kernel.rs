@@ -23,6 +23,15 @@ pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
 /// For how long folios may be unmapped together.
 pub const UNMAPPED: &str = "/sys/kernel/mm/ferry/copy/unmapped_us";
 pub const KNOBS: [&str; 6] = [SWITCH, THREADS, CREW, PULL, WORKING, UNMAPPED];
+const OTHERS: [&str; 7] = [
+    "/proc/sys/vm/min_free_kbytes",
+    "/sys/kernel/mm/numa/demotion_enabled",
+    "/sys/kernel/mm/ferry/migrc/enabled",
+    "/sys/kernel/mm/ferry/migrc/max_pages",
+    "/sys/kernel/mm/ferry/migrc/max_age_ms",
+    "/sys/kernel/mm/ferry/migrc/debug/hook_out",
+    "/sys/kernel/mm/ferry/migrc/debug/drain_one_in",
+];
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
 pub fn read(path: impl AsRef<Path>) -> Result<String> {
@@ -268,13 +277,24 @@ impl Setting {
     pub fn old(&self) -> &str {
         &self.old
     }
+
+    /// Writes the value that was noted.
+    pub fn put_back(&self) {
+        // Nobody is left to tell, and the next user of the setting sets it.
+        let _ = fs::write(&self.path, &self.old);
+    }
 }
 
 impl Drop for Setting {
     fn drop(&mut self) {
-        // Nobody is left to tell, and the next user of the setting sets it.
-        let _ = fs::write(&self.path, &self.old);
+        self.put_back();
     }
+}
+
+/// What tests change beside Ferry's copy settings, of what this kernel has.
+pub fn keep_others() -> Result<Vec<Setting>> {
+    let there = OTHERS.into_iter().filter(|path| Path::new(path).exists());
+    there.map(Setting::keep).collect()
 }
 
 /// Has Ferry's settings return in the end; `None` without Ferry.

@@ -103,12 +103,6 @@ impl Migrc {
         if !Path::new(ENABLED).exists() {
             return Err(skip("a kernel without CONFIG_FERRY_MIGRC"));
         }
-        // A test that was killed may have left these.
-        for (path, value) in [(HOOK, "none"), (DRAIN_ONE_IN, "0")] {
-            if Path::new(path).exists() {
-                kernel::write(path, value)?;
-            }
-        }
         // Crews may work where the reader is.
         let settings = vec![
             Setting::change(kernel::SWITCH, "0")?,

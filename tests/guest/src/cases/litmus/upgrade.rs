@@ -153,7 +153,7 @@ pub fn holds(times: u64) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "1000")?;
     let (before, mismatches) = (count("deferred_pages")?, mismatches()?);
-    let rounds = if kernel::is_slow() { 500 } else { 2000 };
+    let rounds = if kernel::is_slow() { 250 } else { 2000 };
     let stale = play(rounds * times, false)?;
     ensure!(stale == 0, "{stale} times it was read as it was before");
     no_more_mismatches(mismatches)?;
