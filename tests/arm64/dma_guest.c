@@ -230,6 +230,8 @@ int main(void)
 	/* The members of a crew take channels from each other, and copy then. */
 	check(!put("/proc/sys/vm/mt_page_copy", "1") &&
 	      !put("/proc/sys/vm/mt_page_crew", "0"), "switched on");
+	/* On a slow host batches would be too short for channels. */
+	check(!put(COPY "unmapped_us", "1000000"), "batches as long as may be");
 	check(put(COPY "method", "dma") == ENODEV, "no method dma without channels");
 	check(!put(COPY "dma_channels", "16") &&
 	      !strcmp(get(COPY "dma_channels"), "8\n"), "eight channels");
