@@ -9,7 +9,6 @@
  * who takes it next may write; and lowered when the flush is complete.
  */
 #include <linux/atomic.h>
-#include <linux/cleanup.h>
 #include <linux/ferry_group.h>
 #include <linux/folio_batch.h>
 #include <linux/hash.h>

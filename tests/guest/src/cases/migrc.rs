@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 
-use super::litmus::{MIGRC, Migrc, count};
+use super::litmus::{MIGRC, Migrc, count, without};
 use crate::harness::Case;
 use crate::kernel;
 use crate::plan::FolioSize;
@@ -33,7 +33,9 @@ pub fn cases() -> Vec<Case> {
         Case::new("migrc/deferred", |_| deferred()),
         Case::new("migrc/refused", |_| refused()),
         Case::new("migrc/bound", |_| bound()),
+        Case::new("migrc/bound-without-bound", |_| no_bound()),
         Case::new("migrc/age", |_| age()),
+        Case::new("migrc/age-without-age", |_| no_age()),
         Case::new("migrc/off", |_| off()),
         Case::new("migrc/freed", |_| freed()),
         Case::new("migrc/freed-by-change", |_| freed_by_change()),
@@ -256,6 +258,34 @@ fn age() -> Result<()> {
     })?;
     ensure!(count("drained_pages/age")? > before, "age was not why");
     Ok(())
+}
+
+/// Without the limit there is more than that: so it is what `bound` sees.
+fn no_bound() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    without(&mut migrc, "bound")?;
+    migrc.set(AGE, NEVER)?;
+    migrc.set(MAX, "600")?;
+    let map = eligible(PAGES)?;
+    beside_another(|| {
+        to(&map, 1)?;
+        ensure!(retained()? == PAGES as u64, "{} are retained", retained()?);
+        Ok(())
+    })
+}
+
+/// Without the limit they stay for longer: so it is what `age` sees.
+fn no_age() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    without(&mut migrc, "age")?;
+    migrc.set(AGE, "20")?;
+    let map = eligible(PAGES)?;
+    beside_another(|| {
+        to(&map, 1)?;
+        sleep(Duration::from_secs(3));
+        ensure!(retained()? == PAGES as u64, "{} are retained", retained()?);
+        Ok(())
+    })
 }
 
 fn off() -> Result<()> {

@@ -3,10 +3,9 @@
 //!
 //! A reader on one CPU reads pages over and over, so that its TLB has their translations. On another
 //! they are migrated, and then changed, in each way that there is; and then a word says that they
-//! are. Who has read that word must read what it speaks of. Each case is also run with a hook taken
-//! out, which the kernel lets a test do: then the reader must see what it must not.
-//!
-//! Needs a kernel with `CONFIG_FERRY_MIGRC_DEBUG`.
+//! are. Who has read that word must read what it speaks of. Cases that are named after a hook have it
+//! taken out, which a kernel with `CONFIG_FERRY_MIGRC_DEBUG` lets a test do: then the reader must see
+//! what it must not.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -347,7 +346,7 @@ impl Written<'_> {
 }
 
 /// Takes a hook out.
-fn without(migrc: &mut Migrc, hook: &str) -> Result<()> {
+pub fn without(migrc: &mut Migrc, hook: &str) -> Result<()> {
     if !Path::new(HOOK).exists() {
         return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
     }
