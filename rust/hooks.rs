@@ -12,6 +12,7 @@ use kernel::{
 
 use crate::{
     abstractions::{
+        demotion::Parts,
         folio_pair::PairedLists,
         knob::Knob,
         migrate_batch::MigrateBatch,
@@ -132,6 +133,39 @@ pub unsafe extern "C" fn ferry_crew_migrate(
     };
     // SAFETY: By the safety requirement.
     outcome.tell(unsafe { &mut *stats }, unsafe { &mut *nr_failed });
+    true
+}
+
+/// A long list is to be shrunk, and to be demoted what is not in use: called by
+/// `ferry_demote_parts()`. May sleep.
+///
+/// Returns whether it was; if not, nothing was changed.
+///
+/// # Safety
+///
+/// `call` must be as for `ferry_crew_migrate()`. `parts` must be the caller's, valid until this
+/// returns, as its lists, which link isolated folios, and its function be for this task to call.
+/// `left` must be an empty list of the caller's, and `nr_demoted` valid for a write.
+#[export]
+pub unsafe extern "C" fn ferry_crew_demote(
+    call: *const bindings::ferry_call,
+    parts: *mut bindings::ferry_parts,
+    left: *mut bindings::list_head,
+    nr_demoted: *mut c_uint,
+) -> bool {
+    // SAFETY: By the safety requirement.
+    let Some(call) = (unsafe { MigrateCall::new(&*call) }) else {
+        return false;
+    };
+    // SAFETY: By the safety requirement.
+    let mut parts = unsafe { Parts::from_raw(parts) };
+    // SAFETY: By the safety requirement.
+    let mut left = unsafe { IsolatedList::from_raw(left) };
+    let Some(outcome) = crew::demotion::demote(call, &mut parts, &mut left) else {
+        return false;
+    };
+    // SAFETY: By the safety requirement.
+    unsafe { *nr_demoted = outcome.stats.nr_succeeded as c_uint };
     true
 }
 

@@ -243,7 +243,6 @@ pub struct Outcome {
     pub report: bindings::ferry_crew_report,
     /// Nanoseconds for which helpers ran, see [`Migration::helped`].
     pub helper_ns: u64,
-    #[cfg(CONFIG_NUMA_MIGRATION)]
     mode: bindings::migrate_mode,
 }
 
@@ -259,7 +258,6 @@ impl Outcome {
 
     /// Adds it to the kernel's counters, for a call that did not come from `migrate_pages()`, which
     /// does so itself. For any context but NMI.
-    #[cfg(CONFIG_NUMA_MIGRATION)]
     pub fn account(&self) {
         let reason = self.report.reason as bindings::migrate_reason;
         // SAFETY: The counters are valid, and only read during the call.
@@ -316,7 +314,6 @@ impl<'a> Migration<'a> {
 
     /// Tells the tracepoint `migrate:mm_migrate_pages_start`, for a call that did not come from
     /// `migrate_pages()`, which does so itself. For any context but NMI.
-    #[cfg(CONFIG_NUMA_MIGRATION)]
     pub fn announce(&self) {
         // SAFETY: The call is valid, and only read.
         unsafe { bindings::ferry_trace_migrate_start(&self.call.raw) };
@@ -400,7 +397,6 @@ impl<'a> Migration<'a> {
             stats,
             report,
             helper_ns,
-            #[cfg(CONFIG_NUMA_MIGRATION)]
             mode: self.call.raw.mode,
         }
     }

@@ -9,6 +9,7 @@
 pub mod board;
 pub mod clock;
 pub mod cputime;
+pub mod demotion;
 pub mod dmaengine;
 pub mod folio;
 pub mod folio_pair;

@@ -7,6 +7,7 @@
 //! worker carries its chunk through unmap, flush, copy and switch, with batches of its own. The
 //! caller waits only for chunks that a helper has begun.
 //!
+//! - [`demotion`]: reclaim, which finds what is to be demoted while the crew migrates;
 //! - [`lane`]: one list at a time, its caller and its helpers;
 //! - [`members`]: who is in a crew now;
 //! - [`move_pages`]: the work of `do_pages_move()`, which isolates while the crew migrates.
@@ -17,6 +18,7 @@
 //! Calls whose callbacks only their caller may run have no crew: see
 //! [`SharedReason`](crate::abstractions::migration::SharedReason).
 
+pub mod demotion;
 pub mod lane;
 pub mod members;
 #[cfg(CONFIG_NUMA_MIGRATION)]
@@ -187,7 +189,6 @@ struct Session<'s, 'a> {
 
 impl Session<'_, '_> {
     /// Says that the call begins, for one that did not come from `migrate_pages()`.
-    #[cfg(CONFIG_NUMA_MIGRATION)]
     fn announce(&self) {
         self.job.migration().announce();
     }

@@ -44,6 +44,8 @@ pub enum Scope {
     List,
     /// The pages of a `move_pages(2)`, which are looked up meanwhile.
     Call,
+    /// What reclaim demotes of a list, which it shrinks meanwhile.
+    Reclaim,
 }
 
 impl Scope {
@@ -57,7 +59,7 @@ impl Scope {
 }
 
 /// How many kinds there are.
-const NR_KINDS: usize = 4 * 4;
+const NR_KINDS: usize = 5 * 4;
 
 /// Work of one kind, which is measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,7 @@ impl WorkKind {
             Scope::BatchPast => 1,
             Scope::List => 2,
             Scope::Call => 3,
+            Scope::Reclaim => 4,
         };
         scope * 4 + usize::from(self.large) * 2 + usize::from(self.long)
     }

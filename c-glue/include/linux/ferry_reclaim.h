@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Ferry: the hooks in mm/vmscan.c, by which kswapd and proactive reclaim gather
- * long lists to demote.
+ * long lists to demote, and have a crew demote one part while they shrink the
+ * next.
  *
  * They run in reclaim, which may sleep. ferry_gather_more() decides between two
  * holds of the lock of the lruvec, and all others are called without it. What
@@ -10,9 +11,10 @@
 #ifndef _LINUX_FERRY_RECLAIM_H
 #define _LINUX_FERRY_RECLAIM_H
 
-#include <linux/ferry.h>
 #include <linux/list.h>
 #include <linux/swap.h>
+
+#include "ferry.h"
 
 /*
  * Folios of a list that are scanned together to demote, at most: 8 MB
@@ -20,6 +22,23 @@
  * a small part of it.
  */
 #define FERRY_DEMOTION_BATCH	2048UL
+
+/* Pages of it that are shrunk before what they had to demote is handed over. */
+#define FERRY_DEMOTION_PART	128UL
+
+/**
+ * struct ferry_parts - a long list that is shrunk part by part
+ * @shrink:	shrinks the next part, in the task that has the list; false: there
+ *		was none. May sleep
+ * @rest:	the list: isolated folios that were not shrunk yet
+ * @demote:	isolated folios of the last part that are to be demoted; to be
+ *		emptied before the next
+ */
+struct ferry_parts {
+	bool (*shrink)(struct ferry_parts *parts);
+	struct list_head *rest;
+	struct list_head demote;
+};
 
 #ifdef CONFIG_FERRY
 
@@ -33,6 +52,8 @@
  * @seq:	of generations, by type: what was the oldest
  * @failed:	much of a long list could not be demoted: from then on, they are
  *		short
+ * @demote:	where shrink_folio_list() leaves what is to be demoted; NULL: it
+ *		demotes that itself
  */
 struct ferry_gather {
 	unsigned long step;
@@ -42,7 +63,12 @@ struct ferry_gather {
 	unsigned long scanned;
 	unsigned long seq[ANON_AND_FILE];
 	bool failed;
+	struct list_head *demote;
 };
+
+/* rust/hooks.rs */
+bool ferry_crew_demote(const struct ferry_call *call, struct ferry_parts *parts,
+		       struct list_head *left, unsigned int *nr_demoted);
 
 /* Are long lists to be gathered for demotion? */
 static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
@@ -145,6 +171,89 @@ static inline bool ferry_gathered_dirty(const struct ferry_gather *gather,
 	       nr_unqueued_dirty >= gather->step;
 }
 
+/* Begins, or ends with NULL, a part whose demotion is left to others. */
+static inline void ferry_leave_demotion(struct ferry_gather *gather,
+					struct ferry_parts *parts)
+{
+	gather->demote = parts ? &parts->demote : NULL;
+}
+
+/* Moves all of a list to the end of another, in reverse. */
+static inline void ferry_reverse(struct list_head *from, struct list_head *to)
+{
+	while (!list_empty(from))
+		list_move_tail(from->prev, to);
+}
+
+/* Leaves what is to be demoted to them, the oldest first. */
+static inline void ferry_demote_later(const struct ferry_gather *gather,
+				      struct list_head *demote_folios)
+{
+	if (gather->demote)
+		ferry_reverse(demote_folios, gather->demote);
+}
+
+/* Moves the next part, from the end of the list; false: there is none. */
+static inline bool ferry_cut_part(struct ferry_parts *parts,
+				  struct list_head *part)
+{
+	unsigned long nr_pages = 0;
+
+	while (!list_empty(parts->rest) && nr_pages < FERRY_DEMOTION_PART) {
+		struct folio *folio = lru_to_folio(parts->rest);
+
+		nr_pages += folio_nr_pages(folio);
+		list_move(&folio->lru, part);
+	}
+	return nr_pages;
+}
+
+/* Adds what became of a part. */
+static inline void ferry_add_stat(struct reclaim_stat *all,
+				  const struct reclaim_stat *part)
+{
+	const unsigned int *from = (const unsigned int *)part;
+	unsigned int *to = (unsigned int *)all;
+	int i;
+
+	BUILD_BUG_ON(sizeof(*all) % sizeof(*to));
+	for (i = 0; i < sizeof(*all) / sizeof(*to); i++)
+		to[i] += from[i];
+}
+
+/**
+ * ferry_demote_parts() - have a crew demote while a list is shrunk
+ * @parts:		the list
+ * @get_new_folio:	as of migrate_pages(), like the next
+ * @private:		"
+ * @left:		gets what could not be demoted, the oldest last
+ * @nr_demoted:		is set to the pages that were
+ *
+ * May sleep.
+ *
+ * Return: whether all of it was shrunk; if not, nothing was changed.
+ */
+static inline bool ferry_demote_parts(struct ferry_parts *parts,
+				      new_folio_t get_new_folio,
+				      unsigned long private,
+				      struct list_head *left,
+				      unsigned int *nr_demoted)
+{
+	const struct ferry_call call = {
+		.get_new_folio	= get_new_folio,
+		.private	= private,
+		.mode		= MIGRATE_ASYNC,
+		.reason		= MR_DEMOTION,
+	};
+	LIST_HEAD(failed);
+
+	if (!ferry_wanted(false, MR_DEMOTION) ||
+	    !ferry_crew_demote(&call, parts, &failed, nr_demoted))
+		return false;
+	ferry_reverse(&failed, left);
+	return true;
+}
+
 #else /* !CONFIG_FERRY */
 
 struct ferry_gather { };
@@ -191,6 +300,30 @@ static inline void ferry_demotion_failed(struct ferry_gather *gather,
 
 static inline bool ferry_gathered_dirty(const struct ferry_gather *gather,
 					unsigned long nr_unqueued_dirty)
+{
+	return false;
+}
+
+static inline void ferry_leave_demotion(struct ferry_gather *gather,
+					struct ferry_parts *parts) { }
+
+static inline void ferry_demote_later(const struct ferry_gather *gather,
+				      struct list_head *demote_folios) { }
+
+static inline bool ferry_cut_part(struct ferry_parts *parts,
+				  struct list_head *part)
+{
+	return false;
+}
+
+static inline void ferry_add_stat(struct reclaim_stat *all,
+				  const struct reclaim_stat *part) { }
+
+static inline bool ferry_demote_parts(struct ferry_parts *parts,
+				      new_folio_t get_new_folio,
+				      unsigned long private,
+				      struct list_head *left,
+				      unsigned int *nr_demoted)
 {
 	return false;
 }

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Demotion by reclaim: helpers demote what was found while reclaim goes on with the list.
+//!
+//! To find out of each folio whether it is still in use takes longer than to migrate it, and is for
+//! the task in reclaim alone. So it hands over part by part, and migrates along in the end.
+//!
+//! Contexts: that of `shrink_folio_list()`, which may sleep. C file:
+//! [`mm/vmscan.c`](srctree/mm/vmscan.c), `shrink_gathered_list()`
+
+use super::{
+    muster,
+    Session, //
+};
+use crate::{
+    abstractions::{
+        demotion::Parts,
+        folio::Folio,
+        migration::{
+            IsolatedList,
+            MigrateCall,
+            Outcome, //
+        }, //
+    },
+    helpers::{
+        measured::Scope,
+        settings::has_crews, //
+    }, //
+};
+
+/// Shrinks a list, and has a crew demote what is found; [`None`]: nothing was done. May sleep.
+///
+/// What could not be demoted goes to `left`, in its order, after that what was not tried. That no
+/// crew was to be had is counted where the list is demoted at once then.
+pub fn demote(
+    call: MigrateCall<'_>,
+    parts: &mut Parts<'_>,
+    left: &mut IsolatedList<'_>,
+) -> Option<Outcome> {
+    if !has_crews() {
+        return None;
+    }
+    let (size, candidates) = muster(&mut parts.rest(), &call).ok()?;
+    let shrink = |session: &Session<'_, '_>| {
+        let mut pages = 0u32;
+        session.announce();
+        while let Some(mut found) = parts.shrink_next() {
+            let more: usize = found.iter().map(Folio::nr_pages).sum();
+            pages = pages.saturating_add(more as u32);
+            session.add(&mut found, pages);
+        }
+    };
+    let session = candidates.session(Scope::Reclaim, call, size, left, shrink);
+    let ((), outcome) = session.ok()?;
+    outcome.account();
+    Some(outcome)
+}
