@@ -12,6 +12,7 @@
 #define _LINUX_FERRY_RECLAIM_H
 
 #include <linux/list.h>
+#include <linux/memory-tiers.h>
 #include <linux/swap.h>
 
 #include "ferry.h"
@@ -74,6 +75,18 @@ bool ferry_crew_demote(const struct ferry_call *call, struct ferry_parts *parts,
 static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 {
 	return ferry_wanted(false, MR_DEMOTION) && !gather->failed;
+}
+
+/*
+ * How much proactive reclaim tries next, of the rest: mainline takes a quarter,
+ * and so ends with many short lists.
+ */
+static inline unsigned long ferry_demotion_try(unsigned long nr,
+					       unsigned long rest)
+{
+	if (!ferry_wanted(false, MR_DEMOTION) || !numa_demotion_enabled)
+		return nr;
+	return max(nr, min(rest, FERRY_DEMOTION_BATCH));
 }
 
 /*
@@ -261,6 +274,12 @@ struct ferry_gather { };
 static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 {
 	return false;
+}
+
+static inline unsigned long ferry_demotion_try(unsigned long nr,
+					       unsigned long rest)
+{
+	return nr;
 }
 
 static inline void ferry_gather(struct ferry_gather *gather,

@@ -47,6 +47,13 @@ const CREW: &[&str] = &[
 ];
 /// Demotion as it was, in longer lists, and by crews.
 const DEMOTION: &[&str] = &["ferry-off", "ferry-2-copy", "ferry-2", "ferry-4"];
+/// Reclaim that is asked for few pages may take them of what else the guest's program has.
+const DEMOTED: [(Folio, u32); 4] = [
+    (Folio::K4, 1024),
+    (Folio::K4, 16384),
+    (Folio::M2, 32),
+    (Folio::M2, 128),
+];
 /// Where a call does much beside migration, whatever the count.
 const LONG_COUNTS: [u32; 4] = [32, 128, 1024, 16384];
 const CREW_COUNTS: [u32; 6] = [1, 16, 32, 128, 1024, 16384];
@@ -242,9 +249,10 @@ pub fn demotion(context: &Context, args: &DemotionArgs) -> Result<()> {
         vanilla: &["vanilla"],
         ferry: DEMOTION,
         name,
+        cells: DEMOTED.to_vec(),
         ..Plan::new(
-            &[Folio::K4, Folio::M2],
-            &LONG_COUNTS,
+            &[],
+            &[],
             measure.repeat.boots,
             measure.repeat.runs,
         )
