@@ -250,12 +250,7 @@ pub fn demotion(context: &Context, args: &DemotionArgs) -> Result<()> {
         ferry: DEMOTION,
         name,
         cells: DEMOTED.to_vec(),
-        ..Plan::new(
-            &[],
-            &[],
-            measure.repeat.boots,
-            measure.repeat.runs,
-        )
+        ..Plan::new(&[], &[], measure.repeat.boots, measure.repeat.runs)
     };
     measure_and_tell(context, &plan, "demotion", &measure.output)
 }

@@ -207,7 +207,8 @@ impl Shuttle {
     }
 }
 
-fn finished(child: Pid) -> Result<()> {
+/// Waits for a child that has checked what it saw.
+pub fn finished(child: Pid) -> Result<()> {
     let status = waitpid(child, None)?;
     ensure!(
         matches!(status, WaitStatus::Exited(_, 0)),

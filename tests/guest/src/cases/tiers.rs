@@ -2,18 +2,19 @@
 //! What the kernel moves by itself: demotion to a lower memory tier, by proactive reclaim and by kswapd,
 //! with either kind of LRU; and DAMON's schemes.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
-use super::crews::{counted, crewed};
+use super::crews::{counted, crewed, finished};
 use crate::damon::Damon;
 use crate::demotion::{Demotion, Reclaim, count_on, forget_use, generations};
 use crate::harness::Case;
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
-use crate::sys::{MF_MOVE, Mapping, PAGE, mbind};
+use crate::sys::{MF_MOVE, Mapping, PAGE, fork_child, mbind};
 use crate::{pattern, region};
 
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
@@ -24,6 +25,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("tiers/proactive", |_| proactive(FolioSize::Small, 8192)).limit(SLOW),
         Case::new("tiers/proactive-huge", |_| proactive(FolioSize::Huge, 32)).limit(SLOW),
         Case::new("tiers/full", |_| full()).limit(SLOW),
+        Case::new("tiers/in-use", |_| in_use()).limit(SLOW),
+        Case::new("tiers/in-use-generations", |_| in_generations(in_use)).limit(SLOW),
         Case::new("tiers/kswapd", |_| kswapd()).limit(SLOW),
         Case::new("tiers/proactive-generations", |_| {
             in_generations(|| proactive(FolioSize::Small, 8192))
@@ -116,6 +119,74 @@ fn full() -> Result<()> {
     );
     pattern::check(map.words(), 1)?;
     pattern::check(filler.words(), 2)
+}
+
+/// While reclaim looks for what is not in use, and a crew demotes what was found before, tasks write
+/// it, fork, and give some of it back.
+fn in_use() -> Result<()> {
+    const COUNT: usize = 8192;
+    const GIVEN: usize = COUNT / 8;
+    let reclaim = Reclaim::new()?;
+    let map = region::anon(FolioSize::Small, COUNT)?;
+    let addrs = map.addrs(PAGE);
+    pattern::fill(map.words(), 1);
+    let words = map.words().len() / COUNT;
+    let (given, kept) = map.words().split_at(GIVEN * words);
+    let demoted = gain("pgdemote_proactive", || {
+        crewed(|| {
+            for _ in 0..6 {
+                bring_home(&addrs)?;
+                forget_use()?;
+                let end = AtomicBool::new(false);
+                std::thread::scope(|scope| -> Result<()> {
+                    let writer = scope.spawn(|| {
+                        let mut at = 0;
+                        while !end.load(Relaxed) {
+                            // Every seventh page or so is found in use.
+                            at = (at + 7 * words) % kept.len();
+                            kept[at].store(pattern::word(at + given.len(), 1), Relaxed);
+                        }
+                    });
+                    let forker = scope.spawn(|| -> Result<()> {
+                        while !end.load(Relaxed) {
+                            map.advise(0, GIVEN * PAGE, libc::MADV_DONTNEED)?;
+                            pattern::fill(given, 1);
+                            fork_and_check(kept, given.len())?;
+                        }
+                        Ok(())
+                    });
+                    let asked = reclaim.ask(map.len() / 4 * 3);
+                    end.store(true, Relaxed);
+                    writer.join().ok().context("the writer panicked")?;
+                    forker.join().ok().context("the forker panicked")??;
+                    asked
+                })?;
+                pattern::check(map.words(), 1)?;
+            }
+            Ok(())
+        })
+    })?;
+    ensure!(demoted > COUNT as u64, "{demoted} pages were demoted");
+    none_isolated()
+}
+
+/// A child that reads what it shares with its parent.
+fn fork_and_check(words: &[AtomicU64], first: usize) -> Result<()> {
+    finished(fork_child(|| pattern::check_from(words, first, 1).is_ok())?)
+}
+
+/// Of what is counted as isolated nothing is left; others may isolate a page now and then.
+fn none_isolated() -> Result<()> {
+    let mut left = 0;
+    for _ in 0..100 {
+        kernel::write("/proc/sys/vm/stat_refresh", "1")?;
+        left = kernel::vmstat("nr_isolated_anon")?.values().sum::<u64>();
+        if left == 0 {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(50));
+    }
+    bail!("{left} pages are still isolated");
 }
 
 /// Little is free on node 0 all at once, as the watermarks rise: kswapd demotes until they are met.
