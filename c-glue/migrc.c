@@ -70,7 +70,7 @@ static unsigned int ferry_judge(const struct folio *folio, struct mm_struct *mm,
 			refused |= BIT(FERRY_REFUSED_CHANGING);
 	}
 	if (!folio_test_anon(folio))
-		refused |= BIT(FERRY_REFUSED_FILE);
+		refused |= ferry_judge_file(folio);
 	else if (folio_test_swapcache(folio))
 		refused |= BIT(FERRY_REFUSED_SWAPCACHE);
 	if (folio_test_large(folio) || folio_is_zone_device(folio))
@@ -150,6 +150,8 @@ void ferry_group_free(struct ferry_group *group)
 		if (!(group->unmaps.flushed & BIT(i)))
 			atomic_dec(ferry_stale_of(group->unmaps.mms[i]));
 	}
+	if (group->in_flight >= 0)
+		ferry_batch_settled(group->in_flight);
 	kfree(group);
 	atomic_dec(&ferry_groups);
 }
@@ -176,6 +178,7 @@ struct ferry_group *ferry_group_alloc(void)
 		return NULL;
 	}
 	INIT_LIST_HEAD(&group->folios);
+	group->in_flight = ferry_batch_begins();
 	/* Full barrier; with that of ferry_migrc_stop(), which waits for all. */
 	if (atomic_inc_return(&ferry_groups) && READ_ONCE(ferry_migrc_enabled))
 		return group;
@@ -320,6 +323,7 @@ unsigned int ferry_kept_pages(int nid)
 /* See ferry_drain(). */
 void ferry_drain_all(void)
 {
+	ferry_wait_for_batches();
 	ferry_migrc_drain(FERRY_DRAIN_ASKED);
 }
 

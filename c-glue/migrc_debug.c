@@ -40,6 +40,7 @@ static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
 	[FERRY_HOOK_NESTED]	= "nested",
 	[FERRY_HOOK_BOUND]	= "bound",
 	[FERRY_HOOK_AGE]	= "age",
+	[FERRY_HOOK_FILE]	= "file",
 };
 
 bool ferry_hook_is_out(enum ferry_hook hook)

@@ -141,6 +141,27 @@ static ssize_t max_age_ms_store(struct kobject *kobj,
 	return ferry_store_limit(buf, count, &ferry_max_age_ms, 1, 60000);
 }
 
+static ssize_t files_show(struct kobject *kobj, struct kobj_attribute *attr,
+			  char *buf)
+{
+	return sysfs_emit(buf, "%d\n", READ_ONCE(ferry_migrc_files));
+}
+
+static ssize_t files_store(struct kobject *kobj, struct kobj_attribute *attr,
+			   const char *buf, size_t count)
+{
+	bool on;
+	int rc = kstrtobool(buf, &on);
+
+	if (rc)
+		return rc;
+	WRITE_ONCE(ferry_migrc_files, on);
+	/* Nothing of a file stays, or will. */
+	if (!on)
+		ferry_drain();
+	return count;
+}
+
 static ssize_t drain_store(struct kobject *kobj, struct kobj_attribute *attr,
 			   const char *buf, size_t count)
 {
@@ -153,6 +174,7 @@ static ssize_t drain_store(struct kobject *kobj, struct kobj_attribute *attr,
 }
 
 static struct kobj_attribute ferry_enabled_attr = __ATTR_RW(enabled);
+static struct kobj_attribute ferry_files_attr = __ATTR_RW(files);
 static struct kobj_attribute ferry_max_pages_attr = __ATTR_RW(max_pages);
 static struct kobj_attribute ferry_max_age_attr = __ATTR_RW(max_age_ms);
 static struct kobj_attribute ferry_drain_attr = __ATTR_WO(drain);
@@ -172,6 +194,7 @@ static struct kobj_attribute ferry_retained_attr = __ATTR_RO(retained_pages);
 
 static struct attribute *ferry_migrc_list[] = {
 	&ferry_enabled_attr.attr,
+	&ferry_files_attr.attr,
 	&ferry_max_pages_attr.attr,
 	&ferry_max_age_attr.attr,
 	&ferry_drain_attr.attr,
@@ -188,6 +211,7 @@ static const char * const ferry_refusal_names[FERRY_NR_REFUSALS] = {
 	[FERRY_REFUSED_DIRTY]		= "dirty",
 	[FERRY_REFUSED_CHANGING]	= "changing",
 	[FERRY_REFUSED_FILE]		= "file",
+	[FERRY_REFUSED_WRITTEN]		= "file_open_for_writing",
 	[FERRY_REFUSED_LARGE]		= "large",
 	[FERRY_REFUSED_SWAPCACHE]	= "swapcache",
 	[FERRY_REFUSED_POISONED]	= "poisoned",

@@ -147,6 +147,21 @@ impl Ticket {
     }
 }
 
+/// A batch that has begun, and of which who drains must know: nothing that it keeps is retained yet.
+/// It ends when this is dropped, for any context but NMI, by the task of the batch.
+pub struct InFlight {
+    idx: c_int,
+    /// It stays in its task.
+    _task: PhantomData<*mut ()>,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        // SAFETY: It is from `ferry_batch_begins()`, in this task, and told once.
+        unsafe { bindings::ferry_batch_settled(self.idx) };
+    }
+}
+
 mod sealed {
     use super::*;
 
@@ -369,6 +384,17 @@ impl Group<Pending> {
             pages = pages.wrapping_add(group.become_::<Flushed>().release(may));
         }
         pages
+    }
+
+    /// Takes its batch from it, if it has one: who does is in its task, and is to keep it until the
+    /// group is retained. For any context.
+    pub fn take_batch(&mut self) -> Option<InFlight> {
+        // SAFETY: By the type invariant it is ours.
+        let idx = unsafe { replace(&mut (*self.as_ptr()).in_flight, -1) };
+        (idx >= 0).then_some(InFlight {
+            idx,
+            _task: PhantomData,
+        })
     }
 
     /// Notes that it is retained now, in nanoseconds. For any context.

@@ -319,10 +319,13 @@ impl<'a> Migration<'a> {
         unsafe { bindings::ferry_trace_migrate_start(&self.call.raw) };
     }
 
-    /// Adds all of a list to what is to be done. May sleep.
-    pub fn add(&self, list: &mut IsolatedList<'_>) {
+    /// Adds all of a list to what is to be done; how many base pages somebody has begun to migrate
+    /// by now, of all. May sleep.
+    pub fn add(&self, list: &mut IsolatedList<'_>) -> u32 {
+        let mut work = self.work.lock();
         // SAFETY: By the type invariant it is a list of isolated folios, which are ours now.
-        unsafe { self.work.lock().as_mut().add(list.as_raw()) };
+        unsafe { work.as_mut().add(list.as_raw()) };
+        work.begun_pages()
     }
 
     /// Runs `f` in a kernel thread as if in the task that this is for: there a helper works. May

@@ -170,6 +170,11 @@ impl Work {
         *all = all.wrapping_add(ns);
     }
 
+    /// Base pages that somebody has begun to migrate.
+    pub(super) fn begun_pages(&self) -> u32 {
+        self.report.pages
+    }
+
     /// Whether there are folios that somebody could begin to migrate.
     pub(super) fn has_more(&self) -> bool {
         self.stopped.is_none() && (self.rest.is_linked() || self.spans.iter().any(Span::has_more))

@@ -43,15 +43,22 @@ pub fn demote(
     let (size, candidates) = muster(&mut parts.rest(), &call).ok()?;
     let shrink = |session: &Session<'_, '_>| {
         let mut pages = 0u32;
-        session.announce();
         while let Some(mut found) = parts.shrink_next() {
             let more: usize = found.iter().map(Folio::nr_pages).sum();
+            if more == 0 {
+                continue;
+            }
+            if pages == 0 {
+                session.announce();
+            }
             pages = pages.saturating_add(more as u32);
             session.add(&mut found, pages);
         }
     };
     let session = candidates.session(Scope::Reclaim, call, size, left, shrink);
     let ((), outcome) = session.ok()?;
-    outcome.account();
+    if outcome.report.pages > 0 {
+        outcome.account();
+    }
     Some(outcome)
 }

@@ -193,10 +193,12 @@ impl Session<'_, '_> {
         self.job.migration().announce();
     }
 
-    /// Adds folios, `pages` in all so far, and calls the helpers that are not there. May sleep.
+    /// Adds folios, `pages` in all so far, and calls the helpers that are not there for what nobody
+    /// has begun. May sleep.
     fn add(&self, list: &mut IsolatedList<'_>, pages: u32) {
-        self.job.migration().add(list);
-        self.call(self.job.useful_helpers(pages));
+        let begun = self.job.migration().add(list);
+        let waiting = pages.saturating_sub(begun);
+        self.call(self.job.useful_helpers(waiting));
     }
 
     /// Calls helpers if fewer than so many are there; later not to CPUs that they have left to
@@ -311,11 +313,16 @@ impl Candidates {
         };
         // Not while the lane is held: this waits for whatever the call may wait for.
         let outcome = job.finish(ret);
-        count(&outcome);
-        // Lists that fail do so fast.
-        let pages = outcome.report.pages;
+        if outcome.report.pages > 0 {
+            count(&outcome);
+        }
+        // Lists that fail do so fast, and what is in use takes time and is not migrated.
+        let pages = match scope {
+            Scope::Reclaim => size.base_pages,
+            _ => outcome.report.pages,
+        };
         let moved = outcome.stats.nr_succeeded as u32;
-        if outcome.failed.is_ok() && moved >= pages / 2 {
+        if outcome.failed.is_ok() && moved > 0 && moved >= pages / 2 {
             measured::learn(kind, threads, moved, outcome.report.ns);
         }
         Ok((result, outcome))

@@ -98,6 +98,10 @@ pub fn choose(rates: &Rates, least: u32, most: u32, turn: u32) -> u32 {
 /// assert_eq!(learn(2000, 1_000_000, 1_000_000), 1875);
 /// assert_eq!(learn(2000, 1, 0), 2000);
 /// assert_eq!(learn(2000, 1_000_000_000, 1_000), 2750);
+/// // Nothing is so bad that it stays so.
+/// let nothing = learn(0, 0, 1_000_000);
+/// let learned = (0..100).fold(nothing, |rate, _| learn(rate, 2_000_000, 1_000_000));
+/// assert!(learned > 1900);
 /// ```
 pub fn learn(rate: u32, bytes: u64, ns: u64) -> u32 {
     let Some(sample) = bytes.saturating_mul(1000).checked_div(ns) else {
@@ -113,7 +117,8 @@ pub(super) fn blend(known: u32, sample: u32) -> u32 {
         return sample.max(1);
     }
     // One that stands out, as of a machine that was paused, is not all to be believed.
-    let sample = sample.clamp(known / WILD, known.saturating_mul(WILD));
+    let most = known.saturating_mul(WILD).max(2 * MEMORY);
+    let sample = sample.clamp(known / WILD, most);
     (known - known / MEMORY)
         .saturating_add(sample / MEMORY)
         .max(1)

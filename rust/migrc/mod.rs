@@ -127,14 +127,17 @@ pub fn overflow(group: Group<Pending>, may: MayFlush<'_>) {
 
 /// A batch is migrated: what it keeps is retained. May sleep.
 pub fn end(group: Group<Pending>, may: MayFlush<'_>) {
-    let Some(group) = group.into_kept() else {
+    let Some(mut group) = group.into_kept() else {
         return;
     };
     group::count_deferred(group.pages());
     let Some(retained) = retained() else {
         return overflow(group, may);
     };
+    let batch = group.take_batch();
     retained.add(group, may);
+    // Before anything waits for batches.
+    drop(batch);
     if !group::is_enabled() {
         retained.drain(Drain::OFF, may);
     } else if group::drains_at_random() {

@@ -22,6 +22,7 @@ enum ferry_refusal {
 	FERRY_REFUSED_DIRTY,
 	FERRY_REFUSED_CHANGING,
 	FERRY_REFUSED_FILE,
+	FERRY_REFUSED_WRITTEN,
 	FERRY_REFUSED_LARGE,
 	FERRY_REFUSED_SWAPCACHE,
 	FERRY_REFUSED_POISONED,
@@ -56,6 +57,7 @@ enum ferry_migrc_event {
  * @arch:	the CPUs that may have translations
  * @folios:	those that are kept
  * @nr_pages:	how many
+ * @in_flight:	of ferry_batch_begins(), while its batch has not settled; or -1
  * @complete:	by what all of it was flushed, if by others: 1 + FERRY_DRAIN_*
  * @pending:	the flush was left for later
  * @seq:	number among those that were retained
@@ -68,6 +70,7 @@ struct ferry_group {
 	struct arch_tlbflush_unmap_batch arch;
 	struct list_head folios;
 	u32 nr_pages;
+	int in_flight;
 	u32 complete;
 	bool pending;
 	u64 seq;
@@ -97,6 +100,14 @@ bool ferry_group_mm_flushed(struct ferry_group *group, struct mm_struct *mm);
 
 unsigned int ferry_kept_pages(int nid);
 unsigned int ferry_most_kept(void);
+
+/* c-glue/migrc_file.c */
+extern bool ferry_migrc_files;
+
+int ferry_batch_begins(void);
+void ferry_batch_settled(int idx);
+void ferry_wait_for_batches(void);
+unsigned int ferry_judge_file(const struct folio *folio);
 
 /* c-glue/migrc_knobs.c */
 void ferry_count_refused(enum ferry_refusal why, unsigned int nr);

@@ -41,6 +41,7 @@ enum ferry_hook {
 	FERRY_HOOK_NESTED,
 	FERRY_HOOK_BOUND,
 	FERRY_HOOK_AGE,
+	FERRY_HOOK_FILE,
 	FERRY_NR_HOOKS
 };
 
@@ -231,9 +232,8 @@ static inline void ferry_after_batch_flush(u64 ticket)
  * ferry_drain() - nothing that is retained may stay
  *
  * Before pages are isolated, taken offline or found poisoned: all that was
- * retained when this was called is free. A batch that is being migrated may be
- * retained after that, and is in the way no longer than isolated folios are. May
- * sleep.
+ * unmapped when this was called is free. What batches unmap after that is in the
+ * way no longer than isolated folios are. May sleep.
  */
 static inline void ferry_drain(void)
 {

@@ -12,7 +12,6 @@
 #define _LINUX_FERRY_RECLAIM_H
 
 #include <linux/list.h>
-#include <linux/memory-tiers.h>
 #include <linux/swap.h>
 
 #include "ferry.h"
@@ -30,7 +29,7 @@
 /**
  * struct ferry_parts - a long list that is shrunk part by part
  * @shrink:	shrinks the next part, in the task that has the list; false: there
- *		was none. May sleep
+ *		is none that it shrinks so. May sleep
  * @rest:	the list: isolated folios that were not shrunk yet
  * @demote:	isolated folios of the last part that are to be demoted; to be
  *		emptied before the next
@@ -78,15 +77,16 @@ static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 }
 
 /*
- * How much proactive reclaim tries next, of the rest: mainline takes a quarter,
- * and so ends with many short lists.
+ * How much proactive reclaim that may demote tries next, of the rest: mainline
+ * takes a quarter, and so ends with many short lists. Not all at once but in the
+ * end: of several nodes each may give as much.
  */
-static inline unsigned long ferry_demotion_try(unsigned long nr,
-					       unsigned long rest)
+static inline unsigned long ferry_demotion_try(unsigned long rest)
 {
-	if (!ferry_wanted(false, MR_DEMOTION) || !numa_demotion_enabled)
-		return nr;
-	return max(nr, min(rest, FERRY_DEMOTION_BATCH));
+	unsigned long most = rest > FERRY_DEMOTION_BATCH / 4 ? rest / 4 * 3 :
+							       rest;
+
+	return max(rest / 4, min(most, FERRY_DEMOTION_BATCH));
 }
 
 /*
@@ -229,7 +229,8 @@ static inline void ferry_add_stat(struct reclaim_stat *all,
 	unsigned int *to = (unsigned int *)all;
 	int i;
 
-	BUILD_BUG_ON(sizeof(*all) % sizeof(*to));
+	/* Eleven counters, and nothing else. */
+	BUILD_BUG_ON(sizeof(*all) != 11 * sizeof(*to));
 	for (i = 0; i < sizeof(*all) / sizeof(*to); i++)
 		to[i] += from[i];
 }
@@ -244,7 +245,8 @@ static inline void ferry_add_stat(struct reclaim_stat *all,
  *
  * May sleep.
  *
- * Return: whether all of it was shrunk; if not, nothing was changed.
+ * Return: whether it was; if not, nothing was changed. What is not shrunk then
+ * is still on the list.
  */
 static inline bool ferry_demote_parts(struct ferry_parts *parts,
 				      new_folio_t get_new_folio,
@@ -276,10 +278,9 @@ static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 	return false;
 }
 
-static inline unsigned long ferry_demotion_try(unsigned long nr,
-					       unsigned long rest)
+static inline unsigned long ferry_demotion_try(unsigned long rest)
 {
-	return nr;
+	return rest / 4;
 }
 
 static inline void ferry_gather(struct ferry_gather *gather,

@@ -135,6 +135,17 @@ impl Ext4 {
         create(&self.dir.join(name))
     }
 
+    /// Opens a file to read and to write.
+    pub fn open(&self, name: &str) -> Result<File> {
+        let path = self.dir.join(name);
+        let options = &mut OpenOptions::new();
+        options.read(true).write(true).open(path).context("opening")
+    }
+
+    pub fn open_to_read(&self, name: &str) -> Result<File> {
+        File::open(self.dir.join(name)).context("opening")
+    }
+
     /// Opens a file for reads that go past the page cache.
     pub fn open_direct(&self, name: &str) -> Result<File> {
         OpenOptions::new()

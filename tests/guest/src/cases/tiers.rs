@@ -17,6 +17,7 @@ use crate::plan::FolioSize;
 use crate::sys::{MF_MOVE, Mapping, PAGE, fork_child, mbind};
 use crate::{pattern, region};
 
+const CPUS: &str = "/sys/kernel/mm/ferry/copy/cpus";
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 const SLOW: u32 = 240;
 
@@ -121,32 +122,31 @@ fn full() -> Result<()> {
     pattern::check(filler.words(), 2)
 }
 
-/// While reclaim looks for what is not in use, and a crew demotes what was found before, tasks write
-/// it, fork, and give some of it back.
+/// While reclaim looks for what is not in use, and a crew demotes what was found before, one task
+/// writes of what is not, and another forks and gives some of it back.
 fn in_use() -> Result<()> {
     const COUNT: usize = 8192;
     const GIVEN: usize = COUNT / 8;
+    let _busy = match kernel::has_engine() {
+        true => Some(Setting::change(CPUS, "any")?),
+        false => None,
+    };
     let reclaim = Reclaim::new()?;
     let map = region::anon(FolioSize::Small, COUNT)?;
-    let addrs = map.addrs(PAGE);
+    let written = region::anon(FolioSize::Small, COUNT)?;
+    let addrs = [map.addrs(PAGE), written.addrs(PAGE)].concat();
     pattern::fill(map.words(), 1);
+    pattern::fill(written.words(), 1);
     let words = map.words().len() / COUNT;
     let (given, kept) = map.words().split_at(GIVEN * words);
     let demoted = gain("pgdemote_proactive", || {
         crewed(|| {
-            for _ in 0..6 {
+            for round in 0..6 {
                 bring_home(&addrs)?;
                 forget_use()?;
                 let end = AtomicBool::new(false);
                 std::thread::scope(|scope| -> Result<()> {
-                    let writer = scope.spawn(|| {
-                        let mut at = 0;
-                        while !end.load(Relaxed) {
-                            // Every seventh page or so is found in use.
-                            at = (at + 7 * words) % kept.len();
-                            kept[at].store(pattern::word(at + given.len(), 1), Relaxed);
-                        }
-                    });
+                    let writer = scope.spawn(|| add_to_some(&written, words, round, &end));
                     let forker = scope.spawn(|| -> Result<()> {
                         while !end.load(Relaxed) {
                             map.advise(0, GIVEN * PAGE, libc::MADV_DONTNEED)?;
@@ -155,10 +155,11 @@ fn in_use() -> Result<()> {
                         }
                         Ok(())
                     });
-                    let asked = reclaim.ask(map.len() / 4 * 3);
+                    let asked = reclaim.ask((map.len() + written.len()) / 4 * 3);
                     end.store(true, Relaxed);
-                    writer.join().ok().context("the writer panicked")?;
+                    let lost = writer.join().ok().context("the writer panicked")?;
                     forker.join().ok().context("the forker panicked")??;
+                    ensure!(lost == 0, "{lost} pages have lost what was written");
                     asked
                 })?;
                 pattern::check(map.words(), 1)?;
@@ -166,8 +167,21 @@ fn in_use() -> Result<()> {
             Ok(())
         })
     })?;
-    ensure!(demoted > COUNT as u64, "{demoted} pages were demoted");
+    ensure!(demoted > 0, "nothing was demoted");
     none_isolated()
+}
+
+/// Adds one to each seventh page, over and over, until the end; how many have lost any of that.
+fn add_to_some(map: &Mapping, words: usize, round: u64, end: &AtomicBool) -> usize {
+    let some = || map.words().iter().step_by(7 * words);
+    some().for_each(|word| word.store(round, Relaxed));
+    let mut times = round;
+    while !end.load(Relaxed) {
+        // Not atomic: who reads what is old writes what is old.
+        some().for_each(|word| word.store(word.load(Relaxed) + 1, Relaxed));
+        times += 1;
+    }
+    some().filter(|word| word.load(Relaxed) != times).count()
 }
 
 /// A child that reads what it shares with its parent.

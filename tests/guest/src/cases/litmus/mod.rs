@@ -19,8 +19,10 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
+mod file;
 mod fork;
 mod nested;
+mod pair;
 mod upgrade;
 
 use crate::harness::{Case, skip};
@@ -28,6 +30,7 @@ use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
+use file::{Shown, WrittenBy};
 
 pub const MIGRC: &str = "/sys/kernel/mm/ferry/migrc";
 const HOOK: &str = "/sys/kernel/mm/ferry/migrc/debug/hook_out";
@@ -35,6 +38,7 @@ const DRAIN_ONE_IN: &str = "/sys/kernel/mm/ferry/migrc/debug/drain_one_in";
 const MISMATCHES: &str = "/sys/kernel/mm/ferry/migrc/debug/mismatches";
 const AGE: &str = "/sys/kernel/mm/ferry/migrc/max_age_ms";
 const ENABLED: &str = "/sys/kernel/mm/ferry/migrc/enabled";
+const FILES: &str = "/sys/kernel/mm/ferry/migrc/files";
 
 /// Pages that are migrated together, each an iteration.
 const PAGES: usize = 128;
@@ -60,6 +64,8 @@ enum Change {
     Discard,
     /// It is written, as it could be all the time: such is flushed at once.
     Write,
+    /// It is of a file that is opened for writing.
+    File(WrittenBy),
 }
 
 pub fn cases() -> Vec<Case> {
@@ -71,10 +77,16 @@ pub fn cases() -> Vec<Case> {
         ("replace", Change::Replace, None),
         ("discard", Change::Discard, None),
         ("write", Change::Write, Some("writable")),
+        ("file", Change::File(WrittenBy::Call), Some("file")),
+        ("file-mapped", Change::File(WrittenBy::Mapped), Some("file")),
+        ("file-punched", Change::File(WrittenBy::Punched), None),
     ];
     let mut cases = vec![
+        Case::new("litmus/file-refused", |_| file::refused()),
         Case::new("litmus/nested", |log| nested::holds(log.times)).limit(SLOW),
         Case::new("litmus/fork", |log| fork::holds(log.times)).limit(SLOW),
+        Case::new("litmus/pair", |log| pair::holds(log.times)).limit(SLOW),
+        Case::new("litmus/pair-without-reuse", |_| pair::sees()).limit(SLOW),
         Case::new("litmus/upgrade", |log| upgrade::holds(log.times)).limit(SLOW),
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(SLOW),
     ];
@@ -136,12 +148,18 @@ struct Stage {
     /// For each page, the value that it has, at least.
     told: Mapping,
     memory: File,
+    file: Option<Shown>,
 }
 
 impl Stage {
-    fn new() -> Result<Self> {
+    fn new(change: Change) -> Result<Self> {
+        let (file, map) = match change {
+            Change::File(_) => Shown::new().map(|(file, map)| (Some(file), map))?,
+            _ => (None, region::anon(FolioSize::Small, PAGES)?),
+        };
         Ok(Self {
-            map: region::anon(FolioSize::Small, PAGES)?,
+            map,
+            file,
             told: Mapping::anon(PAGES * 8, PAGE)?,
             memory: File::options().write(true).open("/proc/self/mem")?,
         })
@@ -166,6 +184,9 @@ impl Stage {
 
     /// All pages have this value, and nobody may write them without the kernel's knowing.
     fn prepare(&self, change: Change, value: u64) -> Result<()> {
+        if let Some(file) = &self.file {
+            return file.fill(value);
+        }
         let all = self.map.len();
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         self.map.protect(0, all, writable)?;
@@ -199,10 +220,12 @@ impl Stage {
                 self.memory.write_all_at(&value.to_ne_bytes(), address)?;
             }
             Change::Replace => self.map.replace(at, PAGE, value)?,
+            Change::File(how) => {
+                let file = self.file.as_ref().context("no file")?;
+                file.write(how, page, value, || self.may_be_zero(page))?;
+            }
             Change::Discard => {
-                self.told.words()[page].store(0, Relaxed);
-                // With that of the reader, to whom it may read as zeroes from here on.
-                fence(Release);
+                self.may_be_zero(page);
                 self.map.advise(at, PAGE, libc::MADV_DONTNEED)?;
                 self.page(page).store(value, Relaxed);
             }
@@ -211,8 +234,21 @@ impl Stage {
         Ok(())
     }
 
+    /// It may read as zeroes from here on.
+    fn may_be_zero(&self, page: usize) {
+        self.told.words()[page].store(0, Relaxed);
+        // With that of the reader.
+        fence(Release);
+    }
+
     /// Once for each page: what is read elsewhere is migrated, and then changed.
     fn round(&self, change: Change, round: u64) -> Result<()> {
+        self.migrate(change, round)?;
+        (0..PAGES).try_for_each(|page| self.change(change, page, 2 * round + 1))
+    }
+
+    /// All that is read elsewhere is migrated.
+    fn migrate(&self, change: Change, round: u64) -> Result<()> {
         self.prepare(change, 2 * round)?;
         (0..PAGES).for_each(|page| self.told.words()[page].store(2 * round, Release));
         // For the reader to have read all.
@@ -220,8 +256,7 @@ impl Stage {
         let addrs = self.map.addrs(PAGE);
         let nodes = vec![1 - (round % 2) as i32; PAGES];
         let mut status = vec![0; PAGES];
-        sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE).zero("move_pages")?;
-        (0..PAGES).try_for_each(|page| self.change(change, page, 2 * round + 1))
+        sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE).zero("move_pages")
     }
 }
 
@@ -229,7 +264,7 @@ impl Stage {
 fn play(change: Change, rounds: u64, until_stale: bool) -> Result<u64> {
     let cpus = kernel::online_cpus()?;
     ensure!(cpus.len() > 1, "needs two CPUs");
-    let stage = Stage::new()?;
+    let stage = Stage::new(change)?;
     stage.prepare(change, 0)?;
     let stop = AtomicU64::new(0);
     let seen = AtomicU64::new(0);
@@ -263,8 +298,8 @@ fn play(change: Change, rounds: u64, until_stale: bool) -> Result<u64> {
 fn rounds(change: Change) -> u64 {
     match (change, kernel::is_slow()) {
         // Many calls for each page.
-        (Change::Replace, true) => 16,
-        (Change::Replace, false) => 40,
+        (Change::Replace | Change::File(_), true) => 16,
+        (Change::Replace | Change::File(_), false) => 40,
         (_, true) => 160,
         (_, false) => 400,
     }
@@ -273,6 +308,7 @@ fn rounds(change: Change) -> u64 {
 fn holds(change: Change, times: u64) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "1000")?;
+    migrc.set(FILES, "1")?;
     let before = count("deferred_pages")?;
     let mismatches = mismatches()?;
     let half = rounds(change) * times / 2;
@@ -299,6 +335,7 @@ fn sees(change: Change, hook: &str) -> Result<()> {
     let mut migrc = Migrc::on()?;
     without(&mut migrc, hook)?;
     migrc.set(AGE, "60000")?;
+    migrc.set(FILES, "1")?;
     if play(change, PATIENCE, true)? == 0 {
         bail!("without the hook nothing stale was read: the test sees nothing");
     }
