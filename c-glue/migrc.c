@@ -178,7 +178,8 @@ struct ferry_group *ferry_group_alloc(void)
 		return NULL;
 	}
 	INIT_LIST_HEAD(&group->folios);
-	group->in_flight = ferry_batch_begins();
+	group->number = ferry_batch_number();
+	group->in_flight = -1;
 	/* Full barrier; with that of ferry_migrc_stop(), which waits for all. */
 	if (atomic_inc_return(&ferry_groups) && READ_ONCE(ferry_migrc_enabled))
 		return group;
@@ -215,7 +216,9 @@ bool ferry_group_defer(struct ferry_group *group)
 	tlb_ubc->unmaps = NULL;
 	if (!tlb_ubc->flush_required)
 		return false;
-	if (group->unmaps.refused || !group->unmaps.nr_mms) {
+	if (!group->unmaps.refused && group->unmaps.nr_mms)
+		group->in_flight = ferry_batch_begins(group->number);
+	if (group->in_flight < 0) {
 		try_to_unmap_flush();
 		return false;
 	}

@@ -147,7 +147,8 @@ impl Ticket {
     }
 }
 
-/// A batch that has begun, and of which who drains must know: nothing that it keeps is retained yet.
+/// A batch that was left unflushed, and of which who drains must know: nothing that it keeps is
+/// retained yet.
 /// It ends when this is dropped, for any context but NMI, by the task of the batch.
 pub struct InFlight {
     idx: c_int,

@@ -11,8 +11,8 @@
 
 #ifdef CONFIG_FERRY_MIGRC
 
-/* migrc/max_pages, of each node: 64 MB */
-#define FERRY_DEFAULT_MAX_PAGES		16384
+/* migrc/max_pages, of each node: 128 MB, 64 batches of mainline's */
+#define FERRY_DEFAULT_MAX_PAGES		32768
 /* migrc/max_age_ms */
 #define FERRY_DEFAULT_MAX_AGE_MS	1000
 
@@ -57,7 +57,8 @@ enum ferry_migrc_event {
  * @arch:	the CPUs that may have translations
  * @folios:	those that are kept
  * @nr_pages:	how many
- * @in_flight:	of ferry_batch_begins(), while its batch has not settled; or -1
+ * @number:	of ferry_batch_number(), before its batch unmapped
+ * @in_flight:	of ferry_batch_begins(), until its batch has settled; or -1
  * @complete:	by what all of it was flushed, if by others: 1 + FERRY_DRAIN_*
  * @pending:	the flush was left for later
  * @seq:	number among those that were retained
@@ -70,6 +71,7 @@ struct ferry_group {
 	struct arch_tlbflush_unmap_batch arch;
 	struct list_head folios;
 	u32 nr_pages;
+	u32 number;
 	int in_flight;
 	u32 complete;
 	bool pending;
@@ -104,7 +106,8 @@ unsigned int ferry_most_kept(void);
 /* c-glue/migrc_file.c */
 extern bool ferry_migrc_files;
 
-int ferry_batch_begins(void);
+unsigned int ferry_batch_number(void);
+int ferry_batch_begins(unsigned int number);
 void ferry_batch_settled(int idx);
 void ferry_wait_for_batches(void);
 unsigned int ferry_judge_file(const struct folio *folio);

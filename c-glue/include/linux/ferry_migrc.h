@@ -232,8 +232,9 @@ static inline void ferry_after_batch_flush(u64 ticket)
  * ferry_drain() - nothing that is retained may stay
  *
  * Before pages are isolated, taken offline or found poisoned: all that was
- * unmapped when this was called is free. What batches unmap after that is in the
- * way no longer than isolated folios are. May sleep.
+ * retained when this was called is free, and all that was unmapped will not be
+ * retained. What batches unmap after that is in the way no longer than isolated
+ * folios are. May sleep.
  */
 static inline void ferry_drain(void)
 {

@@ -3,18 +3,25 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
 
-use super::{FILES, Migrc, PAGES, count};
+use super::{AGE, Change, FILES, Migrc, PAGES, Stage, count, run_on};
 use crate::cases::disk::Ext4;
-use crate::sys::{Mapping, PAGE};
+use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{kernel, region};
 
 const NAME: &str = "read";
+const DRAINED: &str = "drained_pages/write";
 const OPEN_REFUSED: &str = "refused/file_open_for_writing";
+
+/// For how long nobody has it open, at times.
+const CLOSED: Duration = Duration::from_millis(1);
 
 /// How it is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,6 +95,7 @@ fn put(file: &File, page: usize, value: u64) -> Result<()> {
 /// A file that somebody has open for writing is flushed at once, and any with the switch off.
 pub fn refused() -> Result<()> {
     let mut migrc = Migrc::on()?;
+    migrc.set(AGE, "60000")?;
     let (shown, map) = Shown::new()?;
     let addrs = map.addrs(PAGE);
     let deferred_by = |node| -> Result<u64> {
@@ -100,7 +108,7 @@ pub fn refused() -> Result<()> {
             .sum();
         ensure!(sum == 0, "the file is not as it was made");
         let before = count("deferred_pages")?;
-        region::move_all(&addrs, node, crate::sys::MF_MOVE)?;
+        region::move_all(&addrs, node, MF_MOVE)?;
         Ok(count("deferred_pages")? - before)
     };
     let off = deferred_by(1)?;
@@ -108,8 +116,9 @@ pub fn refused() -> Result<()> {
     migrc.set(FILES, "1")?;
     let on = deferred_by(0)?;
     ensure!(on > 0, "nothing was deferred");
+    let drained = count(DRAINED)?;
     let open = shown.ext4.open(NAME)?;
-    // Opening it has freed what was retained.
+    ensure!(count(DRAINED)? > drained, "opening it has freed nothing");
     let retained = kernel::read(format!("{}/retained_pages", super::MIGRC))?;
     ensure!(
         retained.lines().all(|line| line.ends_with(" 0")),
@@ -125,5 +134,67 @@ pub fn refused() -> Result<()> {
     drop(open);
     let closed = deferred_by(0)?;
     ensure!(closed > 0, "closed, and nothing was deferred");
+    Ok(())
+}
+
+/// It is opened and written, and opened by another, while a third migrates it.
+pub fn race(times: u64) -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, "60000")?;
+    migrc.set(FILES, "1")?;
+    let cpus = kernel::online_cpus()?;
+    ensure!(cpus.len() > 1, "needs two CPUs");
+    let stage = Stage::new(Change::File(WrittenBy::Call))?;
+    let shown = stage.file.as_ref().context("no file")?;
+    let (addrs, end) = (stage.map.addrs(PAGE), AtomicBool::new(false));
+    let before = count("deferred_pages")?;
+    let rounds = times * if kernel::is_slow() { 150 } else { 600 };
+    let stale = thread::scope(|scope| -> Result<u64> {
+        let reader = scope.spawn(|| -> Result<u64> {
+            run_on(cpus[1])?;
+            let mut stale = 0;
+            while !end.load(Relaxed) {
+                stale += stage.read();
+            }
+            Ok(stale)
+        });
+        let migrator = scope.spawn(|| -> Result<()> {
+            run_on(cpus[cpus.len() - 1])?;
+            let mut node = 0;
+            while !end.load(Relaxed) {
+                node = 1 - node;
+                // Some may be in use just then.
+                let mut status = vec![0; PAGES];
+                let moved = sys::move_pages(0, &addrs, &[node; PAGES], &mut status, MF_MOVE);
+                ensure!(moved.ret >= 0, "move_pages: {moved:?}");
+            }
+            Ok(())
+        });
+        let opener = scope.spawn(|| -> Result<()> {
+            while !end.load(Relaxed) {
+                drop(shown.ext4.open(NAME)?);
+                thread::sleep(CLOSED);
+            }
+            Ok(())
+        });
+        let written = (1..=rounds).try_for_each(|round| -> Result<()> {
+            thread::sleep(CLOSED);
+            let file = shown.ext4.open(NAME)?;
+            (0..PAGES).try_for_each(|page| {
+                put(&file, page, round)?;
+                stage.told.words()[page].store(round, Release);
+                Ok(())
+            })
+        });
+        end.store(true, Relaxed);
+        let lost = || anyhow!("a thread panicked");
+        migrator.join().map_err(|_| lost())??;
+        opener.join().map_err(|_| lost())??;
+        let stale = reader.join().map_err(|_| lost())??;
+        written.map(|()| stale)
+    })?;
+    ensure!(stale == 0, "{stale} times a page was read as it was before");
+    let deferred = count("deferred_pages")? - before;
+    ensure!(deferred > 0, "nothing was deferred: nothing was tested");
     Ok(())
 }

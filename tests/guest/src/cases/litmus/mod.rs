@@ -82,6 +82,7 @@ pub fn cases() -> Vec<Case> {
         ("file-punched", Change::File(WrittenBy::Punched), None),
     ];
     let mut cases = vec![
+        Case::new("litmus/file-race", |log| file::race(log.times)).limit(SLOW),
         Case::new("litmus/file-refused", |_| file::refused()),
         Case::new("litmus/nested", |log| nested::holds(log.times)).limit(SLOW),
         Case::new("litmus/fork", |log| fork::holds(log.times)).limit(SLOW),
