@@ -70,10 +70,16 @@ struct ferry_gather {
 bool ferry_crew_demote(const struct ferry_call *call, struct ferry_parts *parts,
 		       struct list_head *left, unsigned int *nr_demoted);
 
+/* May idle CPUs take part in demotion? */
+static inline bool ferry_demotes(void)
+{
+	return ferry_wanted(false, MR_DEMOTION);
+}
+
 /* Are long lists to be gathered for demotion? */
 static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 {
-	return ferry_wanted(false, MR_DEMOTION) && !gather->failed;
+	return ferry_demotes() && !gather->failed;
 }
 
 /*
@@ -262,7 +268,7 @@ static inline bool ferry_demote_parts(struct ferry_parts *parts,
 	};
 	LIST_HEAD(failed);
 
-	if (!ferry_wanted(false, MR_DEMOTION) ||
+	if (!ferry_demotes() ||
 	    !ferry_crew_demote(&call, parts, &failed, nr_demoted))
 		return false;
 	ferry_reverse(&failed, left);
@@ -272,6 +278,11 @@ static inline bool ferry_demote_parts(struct ferry_parts *parts,
 #else /* !CONFIG_FERRY */
 
 struct ferry_gather { };
+
+static inline bool ferry_demotes(void)
+{
+	return false;
+}
 
 static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 {
