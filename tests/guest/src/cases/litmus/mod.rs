@@ -22,7 +22,6 @@ use nix::unistd::Pid;
 mod file;
 mod fork;
 mod nested;
-mod pair;
 mod upgrade;
 
 use crate::harness::{Case, skip};
@@ -78,7 +77,7 @@ pub fn cases() -> Vec<Case> {
         ("discard", Change::Discard, None),
         ("write", Change::Write, Some("writable")),
         ("file", Change::File(WrittenBy::Call), Some("file")),
-        ("file-mapped", Change::File(WrittenBy::Mapped), Some("file")),
+        ("file-mapped", Change::File(WrittenBy::Mapped), None),
         ("file-punched", Change::File(WrittenBy::Punched), None),
     ];
     let mut cases = vec![
@@ -86,8 +85,6 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/file-refused", |_| file::refused()),
         Case::new("litmus/nested", |log| nested::holds(log.times)).limit(SLOW),
         Case::new("litmus/fork", |log| fork::holds(log.times)).limit(SLOW),
-        Case::new("litmus/pair", |log| pair::holds(log.times)).limit(SLOW),
-        Case::new("litmus/pair-without-reuse", |_| pair::sees()).limit(SLOW),
         Case::new("litmus/upgrade", |log| upgrade::holds(log.times)).limit(SLOW),
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(SLOW),
     ];
