@@ -71,7 +71,7 @@ bool ferry_crew_demote(const struct ferry_call *call, struct ferry_parts *parts,
 		       struct list_head *left, unsigned int *nr_demoted);
 
 /* May idle CPUs take part in demotion? */
-static inline bool ferry_demotes(void)
+static inline bool ferry_helps_demotion(void)
 {
 	return ferry_wanted(false, MR_DEMOTION);
 }
@@ -79,7 +79,7 @@ static inline bool ferry_demotes(void)
 /* Are long lists to be gathered for demotion? */
 static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 {
-	return ferry_demotes() && !gather->failed;
+	return ferry_helps_demotion() && !gather->failed;
 }
 
 /*
@@ -268,7 +268,7 @@ static inline bool ferry_demote_parts(struct ferry_parts *parts,
 	};
 	LIST_HEAD(failed);
 
-	if (!ferry_demotes() ||
+	if (!ferry_helps_demotion() ||
 	    !ferry_crew_demote(&call, parts, &failed, nr_demoted))
 		return false;
 	ferry_reverse(&failed, left);
@@ -279,7 +279,7 @@ static inline bool ferry_demote_parts(struct ferry_parts *parts,
 
 struct ferry_gather { };
 
-static inline bool ferry_demotes(void)
+static inline bool ferry_helps_demotion(void)
 {
 	return false;
 }
