@@ -19,7 +19,8 @@ use super::migration::IsolatedList;
 /// # Invariants
 ///
 /// For `'a` the `ferry_parts` is valid and nobody else's, but for its function while
-/// [`Parts::shrink_next`] runs that, which is for this task to call. Its lists link isolated folios, with the reference that isolation takes.
+/// [`Parts::shrink_next`] runs that, which is for this task to call. Its lists link isolated
+/// folios, with the reference that isolation takes.
 pub struct Parts<'a> {
     raw: NonNull<bindings::ferry_parts>,
     _lists: PhantomData<&'a mut bindings::ferry_parts>,

@@ -2,8 +2,8 @@
 
 //! Demotion by reclaim: helpers demote what was found while reclaim goes on with the list.
 //!
-//! To find out of each folio whether it is still in use takes longer than to migrate it, and is for
-//! the task in reclaim alone. So it hands over part by part, and migrates along in the end.
+//! To find out of each folio whether it is still in use is for the task in reclaim alone, and while
+//! it does nobody migrates. So it hands over part by part, and migrates along in the end.
 //!
 //! Contexts: that of `shrink_folio_list()`, which may sleep. C file:
 //! [`mm/vmscan.c`](srctree/mm/vmscan.c), `shrink_gathered_list()`

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -178,7 +178,9 @@ impl<'a> Case<'a> {
             kernel::set_engine(config.engine)?;
             let done = self
                 .bench
-                .one_run(config, 1 + run as u64, enough)
+                .one_run(config, 1 + run as u64, |calls, elapsed| {
+                    enough(calls, elapsed, plan.run_ms.map(Duration::from_millis))
+                })
                 .with_context(|| format!("{cell}, {}, run {run}", config.name))?;
             let sample = &mut self.samples[i];
             sample.gbps.push(gbps(cell.bytes(), done.seconds));
@@ -278,20 +280,29 @@ struct Readers {
 }
 
 impl Readers {
+    /// When this returns each has read all of it: to begin a thread flushes as well.
     fn start(map: &Arc<Mapping>, count: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
+        let begun = Arc::new(Barrier::new(count + 1));
         let read = || {
-            let (map, stop) = (Arc::clone(map), Arc::clone(&stop));
+            let (map, stop, begun) = (Arc::clone(map), Arc::clone(&stop), Arc::clone(&begun));
             std::thread::spawn(move || {
+                read_all(&map);
+                begun.wait();
                 while !stop.load(Relaxed) {
-                    for word in map.words().iter().step_by(PAGE / 8) {
-                        std::hint::black_box(word.load(Relaxed));
-                    }
+                    read_all(&map);
                 }
             })
         };
         let threads = (0..count).map(|_| read()).collect();
+        begun.wait();
         Self { stop, threads }
+    }
+}
+
+fn read_all(map: &Mapping) {
+    for word in map.words().iter().step_by(PAGE / 8) {
+        std::hint::black_box(word.load(Relaxed));
     }
 }
 

@@ -189,6 +189,9 @@ pub struct Plan {
     pub way: Way,
     #[serde(default)]
     pub stuff: Stuff,
+    /// Each run goes on for so many milliseconds; without this, until its median is one.
+    #[serde(default)]
+    pub run_ms: Option<u64>,
     /// So many threads of the benchmark's read the memory all the time.
     #[serde(default)]
     pub readers: usize,
@@ -221,7 +224,7 @@ impl Plan {
     pub fn runs_of(&self, cell: Cell) -> usize {
         match cell.bytes() {
             // Their runs are long however little they move.
-            _ if cell.processes.is_some() => self.runs,
+            _ if cell.processes.is_some() || self.run_ms.is_some() => self.runs,
             ..=SMALL => self.runs * MORE_RUNS_OF_SMALL,
             LARGE.. => self.runs.min(RUNS_OF_LARGE),
             _ => self.runs,

@@ -7,10 +7,14 @@ use std::time::Duration;
 const RUN: Duration = Duration::from_millis(60);
 const MAX_CALLS: usize = 256;
 
-/// Whether a run of `calls` so far, in `elapsed`, is long enough. It has always an even number, at
-/// least two: so a run weighs both directions alike.
-pub fn enough(calls: usize, elapsed: Duration) -> bool {
-    calls >= 2 && calls % 2 == 0 && (elapsed >= RUN || calls >= MAX_CALLS)
+/// Whether a run of `calls` so far, in `elapsed`, is long enough, or as long as it is asked to be. It
+/// has always an even number, at least two: so a run weighs both directions alike.
+pub fn enough(calls: usize, elapsed: Duration, asked: Option<Duration>) -> bool {
+    let long = match asked {
+        Some(asked) => elapsed >= asked,
+        None => elapsed >= RUN || calls >= MAX_CALLS,
+    };
+    calls >= 2 && calls % 2 == 0 && long
 }
 
 /// The middle value, or the mean of the two in the middle; `None` of nothing.
@@ -36,11 +40,19 @@ mod tests {
 
     #[test]
     fn calls_are_even_and_bounded() {
-        let calls = |each: Duration| (0..).find(|&n| enough(n as usize, each * n));
+        let calls = |each: Duration| (0..).find(|&n| enough(n as usize, each * n, None));
         assert_eq!(calls(Duration::ZERO), Some(MAX_CALLS as u32));
         assert_eq!(calls(RUN / 9), Some(10));
         assert_eq!(calls(RUN / 4), Some(4));
         assert_eq!(calls(RUN * 10), Some(2));
+    }
+
+    #[test]
+    fn a_run_is_as_long_as_it_is_asked_to_be() {
+        let asked = Some(RUN * 10);
+        assert!(!enough(2 * MAX_CALLS, RUN * 9, asked));
+        assert!(!enough(1, RUN * 10, asked));
+        assert!(enough(2, RUN * 10, asked));
     }
 
     #[test]

@@ -21,6 +21,7 @@ const ROWS: &[&str] = &[
     "pgmigrate_success",
 ];
 const CPUS: u32 = 4;
+const RUN_MS: u32 = 3000;
 /// Fewer than a batch, a batch of mainline's, and long lists.
 const COUNTS: [u32; 4] = [32, 512, 4096, 16384];
 /// What part of the interrupts must be spared.
@@ -32,6 +33,8 @@ pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
         // all flushed for that.
         way: "mbind",
         stuff,
+        // Long beside what is kept for a while, or flushed for to begin.
+        run_ms: Some(RUN_MS),
         readers: CPUS - 1,
         cpus: CPUS,
         rows: ROWS,

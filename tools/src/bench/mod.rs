@@ -78,6 +78,8 @@ pub struct Plan {
     /// How pages get to the other node, and what they are, in the guest program's words.
     pub way: &'static str,
     pub stuff: &'static str,
+    /// How long each run goes on, in milliseconds, if it is not the guest's to know.
+    pub run_ms: Option<u32>,
     /// So many threads read them meanwhile, in guests of so many CPUs.
     pub readers: u32,
     pub cpus: u32,
@@ -109,6 +111,7 @@ impl Plan {
             instructions: false,
             way: "move_pages",
             stuff: "written",
+            run_ms: None,
             readers: 0,
             cpus: 2,
             rows: &[],
@@ -152,6 +155,7 @@ impl Plan {
             "busy": self.busy,
             "way": self.way,
             "stuff": self.stuff,
+            "run_ms": self.run_ms,
             "readers": self.readers,
             "rows": self.rows,
             "turns": turns.map(|dir| json!({"dir": dir, "me": kernel, "other": other})),
@@ -459,7 +463,7 @@ mod tests {
             plan.for_guest(0, Some(Path::new("/turns"))),
             json!({"cells": [{"folio": "64K", "count": 16}],
                    "configs": ["vanilla", "vanilla-user2"], "runs": 3, "busy": true,
-                   "way": "move_pages", "stuff": "written", "readers": 0, "rows": [],
+                   "way": "move_pages", "stuff": "written", "run_ms": null, "readers": 0, "rows": [],
                    "turns": {"dir": "/turns", "me": "vanilla", "other": "ferry"}})
         );
         let turns = plan.for_guest(1, Some(Path::new("/turns")))["turns"].take();
