@@ -283,6 +283,8 @@ unsigned int ferry_group_release(struct ferry_group *group)
 	folio_batch_init(&fbatch);
 	list_for_each_entry_safe(folio, next, &group->folios, lru) {
 		list_del(&folio->lru);
+		if (ferry_hook_is_out(FERRY_HOOK_EVERY))
+			clear_page(folio_address(folio));
 		mod_zone_page_state(folio_zone(folio), NR_FERRY_RETAINED, -1);
 		atomic_dec(&ferry_kept[folio_nid(folio)]);
 		if (!folio_batch_add(&fbatch, folio))
@@ -302,7 +304,7 @@ bool ferry_group_within(const struct ferry_group *group,
 	       (arch->unmapped_pages || !group->arch.unmapped_pages);
 }
 
-/* All of an address space was flushed. Were all that it waits for? */
+/* All of an address space was flushed. Was every one that it waits for? */
 bool ferry_group_mm_flushed(struct ferry_group *group, struct mm_struct *mm)
 {
 	struct ferry_unmaps *unmaps = &group->unmaps;
@@ -314,6 +316,8 @@ bool ferry_group_mm_flushed(struct ferry_group *group, struct mm_struct *mm)
 			atomic_dec(ferry_stale_of(mm));
 		}
 	}
+	if (ferry_hook_is_out(FERRY_HOOK_EVERY))
+		return unmaps->flushed;
 	return unmaps->nr_mms && unmaps->flushed == BIT(unmaps->nr_mms) - 1;
 }
 

@@ -41,6 +41,7 @@ static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
 	[FERRY_HOOK_BOUND]	= "bound",
 	[FERRY_HOOK_AGE]	= "age",
 	[FERRY_HOOK_FILE]	= "file",
+	[FERRY_HOOK_EVERY]	= "every",
 };
 
 bool ferry_hook_is_out(enum ferry_hook hook)
@@ -211,16 +212,48 @@ static ssize_t compared_show(struct kobject *kobj, struct kobj_attribute *attr,
 	return sysfs_emit(buf, "%d\n", atomic_read(&ferry_compared));
 }
 
+/*
+ * Takes what a node has free, and gives it back, as who must not wait would: with
+ * interrupts off, and without waking kswapd, which may.
+ */
+static ssize_t take_atomic_store(struct kobject *kobj,
+				 struct kobj_attribute *attr, const char *buf,
+				 size_t count)
+{
+	struct page *page, *next;
+	unsigned long flags;
+	LIST_HEAD(taken);
+	int nid;
+
+	if (kstrtoint(buf, 10, &nid) || !numa_valid_node(nid) ||
+	    !node_state(nid, N_MEMORY))
+		return -EINVAL;
+	do {
+		local_irq_save(flags);
+		page = alloc_pages_node(nid, __GFP_HIGH | __GFP_THISNODE |
+					__GFP_NOWARN, 0);
+		local_irq_restore(flags);
+		if (page)
+			list_add(&page->lru, &taken);
+		cond_resched();
+	} while (page);
+	list_for_each_entry_safe(page, next, &taken, lru)
+		__free_page(page);
+	return count;
+}
+
 static struct kobj_attribute ferry_hook_out_attr = __ATTR_RW(hook_out);
 static struct kobj_attribute ferry_drain_one_in_attr = __ATTR_RW(drain_one_in);
 static struct kobj_attribute ferry_mismatches_attr = __ATTR_RO(mismatches);
 static struct kobj_attribute ferry_compared_attr = __ATTR_RO(compared);
+static struct kobj_attribute ferry_take_atomic_attr = __ATTR_WO(take_atomic);
 
 static struct attribute *ferry_debug_list[] = {
 	&ferry_hook_out_attr.attr,
 	&ferry_drain_one_in_attr.attr,
 	&ferry_mismatches_attr.attr,
 	&ferry_compared_attr.attr,
+	&ferry_take_atomic_attr.attr,
 	NULL
 };
 

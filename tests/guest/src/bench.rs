@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::sync::{Arc, Barrier};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 

@@ -18,6 +18,19 @@ const LIMIT: Duration = Duration::from_secs(2400);
 const LITMUS_LIMIT: Duration = Duration::from_secs(1200);
 /// Small enough to boot anywhere, large enough for huge pages on both nodes.
 const NODE_GIB: u32 = 2;
+/// How the kernel is booted, and what that is called.
+struct Booting {
+    name: &'static str,
+    args: &'static str,
+}
+
+const USUAL: Booting = Booting { name: "", args: "" };
+/// TLBs that are flushed with each address space, and those of user space apart.
+const UNTAGGED: Booting = Booting {
+    name: "-untagged",
+    args: "nopcid pti=on",
+};
+
 /// What is to be seen where CPUs are many, each of which takes an emulator long, with KASAN above all:
 /// the debug kernel has these with four, and all else with two. Ferry's own has all with two.
 const AMONG_MANY: &[&str] = &[
@@ -35,7 +48,7 @@ const AMONG_MANY: &[&str] = &[
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
-    let ready = |variant, cpus| ready(context, &program, variant, cpus, LIMIT);
+    let ready = |variant, cpus| ready(context, &program, variant, (cpus, &USUAL), LIMIT);
     let except: String = AMONG_MANY
         .iter()
         .map(|part| format!(" --except {part}"))
@@ -62,9 +75,9 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
 /// What tries to read or write by translations that migrc has left, `times` as often as among all tests.
 pub fn litmus(context: &Context, tally: &mut Tally, times: u32) -> Result<()> {
     let program = guest::program(context)?;
-    for cpus in [2, 4] {
+    for shape in [(2, &USUAL), (4, &USUAL), (4, &UNTAGGED)] {
         let limit = LITMUS_LIMIT * times;
-        let ready = ready(context, &program, Variant::Debug, cpus, limit)?;
+        let ready = ready(context, &program, Variant::Debug, shape, limit)?;
         boot(&ready, "on", &format!("litmus/ --times {times}"))?.tell(tally);
     }
     Ok(())
@@ -136,7 +149,7 @@ fn ready(
     context: &Context,
     program: &Path,
     variant: Variant,
-    cpus: u32,
+    (cpus, booting): (u32, &Booting),
     limit: Duration,
 ) -> Result<(Guest, String)> {
     let kernel = kernel::build(context, variant)?;
@@ -144,14 +157,16 @@ fn ready(
         cpus,
         node_gib: NODE_GIB,
     };
-    let name = format!("test-{}-{cpus}cpu", variant.name());
+    let name = format!("test-{}-{cpus}cpu{}", variant.name(), booting.name);
     // KUnit has its own suite; here it would only cost time at each boot.
     let guest = Guest::new(context, &kernel.image, &name, shape)?
         .kernel_args("kunit.enable=0")
         .kernel_args(variant.boot_args())
+        .kernel_args(booting.args)
         .timeout(limit);
     guest.bring(program)?;
-    Ok((guest, format!("{}, {cpus} CPUs: ", variant.name())))
+    let prefix = format!("{}{}, {cpus} CPUs: ", variant.name(), booting.name);
+    Ok((guest, prefix))
 }
 
 /// Runs the tests in one kernel: all, or `cases`.

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 
 use super::litmus::{MIGRC, Migrc, count, without};
-use crate::harness::Case;
+use crate::harness::{Case, skip};
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
@@ -42,6 +42,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("migrc/freed-by-batch", |_| freed_by_batch()),
         Case::new("migrc/owner-gone", |_| owner_gone()),
         Case::new("migrc/pressure", |_| pressure()),
+        Case::new("migrc/atomic", |_| atomic()),
         Case::new("migrc/offline", |_| offline()).limit(240),
     ]
 }
@@ -407,6 +408,31 @@ fn pressure() -> Result<()> {
         "nothing was drained for want of memory"
     );
     Ok(())
+}
+
+/// Who must not wait takes all that is free, and leaves alone what is retained.
+fn atomic() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    let take = format!("{MIGRC}/debug/take_atomic");
+    if !fs::exists(&take)? {
+        return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
+    }
+    migrc.set(AGE, NEVER)?;
+    let map = eligible(8 * PAGES)?;
+    beside_another(|| {
+        // From node 1, where nobody else is short of memory.
+        to(&map, 1)?;
+        kernel::write(DRAIN, "1")?;
+        to(&map, 0)?;
+        let all = retained()?;
+        ensure!(all == 8 * PAGES as u64, "{all} are retained");
+        let free = kernel::node_free_bytes(1)?;
+        kernel::write(&take, "1")?;
+        let back = kernel::node_free_bytes(1)?;
+        ensure!(back > free / 2, "{back} of {free} bytes came back");
+        ensure!(retained()? == all, "{} of {all} are retained", retained()?);
+        Ok(())
+    })
 }
 
 /// A block of memory that has retained pages can be taken away.

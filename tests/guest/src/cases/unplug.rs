@@ -46,7 +46,7 @@ fn helped() -> Result<u64> {
 }
 
 /// A part of the machine that is away for as long as this lives.
-struct Away {
+pub struct Away {
     state: PathBuf,
     online: &'static str,
 }
@@ -57,7 +57,13 @@ impl Away {
         Ok(Self { state, online })
     }
 
-    fn back(self) -> Result<()> {
+    /// A CPU that can be.
+    pub fn cpu(cpu: usize) -> Result<Self> {
+        let state = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+        Self::new(state.into(), "0", "1")
+    }
+
+    pub fn back(self) -> Result<()> {
         // Then once more, which changes nothing.
         kernel::write(&self.state, self.online)
     }

@@ -22,6 +22,9 @@ use nix::unistd::Pid;
 mod file;
 mod fork;
 mod nested;
+mod pair;
+mod spaces;
+mod unplug;
 mod upgrade;
 
 use crate::harness::{Case, skip};
@@ -87,6 +90,11 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/fork", |log| fork::holds(log.times)).limit(SLOW),
         Case::new("litmus/upgrade", |log| upgrade::holds(log.times)).limit(SLOW),
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(SLOW),
+        Case::new("litmus/pair", |log| pair::holds(log.times)).limit(SLOW),
+        Case::new("litmus/pair-without-reuse", |_| pair::sees()).limit(SLOW),
+        Case::new("litmus/spaces", |log| spaces::holds(log.times)).limit(SLOW),
+        Case::new("litmus/spaces-without-every", |_| spaces::sees()).limit(SLOW),
+        Case::new("litmus/unplug", |log| unplug::holds(log.times)).limit(SLOW),
     ];
     for (name, change, hook) in all {
         cases.push(

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Two threads write a page at the same time that may be read stale: the second finds that the first
+//! has made it writable, and neither may be back before it was flushed for.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::thread;
+
+use anyhow::{Result, anyhow, bail, ensure};
+
+use super::{AGE, Change, Migrc, PAGES, PATIENCE, Stage, WORDS, count, mismatches};
+use super::{no_more_mismatches, run_on, without};
+use crate::kernel;
+use crate::sys::{Mapping, PAGE};
+
+const WRITERS: usize = 2;
+const END: u64 = u64::MAX;
+
+/// A word of each page for each writer, and what each has told of it, which only grows.
+struct Pair {
+    stage: Stage,
+    told: Mapping,
+    /// The round that the second is to write in, and the last in which it has.
+    order: AtomicU64,
+    written: AtomicU64,
+    /// How many writers have come to a page; it only grows.
+    met: AtomicU64,
+}
+
+impl Pair {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            stage: Stage::new(Change::Reuse)?,
+            told: Mapping::anon(WRITERS * PAGES * 8, PAGE)?,
+            order: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            met: AtomicU64::new(0),
+        })
+    }
+
+    fn word(&self, writer: usize, page: usize) -> &AtomicU64 {
+        &self.stage.map.words()[page * WORDS + 1 + writer]
+    }
+
+    fn told(&self, writer: usize, page: usize) -> &AtomicU64 {
+        &self.told.words()[writer * PAGES + page]
+    }
+
+    /// Reads all words; how many were not what they must be.
+    fn read(&self) -> u64 {
+        let stale = |&(writer, page): &(usize, usize)| {
+            let least = self.told(writer, page).load(Acquire);
+            self.word(writer, page).load(Relaxed) < least
+        };
+        let all = (0..PAGES).flat_map(|page| (0..WRITERS).map(move |writer| (writer, page)));
+        all.filter(stale).count() as u64
+    }
+
+    /// Writes each page, together with the other.
+    fn write(&self, writer: usize, round: u64) {
+        for page in 0..PAGES {
+            let both = ((round - 1) * PAGES as u64 + page as u64 + 1) * WRITERS as u64;
+            self.met.fetch_add(1, AcqRel);
+            while self.met.load(Acquire) < both {
+                thread::yield_now();
+            }
+            self.word(writer, page).store(round, Relaxed);
+            self.told(writer, page).store(round, Release);
+        }
+    }
+
+    /// The second writer. It lives as long as all: to begin or end a thread flushes as well.
+    fn write_when_told(&self) {
+        let mut last = 0;
+        loop {
+            let round = self.order.load(Acquire);
+            if round == END {
+                return;
+            }
+            if round == last {
+                thread::yield_now();
+                continue;
+            }
+            self.write(1, round);
+            last = round;
+            self.written.store(round, Release);
+        }
+    }
+
+    /// The first, which migrates before.
+    fn round(&self, round: u64) -> Result<()> {
+        self.stage.migrate(Change::Reuse, round)?;
+        self.order.store(round, Release);
+        self.write(0, round);
+        while self.written.load(Acquire) != round {
+            thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// Rounds until there were so many, or something stale was read; how often that was.
+fn play(rounds: u64, until_stale: bool) -> Result<u64> {
+    let cpus = kernel::online_cpus()?;
+    ensure!(cpus.len() > 1, "needs two CPUs");
+    let pair = Pair::new()?;
+    let seen = AtomicU64::new(0);
+    let second = *cpus.get(2).unwrap_or(&cpus[1]);
+    run_on(cpus[1])?;
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| -> Result<()> {
+            run_on(cpus[0])?;
+            while pair.order.load(Relaxed) != END {
+                seen.fetch_add(pair.read(), Relaxed);
+            }
+            Ok(())
+        });
+        let writer = scope.spawn(|| run_on(second).map(|()| pair.write_when_told()));
+        let mut played = Ok(());
+        for round in 1..=rounds {
+            played = pair.round(round);
+            if played.is_err() || until_stale && seen.load(Relaxed) > 0 {
+                break;
+            }
+        }
+        pair.order.store(END, Release);
+        for thread in [reader, writer] {
+            thread.join().map_err(|_| anyhow!("panicked"))??;
+        }
+        played
+    })?;
+    Ok(seen.into_inner())
+}
+
+pub fn holds(times: u64) -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, "1000")?;
+    let (deferred, differed) = (count("deferred_pages")?, mismatches()?);
+    let rounds = if kernel::is_slow() { 40 } else { 100 };
+    let stale = play(rounds * times, false)?;
+    ensure!(stale == 0, "{stale} times a word was read as it was before");
+    no_more_mismatches(differed)?;
+    ensure!(count("deferred_pages")? > deferred, "nothing was deferred");
+    Ok(())
+}
+
+/// Without what flushes before a page is written there is nothing for the second to wait for.
+pub fn sees() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    without(&mut migrc, "reuse")?;
+    migrc.set(AGE, "60000")?;
+    if play(PATIENCE, true)? == 0 {
+        bail!("without the hook nothing stale was read: the test sees nothing");
+    }
+    Ok(())
+}
