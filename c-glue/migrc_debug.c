@@ -220,25 +220,32 @@ static ssize_t take_atomic_store(struct kobject *kobj,
 				 struct kobj_attribute *attr, const char *buf,
 				 size_t count)
 {
+	int nid, order = MAX_PAGE_ORDER;
 	struct page *page, *next;
 	unsigned long flags;
 	LIST_HEAD(taken);
-	int nid;
 
 	if (kstrtoint(buf, 10, &nid) || !numa_valid_node(nid) ||
 	    !node_state(nid, N_MEMORY))
 		return -EINVAL;
-	do {
+	while (order >= 0) {
 		local_irq_save(flags);
 		page = alloc_pages_node(nid, __GFP_HIGH | __GFP_THISNODE |
-					__GFP_NOWARN, 0);
+					__GFP_NOWARN, order);
 		local_irq_restore(flags);
-		if (page)
+		if (page) {
+			set_page_private(page, order);
 			list_add(&page->lru, &taken);
+		} else {
+			order--;
+		}
 		cond_resched();
-	} while (page);
-	list_for_each_entry_safe(page, next, &taken, lru)
-		__free_page(page);
+	}
+	list_for_each_entry_safe(page, next, &taken, lru) {
+		order = page_private(page);
+		set_page_private(page, 0);
+		__free_pages(page, order);
+	}
 	return count;
 }
 

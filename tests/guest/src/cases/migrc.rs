@@ -42,7 +42,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("migrc/freed-by-batch", |_| freed_by_batch()),
         Case::new("migrc/owner-gone", |_| owner_gone()),
         Case::new("migrc/pressure", |_| pressure()),
-        Case::new("migrc/atomic", |_| atomic()),
+        Case::new("migrc/atomic", |_| atomic()).limit(120),
         Case::new("migrc/offline", |_| offline()).limit(240),
     ]
 }
