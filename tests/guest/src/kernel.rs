@@ -49,6 +49,11 @@ pub fn has_engine() -> bool {
     Path::new(SWITCH).exists()
 }
 
+/// Whether this is a kernel with the service of `/dev/page_migrate`.
+pub fn has_service() -> bool {
+    Path::new("/sys/kernel/mm/ferry/service").exists()
+}
+
 pub fn set_engine(engine: Engine) -> Result<()> {
     match engine {
         Engine::Absent if has_engine() => {

@@ -16,6 +16,7 @@ mod migrc;
 mod pinned;
 mod policy;
 mod races;
+mod service;
 mod settings;
 mod sysctl;
 mod system;
@@ -39,6 +40,9 @@ pub fn all() -> Vec<Case> {
     all.extend(tiers::cases());
     all.extend(system::cases());
     all.extend(unplug::cases());
+    if kernel::has_service() {
+        all.extend(service::cases());
+    }
     if kernel::has_engine() {
         all.extend(sysctl::cases());
         all.extend(settings::cases());

@@ -34,13 +34,13 @@ fn small_pages() -> Result<Mapping> {
 }
 
 /// A forked child that runs `ready`, then waits to be told to run `done`, whose answer is its exit.
-struct Partner {
-    pid: Pid,
+pub struct Partner {
+    pub pid: Pid,
     go: OwnedFd,
 }
 
 impl Partner {
-    fn new(ready: impl FnOnce(), done: impl FnOnce() -> bool) -> Result<Self> {
+    pub fn new(ready: impl FnOnce(), done: impl FnOnce() -> bool) -> Result<Self> {
         let (child_says, say) = pipe()?;
         let (hear, go) = pipe()?;
         let pid = fork_child(|| {
@@ -56,7 +56,7 @@ impl Partner {
         Ok(Self { pid, go })
     }
 
-    fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
         write(&self.go, &[1]).context("telling the child to go on")?;
         match waitpid(self.pid, None)? {
             WaitStatus::Exited(_, 0) => Ok(()),
