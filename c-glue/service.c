@@ -96,6 +96,8 @@ int ferry_target_find(struct ferry_target *target, int pid, bool pidfd)
 	unsigned int unused;
 
 	if (!pid && !pidfd) {
+		if (!current->mm)
+			return -EINVAL;
 		target->mm = current->mm;
 		target->nodes = own;
 		mmget(target->mm);
@@ -207,7 +209,7 @@ static int ferry_walk_table(pmd_t *pmd, unsigned long addr, unsigned long end,
 	pte_t *start, *ptep, pte;
 	struct folio *folio;
 	unsigned int nr;
-	spinlock_t *ptl;
+	spinlock_t *ptl;	/* of the page table */
 
 	ptl = pmd_trans_huge_lock(pmd, vma);
 	if (ptl) {
@@ -252,17 +254,19 @@ static int ferry_walk_hugetlb(pte_t *ptep, unsigned long hmask,
 			      struct mm_walk *mm_walk)
 {
 	struct ferry_walk *walk = mm_walk->private;
+	unsigned long nr_pages = (end - addr) >> PAGE_SHIFT;
 	struct ferry_range *range = walk->range;
-	spinlock_t *ptl;
+	spinlock_t *ptl;	/* of the page table */
 	pte_t pte;
 
 	ptl = huge_pte_lock(hstate_vma(mm_walk->vma), mm_walk->mm, ptep);
 	pte = huge_ptep_get(mm_walk->mm, addr, ptep);
 	if (pte_present(pte) && (range->all || !hugetlb_pmd_shared(ptep)))
-		ferry_walk_folio(walk, pfn_folio(pte_pfn(pte)),
-				 (end - addr) >> PAGE_SHIFT);
-	else if (!huge_pte_none(pte))
-		range->failed += (end - addr) >> PAGE_SHIFT;
+		ferry_walk_folio(walk, pfn_folio(pte_pfn(pte)), nr_pages);
+	else if (pte_present(pte) ||
+		 (!huge_pte_none(pte) &&
+		  softleaf_is_migration(softleaf_from_pte(pte))))
+		range->failed += nr_pages;
 	spin_unlock(ptl);
 	range->addr = end;
 	return ferry_walk_ends(walk, mm_walk->mm);

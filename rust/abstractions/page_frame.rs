@@ -33,6 +33,12 @@ pub enum Found {
 }
 
 /// Looks at a page frame: any number. Any context.
+///
+/// # Examples
+///
+/// ```ignore
+#[doc = include_str!("examples/page_frame.rs")]
+/// ```
 pub fn find(pfn: u64) -> Found {
     let mut unsettled = false;
     // SAFETY: Any number will do; the flag is ours.

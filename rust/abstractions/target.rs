@@ -51,6 +51,12 @@ pub struct Target(bindings::ferry_target);
 impl Target {
     /// Finds it, and asks whether the caller may. May sleep.
     ///
+    /// # Examples
+    ///
+    /// ```ignore
+    #[doc = include_str!("examples/target.rs")]
+    /// ```
+    ///
     /// `ESRCH`: there is none, or no more; `EBADF`: no pidfd; `EPERM`: the caller may not;
     /// `EINVAL`: it is the kernel's own; `EINTR`: the caller is being killed.
     pub fn find(name: Name) -> Result<Self> {
@@ -130,10 +136,7 @@ impl Drop for Target {
 /// # Invariants
 ///
 /// The address space has a user for `'a`.
-pub struct Range<'a>(
-    bindings::ferry_range,
-    core::marker::PhantomData<&'a Target>,
-);
+pub struct Range<'a>(bindings::ferry_range, core::marker::PhantomData<&'a Target>);
 
 impl Range<'_> {
     /// Whether all was looked at.

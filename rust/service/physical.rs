@@ -190,10 +190,7 @@ impl<'a> Table<'a> {
         let pages = folio.nr_pages();
         let (owner, refused) = {
             let guard = FolioGuard::lock(&folio)?;
-            (
-                self.job.target.owner_of(guard.folio()),
-                guard.is_refused(),
-            )
+            (self.job.target.owner_of(guard.folio()), guard.is_refused())
         };
         Ok(match owner {
             Owner::Others => Fate::Ignored,

@@ -2,8 +2,8 @@
 
 //! Migration of a range of a process's addresses.
 //!
-//! As much is isolated as one list should have, and migrated; so on to the end. Where idle CPUs take
-//! part the caller isolates while they migrate.
+//! As much is isolated as one list should have, and migrated; so on to the end. Where idle CPUs
+//! take part the caller isolates while they migrate.
 
 use kernel::{
     bindings,
@@ -55,11 +55,7 @@ pub fn let_in(call: &bindings::page_migrate_range) -> Result<Admitted> {
 /// Migrates it. May sleep.
 ///
 /// `EFAULT`: the range has a hole; `ENOMEM`; `EINTR`: the caller is being killed.
-pub fn migrate(
-    call: &bindings::page_migrate_range,
-    job: &Admitted,
-    counts: &mut Counts,
-) -> Result {
+pub fn migrate(call: &bindings::page_migrate_range, job: &Admitted, counts: &mut Counts) -> Result {
     if call.length == 0 {
         return Ok(());
     }

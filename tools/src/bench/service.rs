@@ -35,11 +35,11 @@ pub fn service(context: &Context, args: &ServiceArgs) -> Result<()> {
     });
     let measured = measure_all(context, &plans)?;
     let figures = &measured.report.results;
-    for (way, name) in WAYS {
-        let of: Vec<Figure> = figures.iter().filter(|f| f.bench == name).cloned().collect();
+    let of = WAYS.map(|(_, name)| figures_of(figures, name));
+    for ((way, _), figures) in WAYS.iter().zip(&of) {
         println!("\n{way}: GB/s (median); vanilla: move_pages()");
         let case = |f: &Figure| format!("{} x {}", f.count, f.folio);
-        println!("{}", table::cases(&of, case, table::number));
+        println!("{}", table::cases(figures, case, table::number));
     }
     for (way, name) in &WAYS[1..] {
         for (size, count) in CELLS {
@@ -56,17 +56,23 @@ pub fn service(context: &Context, args: &ServiceArgs) -> Result<()> {
         }
     }
     save_json(&measured.report, args.output.json.as_deref())?;
-    draw(
-        &[Sheet::by_count("service", figures)],
-        args.output.svg.as_deref(),
-    )
+    let sheet = |i: usize| Sheet::by_count(WAYS[i].0, &of[i]);
+    draw(&[sheet(0), sheet(1), sheet(2)], args.output.svg.as_deref())
+}
+
+fn figures_of(figures: &[Figure], name: &str) -> Vec<Figure> {
+    figures
+        .iter()
+        .filter(|f| f.bench == name)
+        .cloned()
+        .collect()
 }
 
 /// How fast a way is beside `move_pages()` of the same kernel and configuration, each by what vanilla
 /// does at that time.
 fn ratio(figures: &[Figure], name: &str, size: &str, count: u32, config: &str) -> Option<f64> {
     let of = |bench: &str| {
-        let own: Vec<Figure> = figures.iter().filter(|f| f.bench == bench).cloned().collect();
+        let own = figures_of(figures, bench);
         let gbps = |config| find(&own, size, count, config).map(|f| f.gbps);
         Some(gbps(config)? / gbps("vanilla")?)
     };

@@ -104,7 +104,12 @@ fn holes() -> Result<()> {
         service.range(all).errno == libc::EFAULT,
         "no error for what is not mapped"
     );
-    says(service.range(Call::range(addr, len, 0).flags(HOLES)), 0, 0, 0)?;
+    says(
+        service.range(Call::range(addr, len, 0).flags(HOLES)),
+        0,
+        0,
+        0,
+    )?;
     // All of the process, wherever it is.
     let map = small_pages()?;
     let everything = Call::range(0, usize::MAX - 2 * PAGE, 1).flags(HOLES);
@@ -115,7 +120,10 @@ fn holes() -> Result<()> {
     );
     region::check_on(&map.addrs(PAGE), 1)?;
     pattern::check(map.words(), 1)?;
-    let back = service.range(Call { node: 0, ..everything });
+    let back = service.range(Call {
+        node: 0,
+        ..everything
+    });
     ensure!(back.errno == 0, "{back:?} for the way back");
     Ok(())
 }

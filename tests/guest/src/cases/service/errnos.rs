@@ -114,7 +114,12 @@ fn efault() -> Result<()> {
     let whole_len = map.len();
     let mut map = map;
     map.truncate(half * PAGE);
-    says(service.range(Call::range(addr, whole_len, 1)), EFAULT, half, 0)?;
+    says(
+        service.range(Call::range(addr, whole_len, 1)),
+        EFAULT,
+        half,
+        0,
+    )?;
     region::check_on(&map.addrs(PAGE), 1)?;
     pattern::check(map.words(), 1)?;
     // Structures and tables that are not there, or end too early.
@@ -161,14 +166,15 @@ fn put(page: &Mapping, call: Call) {
 
 /// More than the node has: what fits moves, all is there.
 fn enomem() -> Result<()> {
+    const MOVED: usize = 192 << 20;
     let service = Service::open()?;
+    // So that most of it does not fit.
     let free = kernel::node_free_bytes(1)?;
-    let room = kernel::node_free_bytes(0)?;
-    let count = (free + (64 << 20)) / PAGE;
-    ensure!(
-        count * PAGE + (64 << 20) < room,
-        "node 0 has no more memory than node 1"
-    );
+    let taken = Mapping::anon(free - (64 << 20), PAGE)?;
+    sys::mbind(taken.addr(), taken.len(), 1, 0).zero("mbind")?;
+    pattern::fill(taken.words(), 2);
+    let free = kernel::node_free_bytes(1)?;
+    let count = MOVED / PAGE;
     let map = region::unchecked_anon(FolioSize::Small, count)?;
     pattern::fill(map.words(), 1);
     let done = service.range(whole(&map, 1));
@@ -177,12 +183,16 @@ fn enomem() -> Result<()> {
         "{done:?} for {count} pages"
     );
     ensure!(
-        done.successful as usize * PAGE <= free + (16 << 20),
+        done.successful as usize * PAGE <= free + (32 << 20),
         "more has moved than there was room for: {done:?}"
     );
     pattern::check(map.words(), 1)?;
+    drop(taken);
     let back = service.range(whole(&map, 0));
-    ensure!(back.errno == 0 && back.failed == 0, "{back:?} on the way back");
+    ensure!(
+        back.errno == 0 && back.failed == 0,
+        "{back:?} on the way back"
+    );
     pattern::check(map.words(), 1)
 }
 

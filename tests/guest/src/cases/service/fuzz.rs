@@ -9,10 +9,12 @@ use fastrand::Rng;
 use super::{layout, memory, whole};
 use crate::harness::{Case, Log};
 use crate::kernel;
-use crate::plan::FolioSize;
-use crate::sys::service::{COUNTERS, Call, Counters, HOLES, PHYS, RANGE, SHARED, Service, low_memory};
-use crate::sys::{self, Mapping, PAGE, UserPtr};
 use crate::pattern;
+use crate::plan::FolioSize;
+use crate::sys::service::{
+    COUNTERS, Call, Counters, HOLES, PHYS, RANGE, SHARED, Service, low_memory,
+};
+use crate::sys::{self, Mapping, PAGE, UserPtr};
 
 /// Calls of a run; `--times 20` makes a million of it.
 const CALLS: u64 = 50_000;
@@ -42,8 +44,10 @@ fn fuzz(log: &mut Log) -> Result<()> {
     eprintln!("# service/fuzz: seed {seed:#x}");
     let mut rng = Rng::with_seed(seed);
     let shared = memory(FolioSize::Small, PAGES)?;
-    let child = sys::fork_child(|| loop {
-        std::thread::sleep(std::time::Duration::from_secs(3600));
+    let child = sys::fork_child(|| {
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(3600));
+        }
     })?;
     let service = Service::open()?;
     let mut world = World {
@@ -74,7 +78,10 @@ fn fuzz(log: &mut Log) -> Result<()> {
         }
     }
     world.check()?;
-    ensure!(moved > calls / 100, "of {calls} calls hardly one has moved anything");
+    ensure!(
+        moved > calls / 100,
+        "of {calls} calls hardly one has moved anything"
+    );
     // Nothing is left behind: all can be moved, so has no reference too many, and is on its list.
     for map in [&world.small, &world.huge] {
         for node in [0, 1] {
@@ -93,7 +100,14 @@ fn fuzz(log: &mut Log) -> Result<()> {
     );
     let fresh = kernel_log()?;
     let fresh = fresh.strip_prefix(&*log_before).unwrap_or(&fresh);
-    for bad in ["WARNING:", "BUG:", "KASAN", "Bad page", "general protection", "Oops"] {
+    for bad in [
+        "WARNING:",
+        "BUG:",
+        "KASAN",
+        "Bad page",
+        "general protection",
+        "Oops",
+    ] {
         ensure!(!fresh.contains(bad), "the kernel says {bad}: {fresh}");
     }
     Ok(())
@@ -214,8 +228,13 @@ impl World {
         ];
         // What others than the service say of their calls is theirs to say.
         let is_own = matches!(cmd, PHYS | RANGE | COUNTERS);
-        ensure!(!is_own || known.contains(&ret.errno), "{ret:?} for {call:?}");
-        Ok(u64::from(is_own && cmd != COUNTERS && words[4].load(Relaxed) > 0))
+        ensure!(
+            !is_own || known.contains(&ret.errno),
+            "{ret:?} for {call:?}"
+        );
+        Ok(u64::from(
+            is_own && cmd != COUNTERS && words[4].load(Relaxed) > 0,
+        ))
     }
 
     fn common(&self, rng: &mut Rng) -> Call {
@@ -259,7 +278,11 @@ impl World {
             }
         };
         // The whole process takes long: not too often.
-        let holes = if length > 1 << 40 && rng.u8(..8) != 0 { HOLES } else { 0 };
+        let holes = if length > 1 << 40 && rng.u8(..8) != 0 {
+            HOLES
+        } else {
+            0
+        };
         Call {
             at,
             length,
@@ -297,7 +320,17 @@ impl World {
 
 /// Numbers near where something may go wrong.
 fn number(rng: &mut Rng) -> u64 {
-    let near = [0, 1 << 12, 1 << 31, 1 << 32, 1 << 40, 1 << 47, 1 << 51, 1 << 52, 1 << 63];
+    let near = [
+        0,
+        1 << 12,
+        1 << 31,
+        1 << 32,
+        1 << 40,
+        1 << 47,
+        1 << 51,
+        1 << 52,
+        1 << 63,
+    ];
     let base: u64 = near[rng.usize(..near.len())];
     match rng.u8(..4) {
         0 => rng.u64(..),

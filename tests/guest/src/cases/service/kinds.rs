@@ -118,7 +118,10 @@ fn secret() -> Result<()> {
         let phys = service.phys(&frames, Call::range(0, 0, node));
         ensure!((phys.errno, phys.successful) == (0, 0), "{phys:?}");
     }
-    ensure!(super::places(0, &map.addrs(PAGE))? == before, "it has moved");
+    ensure!(
+        super::places(0, &map.addrs(PAGE))? == before,
+        "it has moved"
+    );
     ensure!(table(&map)? == frames, "it has moved");
     pattern::check(map.words(), 1)
 }
@@ -129,7 +132,12 @@ fn poisoned() -> Result<()> {
     const BAD: usize = 5;
     map.advise(BAD * PAGE, PAGE, libc::MADV_HWPOISON)
         .context("poisoning a page")?;
-    says(service.phys(&frames[BAD..=BAD], Call::range(0, 0, 1)), 0, 0, 0)?;
+    says(
+        service.phys(&frames[BAD..=BAD], Call::range(0, 0, 1)),
+        0,
+        0,
+        0,
+    )?;
     says(service.phys(&frames, Call::range(0, 0, 1)), 0, PAGES - 1, 0)?;
     says(service.range(whole(&map, 0)), 0, PAGES - 1, 0)?;
     kernel::write(
@@ -191,13 +199,17 @@ fn hugetlb() -> Result<()> {
 fn zero_pages() -> Result<()> {
     let (map, service) = (Mapping::anon(PAGES * PAGE, PAGE)?, Service::open()?);
     // Only read: all are the one zero page.
-    let read = |word: &std::sync::atomic::AtomicU64| {
-        word.load(std::sync::atomic::Ordering::Relaxed) == 0
-    };
+    let read =
+        |word: &std::sync::atomic::AtomicU64| word.load(std::sync::atomic::Ordering::Relaxed) == 0;
     ensure!(map.words().iter().all(read));
     for node in [0, 1] {
         says(service.range(whole(&map, node)), 0, 0, 0)?;
-        says(service.phys(&table(&map)?, Call::range(0, 0, node)), 0, 0, 0)?;
+        says(
+            service.phys(&table(&map)?, Call::range(0, 0, node)),
+            0,
+            0,
+            0,
+        )?;
     }
     ensure!(map.words().iter().all(read));
     Ok(())

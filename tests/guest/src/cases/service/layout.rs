@@ -43,7 +43,11 @@ fn counts(page: &Mapping) -> (u64, u64) {
 }
 
 fn sizes() -> Result<()> {
-    let (map, page, service) = (small_pages()?, Mapping::anon(4 * PAGE, PAGE)?, Service::open()?);
+    let (map, page, service) = (
+        small_pages()?,
+        Mapping::anon(4 * PAGE, PAGE)?,
+        Service::open()?,
+    );
     let mut node = 1;
     for size in (0..=PAGE + 64).chain([1 << 20, u32::MAX as usize]) {
         // All of the larger ones around what matters, and some others.
@@ -62,7 +66,11 @@ fn sizes() -> Result<()> {
         put(&page, call);
         let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
         ensure!(ret.errno == errno, "{ret:?} for a size of {size}");
-        ensure!(counts(&page) == (moved, 0), "{:?} for {size}", counts(&page));
+        ensure!(
+            counts(&page) == (moved, 0),
+            "{:?} for {size}",
+            counts(&page)
+        );
         if errno == 0 {
             region::check_on(&map.addrs(PAGE), node)?;
             node = 1 - node;

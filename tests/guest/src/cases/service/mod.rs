@@ -93,7 +93,12 @@ fn in_child(body: impl FnOnce() -> Result<()>) -> Result<()> {
 fn shuttle(service: &Service, map: &Mapping, pid: i32, flags: u32) -> Result<()> {
     let pages = map.len() / PAGE;
     let addrs = map.addrs(PAGE);
-    says(service.range(whole(map, 1).pid(pid).flags(flags)), 0, pages, 0)?;
+    says(
+        service.range(whole(map, 1).pid(pid).flags(flags)),
+        0,
+        pages,
+        0,
+    )?;
     region::check_on(&addrs, 1)?;
     pattern::check(map.words(), 1)?;
     let mut moved = 0;

@@ -44,13 +44,21 @@ fn another_process() -> Result<()> {
     // By address, too.
     let frames = kernel::frames_of(pid, &map)?;
     let table: Vec<u64> = frames.iter().map(|frame| frame * PAGE as u64).collect();
-    says(service.phys(&table, Call::range(0, 0, 1).pid(pid)), 0, PAGES, 0)?;
+    says(
+        service.phys(&table, Call::range(0, 0, 1).pid(pid)),
+        0,
+        PAGES,
+        0,
+    )?;
     region::check_status(&places(pid, &addrs)?, 1)?;
     region::check_on(&addrs, 0)?;
     let gone = partner.pid;
     partner.finish()?;
     let done = service.range(Call { node: 1, ..by_fd });
-    ensure!(done.errno == libc::ESRCH, "{done:?} for the pidfd of {gone}");
+    ensure!(
+        done.errno == libc::ESRCH,
+        "{done:?} for the pidfd of {gone}"
+    );
     pattern::check(map.words(), 1)
 }
 
@@ -107,7 +115,12 @@ fn shared_after_fork() -> Result<()> {
     let frames = table(&map)?;
     for pid in [0, pid] {
         says(service.range(whole(&map, 1).pid(pid)), 0, 0, PAGES)?;
-        says(service.phys(&frames, Call::range(0, 0, 1).pid(pid)), 0, 0, PAGES)?;
+        says(
+            service.phys(&frames, Call::range(0, 0, 1).pid(pid)),
+            0,
+            0,
+            PAGES,
+        )?;
     }
     region::check_on(&addrs, 0)?;
     ensure!(table(&map)? == frames, "shared pages have moved");
@@ -131,7 +144,12 @@ fn shared_in_part() -> Result<()> {
         }
     };
     let partner = Partner::new(|| write(2), || true)?;
-    says(service.phys(&table(&map)?, Call::range(0, 0, 1)), 0, PAGES / 2, PAGES / 2)?;
+    says(
+        service.phys(&table(&map)?, Call::range(0, 0, 1)),
+        0,
+        PAGES / 2,
+        PAGES / 2,
+    )?;
     let places = places(0, &map.addrs(PAGE))?;
     let expected = |(i, &node): (usize, &i32)| node == i32::from(i % 2 == 0);
     ensure!(places.iter().enumerate().all(expected), "{places:?}");

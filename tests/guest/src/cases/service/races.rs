@@ -54,8 +54,14 @@ fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, stop: &AtomicBool) -> 
         moved += done.successful;
         node = 1 - node;
         // Where they were a moment ago: some are elsewhere now, or somebody else's.
-        let Ok(frames) = kernel::frames_of(if pid == 0 { std::process::id() as i32 } else { pid }, map)
-        else {
+        let Ok(frames) = kernel::frames_of(
+            if pid == 0 {
+                std::process::id() as i32
+            } else {
+                pid
+            },
+            map,
+        ) else {
             continue;
         };
         for part in frames.chunks(512) {
@@ -71,12 +77,7 @@ fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, stop: &AtomicBool) -> 
 }
 
 /// Runs `body` while two callers move `map` of `pid`, each to another node than the other.
-fn against(
-    pid: i32,
-    map: &Mapping,
-    flags: u32,
-    body: impl FnOnce() -> Result<()>,
-) -> Result<u64> {
+fn against(pid: i32, map: &Mapping, flags: u32, body: impl FnOnce() -> Result<()>) -> Result<u64> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let movers: Vec<_> = [0, 1]

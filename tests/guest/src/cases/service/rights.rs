@@ -10,8 +10,8 @@ use super::{PAGES, in_child, says, small_pages, table, whole};
 use crate::cases::policy::Partner;
 use crate::cgroup::Groups;
 use crate::harness::{Case, skip};
-use crate::sys::PAGE;
 use crate::sys::service::{Call, SHARED, Service};
+use crate::sys::{Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
 const NOBODY: Uid = Uid::from_raw(65534);
@@ -27,16 +27,23 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// What somebody without rights may have of their own, and of root's.
-fn without_rights(own: &Service, roots: &Service, root: Pid, frames: &[u64]) -> Result<()> {
-    let map = small_pages()?;
+fn without_rights(
+    map: &Mapping,
+    own: &Service,
+    roots: &Service,
+    root: Pid,
+    frames: &[u64],
+) -> Result<()> {
+    // Inherited; from now on its own.
+    pattern::fill(map.words(), 1);
     for service in [own, roots] {
-        says(service.range(whole(&map, 1)), 0, PAGES, 0)?;
+        says(service.range(whole(map, 1)), 0, PAGES, 0)?;
         region::check_on(&map.addrs(PAGE), 1)?;
-        says(service.range(whole(&map, 0)), 0, PAGES, 0)?;
-        let shared = whole(&map, 1).flags(SHARED);
+        says(service.range(whole(map, 0)), 0, PAGES, 0)?;
+        let shared = whole(map, 1).flags(SHARED);
         says(service.range(shared), EPERM, 0, 0)?;
         says(service.range(shared.pid(root.as_raw())), EPERM, 0, 0)?;
-        says(service.range(whole(&map, 1).pid(root.as_raw())), EPERM, 0, 0)?;
+        says(service.range(whole(map, 1).pid(root.as_raw())), EPERM, 0, 0)?;
         for pid in [0, root.as_raw(), i32::MAX] {
             for table in [frames, &[1 << 51], &[]] {
                 let call = Call::range(0, 0, 1).pid(pid);
@@ -55,7 +62,7 @@ fn ordinary_user() -> Result<()> {
     let root = Partner::new(|| (), || pattern::check(map.words(), 1).is_ok())?;
     in_child(|| {
         setuid(NOBODY).context("setuid")?;
-        without_rights(&Service::open()?, &roots, root.pid, &frames)
+        without_rights(&map, &Service::open()?, &roots, root.pid, &frames)
     })?;
     root.finish()
 }
@@ -87,7 +94,7 @@ fn user_namespace() -> Result<()> {
         unshare(CloneFlags::CLONE_NEWUSER).context("unshare")?;
         kernel::write("/proc/self/uid_map", "0 0 1")?;
         ensure!(Uid::effective().is_root(), "not root of the namespace");
-        without_rights(&Service::open()?, &roots, root.pid, &frames)
+        without_rights(&map, &Service::open()?, &roots, root.pid, &frames)
     })?;
     root.finish()
 }
@@ -105,7 +112,12 @@ fn callers_cpuset() -> Result<()> {
     groups.add(0, Pid::this())?;
     for pid in [0, theirs] {
         says(service.range(whole(&map, 1).pid(pid)), ENODEV, 0, 0)?;
-        says(service.phys(&frames, Call::range(0, 0, 1).pid(pid)), ENODEV, 0, 0)?;
+        says(
+            service.phys(&frames, Call::range(0, 0, 1).pid(pid)),
+            ENODEV,
+            0,
+            0,
+        )?;
         says(service.range(whole(&map, 0).pid(pid)), 0, 0, 0)?;
     }
     groups.set(0, "cpuset.mems", "0-1")?;
@@ -130,7 +142,12 @@ fn owners_cpuset() -> Result<()> {
         .map(|frame| frame * PAGE as u64)
         .collect();
     says(service.range(whole(&map, 1).pid(pid)), ENODEV, 0, 0)?;
-    says(service.phys(&frames, Call::range(0, 0, 1).pid(pid)), ENODEV, 0, 0)?;
+    says(
+        service.phys(&frames, Call::range(0, 0, 1).pid(pid)),
+        ENODEV,
+        0,
+        0,
+    )?;
     region::check_status(&super::places(pid, &map.addrs(PAGE))?, 0)?;
     // The caller itself may go there.
     says(service.range(whole(&map, 1)), 0, PAGES, 0)?;
