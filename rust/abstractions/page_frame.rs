@@ -106,7 +106,7 @@ pub struct NoLruBatches(());
 
 impl NoLruBatches {
     /// From now on. May sleep.
-    pub fn new() -> Self {
+    pub fn begin() -> Self {
         // SAFETY: It is ended when this is dropped.
         unsafe { bindings::ferry_lru_disable() };
         Self(())

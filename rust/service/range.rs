@@ -42,6 +42,10 @@ const LIST_PAGES: usize = 8192;
 /// As many for one crew, which is worth less the shorter it works: 256 MB.
 const CREW_PAGES: usize = 8 * LIST_PAGES;
 
+/// Base pages up to which a range is tried before all CPUs are asked for what they keep: that takes
+/// as long as to migrate so many.
+const SHORT_PAGES: usize = 512;
+
 /// Whether the caller may have it done. May sleep.
 pub fn let_in(call: &bindings::page_migrate_range) -> Result<Admitted> {
     let request = Request {
@@ -62,12 +66,23 @@ pub fn migrate(call: &bindings::page_migrate_range, job: &Admitted, counts: &mut
     let address = job.target.untagged(call.address as usize) as u64;
     let pages = whole_pages(address, call.length, PAGE_SIZE as u64).ok_or(EFAULT)?;
     let pages = pages.start as usize..pages.end as usize;
-    let _isolable = NoLruBatches::new();
-    let mut walk = Walk {
-        job,
-        range: job.target.range(pages, job.node, job.shared, job.holes),
-        counts,
-    };
+    if pages.len() <= SHORT_PAGES * PAGE_SIZE {
+        let result = walk(job, pages.clone(), counts);
+        let is_final = |error: Error| error == ENOMEM || error == EINTR;
+        if counts.failed == 0 || result.is_err_and(is_final) {
+            return result;
+        }
+        // What CPUs have in batches could not be isolated, or has a reference too many. What was
+        // migrated is passed over.
+        counts.failed = 0;
+    }
+    let _isolable = NoLruBatches::begin();
+    walk(job, pages, counts)
+}
+
+fn walk(job: &Admitted, pages: core::ops::Range<usize>, counts: &mut Counts) -> Result {
+    let range = job.target.range(pages, job.node, job.shared, job.holes);
+    let mut walk = Walk { job, range, counts };
     let mut result = Ok(());
     while result.is_ok() && !walk.range.is_done() {
         result = walk.one_list();

@@ -8,7 +8,7 @@ fn example() -> Result {
         assert!(matches!(find(pfn), Found::Nothing));
     }
     drain_lru_batches();
-    let none_in_batches = NoLruBatches::new();
+    let none_in_batches = NoLruBatches::begin();
     drop(none_in_batches);
     Ok(())
 }

@@ -16,8 +16,8 @@ use crate::sys::service::{
 };
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 
-/// Calls of a run; `--times 20` makes a million of it.
-const CALLS: u64 = 50_000;
+/// Calls of a run; `--times 50` makes a million of it.
+const CALLS: u64 = 20_000;
 const PAGES: usize = 128;
 
 pub fn cases() -> Vec<Case> {
