@@ -1,38 +1,62 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Memory that is written while it is migrated, and its process forks: `fork(2)` write-protects all of
-//! it long before it flushes, and what TLBs still have as writable must be flushed for.
+//! Memory that is written while its process forks, and is migrated meanwhile: `fork(2)` write-protects
+//! all of it long before it flushes, and what TLBs still have as writable must be flushed for.
+//!
+//! Who forks has the lock of the address space, so pages are migrated by their physical addresses, for
+//! which nobody needs that.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use nix::sys::wait::waitpid;
 
-use super::{Migrc, Written, mismatches, no_more_mismatches, run_on};
+use super::{AGE, Migrc, Written, mismatches, no_more_mismatches, run_on, without};
+use crate::harness::skip;
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
-use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
+use crate::sys::service::{Call, SHARED, Service};
+use crate::sys::{Mapping, PAGE, fork_child};
 
-/// Two batches of mainline's, of which the second is written: who writes waits at the first page that is
-/// unmapped and flushed for, as the first batch is before fork() has write-protected all.
-const PAGES: usize = 1024;
-/// What else the process has, at higher addresses, so that `fork(2)` comes to it later: the second batch
-/// is migrated meanwhile.
-const OTHERS: usize = 8192;
+/// A table of addresses.
+const PAGES: usize = 512;
+/// What else the process has, at higher addresses, so that `fork(2)` comes to it later, and the others
+/// are migrated meanwhile.
+const OTHERS: usize = 16384;
+/// Parts of a fork's time, at one of which migration begins.
+const DELAYS: u64 = 16;
+const END: u64 = u64::MAX;
 
 struct Scene {
     map: Mapping,
     _others: Mapping,
     cpus: Vec<usize>,
+    service: Service,
+    /// Where the pages are.
+    table: Mapping,
+    /// The fork during which they are to be migrated; and that of which they were.
+    order: AtomicU64,
+    done: AtomicU64,
+    /// How long after it began, in nanoseconds.
+    delay: AtomicU64,
+    moved: AtomicU64,
 }
 
 impl Scene {
     fn new() -> Result<Self> {
         let cpus = kernel::online_cpus()?;
-        ensure!(cpus.len() > 1, "needs two CPUs");
-        // The kernel goes down from mapping to mapping.
+        if cpus.len() < 3 {
+            return Err(skip(
+                "needs three CPUs: one forks, one writes, one migrates",
+            ));
+        }
+        let Ok(service) = Service::open() else {
+            return Err(skip("a kernel without CONFIG_FERRY_SERVICE"));
+        };
+        // The kernel goes up from mapping to mapping, and has placed the second below the first.
         let others = region::anon(FolioSize::Small, OTHERS)?;
         let map = region::anon(FolioSize::Small, PAGES)?;
         ensure!(map.addr() < others.addr(), "mappings go up here");
@@ -43,53 +67,118 @@ impl Scene {
             map,
             _others: others,
             cpus,
+            service,
+            table: Mapping::anon(PAGES * 8, PAGE)?,
+            order: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            delay: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
         })
     }
 
-    /// Moves all to and fro until it is `done`.
-    fn go_round(&self, done: &AtomicBool) -> Result<()> {
-        run_on(*self.cpus.get(2).unwrap_or(&self.cpus[0]))?;
-        for round in 0.. {
-            if done.load(Relaxed) {
-                break;
+    /// Migrates all when it is told to.
+    fn move_when_told(&self) -> Result<()> {
+        run_on(self.cpus[2])?;
+        let mut last = 0;
+        loop {
+            let fork = self.order.load(Acquire);
+            if fork == END {
+                return Ok(());
             }
-            // Which isolates all at once, and lets fork() begin before they are unmapped. Those that
-            // a child shares stay.
-            sys::mbind(self.map.addr(), self.map.len(), 1 - round % 2, MF_MOVE);
+            if fork == last {
+                std::hint::spin_loop();
+                continue;
+            }
+            let begun = Instant::now();
+            let delay = Duration::from_nanos(self.delay.load(Relaxed));
+            while begun.elapsed() < delay {
+                std::hint::spin_loop();
+            }
+            let table = self.table.words().iter().take(PAGES);
+            let table: Vec<u64> = table.map(|word| word.load(Relaxed)).collect();
+            let to = Call::range(0, 0, (fork % 2) as i32).flags(SHARED);
+            let moved = self.service.phys(&table, to).successful;
+            self.moved.fetch_add(moved, Relaxed);
+            last = fork;
+            self.done.store(fork, Release);
         }
-        Ok(())
     }
 
-    /// Forks so often; how many pages have lost what was written.
-    fn play(&self, forks: u64) -> Result<usize> {
+    /// Forks, and has all migrated meanwhile; how long it took.
+    fn fork(&self, fork: u64, delay: Duration) -> Result<Duration> {
+        let frames = kernel::frames(&self.map)?;
+        for (word, frame) in self.table.words().iter().zip(frames) {
+            word.store(frame * PAGE as u64, Relaxed);
+        }
+        self.delay.store(delay.as_nanos() as u64, Relaxed);
+        self.order.store(fork, Release);
+        let begun = Instant::now();
+        let child = fork_child(|| true)?;
+        let took = begun.elapsed();
+        waitpid(child, None)?;
+        while self.done.load(Acquire) != fork {
+            thread::yield_now();
+        }
+        Ok(took)
+    }
+
+    /// Forks so often, or until a page has lost what was written, which is looked at every `DELAYS`
+    /// forks; how many pages have.
+    fn play(&self, forks: u64, until_lost: bool) -> Result<usize> {
         let written = Written {
             map: &self.map,
-            pages: (PAGES / 2..PAGES).collect(),
+            pages: (0..PAGES).collect(),
         };
-        let done = AtomicBool::new(false);
-        written.lost_during(self.cpus[1], || {
-            thread::scope(|scope| {
-                let mover = scope.spawn(|| self.go_round(&done));
-                let forked = run_on(self.cpus[0]).and_then(|()| {
-                    (0..forks).try_for_each(|_| {
-                        waitpid(fork_child(|| true)?, None)?;
+        let mut took = Duration::ZERO;
+        let mut lost = 0;
+        thread::scope(|scope| {
+            let mover = scope.spawn(|| self.move_when_told());
+            let mut played = Ok(());
+            for first in (1..=forks).step_by(DELAYS as usize) {
+                let some = || {
+                    run_on(self.cpus[0])?;
+                    (first..first + DELAYS).try_for_each(|fork| {
+                        took = self.fork(fork, took * (fork % DELAYS) as u32 / DELAYS as u32)?;
                         Ok(())
                     })
-                });
-                done.store(true, Relaxed);
-                mover.join().map_err(|_| anyhow::anyhow!("panicked"))??;
-                forked
-            })
-        })
+                };
+                played = written
+                    .lost_during(self.cpus[1], some)
+                    .map(|more| lost += more);
+                if played.is_err() || until_lost && lost > 0 {
+                    break;
+                }
+            }
+            self.order.store(END, Release);
+            mover.join().map_err(|_| anyhow!("panicked"))??;
+            played
+        })?;
+        ensure!(
+            self.moved.load(Relaxed) > 0,
+            "nothing was migrated while a process forked"
+        );
+        Ok(lost)
     }
 }
 
 /// Nothing that is written is lost.
 pub fn holds(times: u64) -> Result<()> {
-    let _migrc = Migrc::on()?;
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, "1000")?;
     let mismatches = mismatches()?;
-    let forks = if kernel::is_slow() { 100 } else { 400 };
-    let lost = Scene::new()?.play(forks * times)?;
+    let forks = if kernel::is_slow() { 64 } else { 256 };
+    let lost = Scene::new()?.play(forks * times, false)?;
     ensure!(lost == 0, "{lost} pages have lost what was written");
     no_more_mismatches(mismatches)
+}
+
+/// Without the hook it is.
+pub fn sees() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    without(&mut migrc, "fork")?;
+    migrc.set(AGE, "60000")?;
+    if Scene::new()?.play(1024, true)? == 0 {
+        bail!("without the hook nothing was lost: the test sees nothing");
+    }
+    Ok(())
 }

@@ -88,6 +88,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/file-refused", |_| file::refused()),
         Case::new("litmus/nested", |log| nested::holds(log.times)).limit(SLOW),
         Case::new("litmus/fork", |log| fork::holds(log.times)).limit(SLOW),
+        Case::new("litmus/fork-without-fork", |_| fork::sees()).limit(SLOW),
         Case::new("litmus/upgrade", |log| upgrade::holds(log.times)).limit(SLOW),
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(SLOW),
         Case::new("litmus/pair", |log| pair::holds(log.times)).limit(SLOW),
