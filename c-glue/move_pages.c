@@ -167,17 +167,14 @@ void ferry_move_call(struct ferry_call *call, void *target, bool mt)
 	};
 }
 
-/* As do_move_pages_to_node(): what is left is put back. May sleep. */
-int ferry_move_to_node(struct list_head *pagelist, int node, bool mt)
+/* As do_move_pages_to_node(), but what is left stays on the list. May sleep. */
+int ferry_move_to_node(struct list_head *pagelist, int node, bool mt,
+		       unsigned int *succeeded)
 {
 	struct migration_target_control mtc = ferry_target(node);
-	int err;
 
-	err = migrate_pages(pagelist, alloc_migration_target, NULL,
-			    (unsigned long)&mtc,
-			    MIGRATE_SYNC | (mt ? MIGRATE_MT : 0), MR_SYSCALL,
-			    NULL);
-	if (err)
-		putback_movable_pages(pagelist);
-	return err;
+	return migrate_pages(pagelist, alloc_migration_target, NULL,
+			     (unsigned long)&mtc,
+			     MIGRATE_SYNC | (mt ? MIGRATE_MT : 0), MR_SYSCALL,
+			     succeeded);
 }

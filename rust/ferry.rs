@@ -8,6 +8,7 @@
 //! - [`crew`]: several tasks that migrate one list;
 //! - [`helpers`]: which CPUs help either, and how they are called;
 //! - `migrc`: TLB flushes that migration leaves for later, and what waits for them;
+//! - `service`: `/dev/page_migrate`, migration by physical address and of ranges;
 //! - [`hooks`]: every function that C calls.
 //!
 //! C header:
@@ -25,6 +26,8 @@ pub mod hooks;
 pub mod logic;
 #[cfg(CONFIG_FERRY_MIGRC)]
 pub mod migrc;
+#[cfg(CONFIG_FERRY_SERVICE)]
+pub mod service;
 
 #[cfg(CONFIG_FERRY_KUNIT_TEST)]
 mod tests;

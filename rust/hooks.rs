@@ -441,3 +441,13 @@ pub mod migrc {
         migrc::covered(|group| unsafe { group.covered(Ticket::from_raw(ticket)) });
     }
 }
+
+/// The service's device: called once, when all else is there. May sleep; 0 or an error number.
+#[cfg(CONFIG_FERRY_SERVICE)]
+#[export]
+pub extern "C" fn ferry_service_register() -> c_int {
+    match crate::service::register() {
+        Ok(()) => 0,
+        Err(error) => error.to_errno(),
+    }
+}

@@ -88,6 +88,43 @@ TRACE_EVENT(ferry_crew,
 		  __entry->helped_pages, __entry->helpers, __entry->ns)
 );
 
+#ifdef CONFIG_FERRY_SERVICE
+/* One call of /dev/page_migrate, as its caller made it. */
+TRACE_EVENT(ferry_service,
+
+	TP_PROTO(const struct ferry_service_report *report),
+
+	TP_ARGS(report),
+
+	TP_STRUCT__entry(
+		__field(bool,	phys)
+		__field(u32,	flags)
+		__field(u64,	length)
+		__field(s32,	node)
+		__field(s32,	pid)
+		__field(s32,	error)
+		__field(u64,	successful)
+		__field(u64,	failed)
+	),
+
+	TP_fast_assign(
+		__entry->phys		= report->phys;
+		__entry->flags		= report->flags;
+		__entry->length		= report->length;
+		__entry->node		= report->node;
+		__entry->pid		= report->pid;
+		__entry->error		= report->error;
+		__entry->successful	= report->successful;
+		__entry->failed		= report->failed;
+	),
+
+	TP_printk("by=%s flags=%#x length=%llu node=%d pid=%d error=%d successful=%llu failed=%llu",
+		  __entry->phys ? "phys" : "range", __entry->flags,
+		  __entry->length, __entry->node, __entry->pid, __entry->error,
+		  __entry->successful, __entry->failed)
+);
+#endif
+
 #endif /* _FERRY_TRACE_H */
 
 #undef TRACE_INCLUDE_PATH

@@ -58,6 +58,26 @@ pub enum Help {
     Asked,
 }
 
+#[cfg(CONFIG_FERRY_SERVICE)]
+impl Help {
+    /// As the caller asks for it, or does not. What that needs is made ready. May sleep.
+    pub fn new(asked: bool) -> Self {
+        if !asked {
+            return Self::AsSwitched;
+        }
+        // SAFETY: No requirements.
+        unsafe { bindings::ferry_allow_mt() };
+        Self::Asked
+    }
+
+    /// Whether a call to a node may have a crew now. Any context.
+    pub fn may_come(self) -> bool {
+        let mt = self == Self::Asked;
+        // SAFETY: No requirements.
+        unsafe { bindings::ferry_may_crew(bindings::migrate_reason_MR_SYSCALL, mt) }
+    }
+}
+
 /// What a `migrate_pages()` was asked to do, if others may do it.
 ///
 /// # Invariants

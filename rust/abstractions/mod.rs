@@ -11,6 +11,8 @@ pub mod clock;
 pub mod cputime;
 pub mod demotion;
 pub mod dmaengine;
+#[cfg(CONFIG_FERRY_SERVICE)]
+pub mod extensible;
 pub mod folio;
 pub mod folio_pair;
 #[cfg(CONFIG_FERRY_MIGRC)]
@@ -23,13 +25,21 @@ pub mod lend;
 pub mod may_flush;
 pub mod migrate_batch;
 pub mod migration;
+#[cfg(CONFIG_FERRY_SERVICE)]
+pub mod misc_device;
 #[cfg(CONFIG_NUMA_MIGRATION)]
 pub mod move_pages;
 #[cfg(any(CONFIG_FERRY_KUNIT_TEST, CONFIG_FERRY_COPY_BENCH))]
 pub mod owned_pairs;
+#[cfg(CONFIG_FERRY_SERVICE)]
+pub mod page_frame;
 pub mod sched;
+#[cfg(CONFIG_FERRY_SERVICE)]
+pub mod service_event;
 #[cfg(CONFIG_FERRY_SOFT_DMA)]
 pub mod soft_dma;
+#[cfg(CONFIG_FERRY_SERVICE)]
+pub mod target;
 pub mod task_context;
 pub mod vm_event;
 mod work;

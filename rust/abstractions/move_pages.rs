@@ -178,6 +178,19 @@ impl PinnedDrop for IsolatedFolios {
 pub struct Destination(i32);
 
 impl Destination {
+    /// A node that pages may go to: `ENODEV` if it has no memory, `EACCES` if it is not one of
+    /// `nodes`. Any context.
+    ///
+    /// # Safety
+    ///
+    /// `nodes` must be valid.
+    pub(super) unsafe fn checked(node: i32, nodes: *const bindings::nodemask_t) -> Result<Self> {
+        // SAFETY: By the safety requirement.
+        to_result(unsafe { bindings::ferry_check_node(node, nodes) })?;
+        // INVARIANT: It was just checked.
+        Ok(Self(node))
+    }
+
     /// Its number.
     pub fn nid(self) -> i32 {
         self.0
@@ -252,9 +265,7 @@ impl<'a> MovePages<'a> {
     /// it.
     pub fn destination(&self, node: i32) -> Result<Destination> {
         // SAFETY: By the type invariant the node mask is valid.
-        to_result(unsafe { bindings::ferry_check_node(node, self.0.task_nodes) })?;
-        // INVARIANT: It was just checked.
-        Ok(Destination(node))
+        unsafe { Destination::checked(node, self.0.task_nodes) }
     }
 
     /// Isolates the folios at `pages`, to go to `node`, up to the first that cannot be. May sleep.
@@ -310,7 +321,21 @@ impl<'a> MovePages<'a> {
 ///
 /// Returns 0, the number of folios that were not migrated, or an error number.
 pub fn move_to_node(mut folios: Pin<&mut IsolatedFolios>, node: Destination, help: Help) -> c_int {
+    let (left, _) = try_to_node(folios.as_mut(), node, help);
+    folios.put_back();
+    left
+}
+
+/// The same, but what is not migrated stays in `folios`; how many base pages were, besides.
+pub fn try_to_node(
+    mut folios: Pin<&mut IsolatedFolios>,
+    node: Destination,
+    help: Help,
+) -> (c_int, u32) {
     let mt = help == Help::Asked;
-    // SAFETY: The list is ours and has isolated folios only.
-    unsafe { bindings::ferry_move_to_node(folios.as_mut().list().as_raw(), node.0, mt) }
+    let list = folios.as_mut().list().as_raw();
+    let mut moved = 0;
+    // SAFETY: The list is ours and has isolated folios only; the number is ours.
+    let left = unsafe { bindings::ferry_move_to_node(list, node.0, mt, &mut moved) };
+    (left, moved)
 }

@@ -8,6 +8,7 @@
 //! caller waits only for chunks that a helper has begun.
 //!
 //! - [`demotion`]: reclaim, which finds what is to be demoted while the crew migrates;
+//! - `feed`: folios that go to a node, while the caller isolates more;
 //! - [`lane`]: one list at a time, its caller and its helpers;
 //! - [`members`]: who is in a crew now;
 //! - [`move_pages`]: the work of `do_pages_move()`, which isolates while the crew migrates.
@@ -19,6 +20,8 @@
 //! [`SharedReason`](crate::abstractions::migration::SharedReason).
 
 pub mod demotion;
+#[cfg(CONFIG_FERRY_SERVICE)]
+pub mod feed;
 pub mod lane;
 pub mod members;
 #[cfg(CONFIG_NUMA_MIGRATION)]

@@ -14,6 +14,7 @@
 //! - [`crew`]: how many tasks a list deserves, and where it is cut into chunks;
 //! - [`topology`]: which CPUs help;
 //! - [`ascent`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
+//! - [`span`]: which pages a range of bytes touches;
 //! - [`sync`]: the one place that knows whose atomics these are.
 //!
 //! The same files are compiled twice: `pub mod logic;` of the kernel crate, and the Cargo crate
@@ -35,5 +36,6 @@ pub mod method;
 pub mod policy;
 pub mod retention;
 pub mod route;
+pub mod span;
 pub mod sync;
 pub mod topology;

@@ -32,6 +32,9 @@ examples!(
 #[cfg(CONFIG_NUMA_MIGRATION)]
 examples!(move_pages);
 
+#[cfg(CONFIG_FERRY_SERVICE)]
+examples!(page_frame, target);
+
 #[kernel::prelude::kunit_tests(ferry_doctests)]
 mod suite {
     use kernel::prelude::*;
@@ -78,8 +81,20 @@ mod suite {
     }
 
     #[test]
+    #[cfg(CONFIG_FERRY_SERVICE)]
+    fn page_frame() -> Result {
+        super::page_frame::run()
+    }
+
+    #[test]
     fn sched() -> Result {
         super::sched::run()
+    }
+
+    #[test]
+    #[cfg(CONFIG_FERRY_SERVICE)]
+    fn target() -> Result {
+        super::target::run()
     }
 
     #[test]

@@ -9,6 +9,7 @@
 #include "ferry_dma.h"
 #include "ferry_group.h"
 #include "ferry_reclaim.h"
+#include "ferry_service.h"
 #include "ferry_syscall.h"
 
 /* vm.limit_mt_num: threads that work on a call, the caller among them */
@@ -137,7 +138,8 @@ unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
 int ferry_check_node(int node, const nodemask_t *allowed);
 void *ferry_move_target(int node);
 void ferry_move_call(struct ferry_call *call, void *target, bool mt);
-int ferry_move_to_node(struct list_head *pagelist, int node, bool mt);
+int ferry_move_to_node(struct list_head *pagelist, int node, bool mt,
+		       unsigned int *succeeded);
 
 /* c-glue/crew.c */
 void ferry_context_get(struct ferry_context *context);

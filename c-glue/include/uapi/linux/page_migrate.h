@@ -21,7 +21,7 @@
  * that could be read, also if they return an error: what was migrated before
  * stays where it is.
  *
- * See Documentation/mm/ferry/service.rst, docs/service.rst in Ferry's own tree.
+ * See docs/service.rst in mm/ferry/.
  */
 #ifndef _UAPI_LINUX_PAGE_MIGRATE_H
 #define _UAPI_LINUX_PAGE_MIGRATE_H

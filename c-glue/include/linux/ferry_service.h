@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Ferry: what the service of /dev/page_migrate calls of C.
+ */
+#ifndef _LINUX_FERRY_SERVICE_H
+#define _LINUX_FERRY_SERVICE_H
+
+#include <linux/nodemask.h>
+#include <linux/types.h>
+
+#include "../uapi/linux/page_migrate.h"
+
+struct file;
+struct folio;
+struct list_head;
+struct mm_struct;
+
+/**
+ * struct ferry_target - a process whose pages are to be migrated
+ * @mm:		its address space, with a user of ours
+ * @nodes:	where its cpuset and that of the caller let pages be
+ */
+struct ferry_target {
+	struct mm_struct *mm;
+	nodemask_t nodes;
+};
+
+/**
+ * struct ferry_range - a range of addresses whose folios are to be isolated
+ * @mm:		whose addresses
+ * @addr:	the next; begins a page
+ * @end:	after the last; ends a page
+ * @node:	where the folios are to go
+ * @all:	those that others map, too
+ * @holes:	pass over addresses at which nothing is mapped
+ * @wait:	for the mmap lock
+ * @want:	base pages to isolate before it is time to return
+ * @isolated:	base pages that were isolated
+ * @failed:	base pages that could not be
+ */
+struct ferry_range {
+	struct mm_struct *mm;
+	unsigned long addr;
+	unsigned long end;
+	int node;
+	bool all;
+	bool holes;
+	bool wait;
+	unsigned long want;
+	unsigned long isolated;
+	unsigned long failed;
+};
+
+/* Who has a folio mapped, as seen from one address space */
+enum ferry_owner {
+	FERRY_OWNER_OTHERS,	/* others, or nobody */
+	FERRY_OWNER_ALONE,	/* it, and nobody else */
+	FERRY_OWNER_SHARED,	/* it, and others */
+};
+
+/* In sysfs by name, and in struct page_migrate_counters, in this order */
+enum ferry_service_event {
+	FERRY_SERVICE_PHYS_CALLS,
+	FERRY_SERVICE_PHYS_ENTRIES,
+	FERRY_SERVICE_PHYS_IGNORED,
+	FERRY_SERVICE_RANGE_CALLS,
+	FERRY_SERVICE_SUCCESSFUL,
+	FERRY_SERVICE_FAILED,
+	FERRY_SERVICE_REFUSED,
+	FERRY_SERVICE_ABORTED,
+	FERRY_NR_SERVICE_EVENTS
+};
+
+/**
+ * struct ferry_service_report - a call of the service, for its tracepoint
+ * @phys:	by physical address
+ * @flags:	as the caller gave them, like the next three
+ * @length:	entries or bytes
+ * @node:	"
+ * @pid:	"
+ * @error:	what the call returns
+ * @successful:	base pages
+ * @failed:	base pages
+ */
+struct ferry_service_report {
+	bool phys;
+	u32 flags;
+	u64 length;
+	s32 node;
+	s32 pid;
+	s32 error;
+	u64 successful;
+	u64 failed;
+};
+
+/* c-glue/service.c */
+int ferry_target_find(struct ferry_target *target, int pid, bool pidfd);
+void ferry_target_put(struct ferry_target *target);
+bool ferry_capable(int cap);
+bool ferry_opened_with(struct file *file, int cap);
+bool ferry_killed(void);
+int ferry_isolate_range(struct ferry_range *range, struct list_head *folios);
+struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled);
+int ferry_folio_lock_killable(struct folio *folio);
+void ferry_folio_unlock(struct folio *folio);
+enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm);
+bool ferry_folio_is_refused(struct folio *folio);
+bool ferry_folio_isolate(struct folio *folio, struct list_head *folios);
+void ferry_lru_drain(void);
+void ferry_lru_disable(void);
+void ferry_lru_enable(void);
+void ferry_count_service(enum ferry_service_event what, unsigned long nr);
+u64 ferry_service_sum(enum ferry_service_event what);
+void ferry_report_service(const struct ferry_service_report *report);
+
+/* rust/hooks.rs */
+int ferry_service_register(void);
+
+#endif /* _LINUX_FERRY_SERVICE_H */

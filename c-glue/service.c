@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: what the service of /dev/page_migrate needs that Rust cannot reach: the
+ * address space of a process, walks of page tables and of rmap, inline
+ * functions, counters and the tracepoint.
+ *
+ * Locks, each by itself: exec_update_lock of a process, while its address space
+ * is had; the mmap lock of that for reading, inside it one page table's lock,
+ * inside that those of isolation; the lock of a folio, inside it those of rmap,
+ * inside these a page table's.
+ */
+#include <linux/capability.h>
+#include <linux/cpuset.h>
+#include <linux/ferry_counters.h>
+#include <linux/ferry_glue.h>
+#include <linux/hugetlb.h>
+#include <linux/init.h>
+#include <linux/kobject.h>
+#include <linux/leafops.h>
+#include <linux/memory_hotplug.h>
+#include <linux/mempolicy.h>
+#include <linux/pagemap.h>
+#include <linux/pagewalk.h>
+#include <linux/percpu.h>
+#include <linux/pid.h>
+#include <linux/ptrace.h>
+#include <linux/rmap.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/secretmem.h>
+#include <linux/security.h>
+#include <linux/swap.h>
+#include <linux/vmstat.h>
+
+#include <ferry_trace.h>
+
+/* folio_pte_batch(), folio_isolate_lru() */
+#include "internal.h"
+
+static DEFINE_PER_CPU(unsigned long [FERRY_NR_SERVICE_EVENTS], ferry_served);
+
+bool ferry_capable(int cap)
+{
+	return capable(cap);
+}
+
+/* Had who opened the file a capability, in the initial user namespace? */
+bool ferry_opened_with(struct file *file, int cap)
+{
+	return file_ns_capable(file, &init_user_ns, cap);
+}
+
+/* Is the calling task being killed? */
+bool ferry_killed(void)
+{
+	return fatal_signal_pending(current);
+}
+
+/* As find_mm_struct() of move_pages(2) does for others than the caller. */
+static struct mm_struct *ferry_mm_of(struct task_struct *task,
+				     nodemask_t *nodes)
+{
+	struct mm_struct *mm;
+	int rc;
+
+	if (down_read_killable(&task->signal->exec_update_lock))
+		return ERR_PTR(-EINTR);
+	rc = -EPERM;
+	if (ptrace_may_access(task, PTRACE_MODE_READ_REALCREDS))
+		rc = security_task_movememory(task);
+	if (rc) {
+		mm = ERR_PTR(rc);
+	} else {
+		*nodes = cpuset_mems_allowed(task);
+		mm = get_task_mm(task);
+	}
+	up_read(&task->signal->exec_update_lock);
+	if (!mm)
+		mm = ERR_PTR(task->flags & PF_KTHREAD ? -EINVAL : -ESRCH);
+	return mm;
+}
+
+/**
+ * ferry_target_find() - a process whose pages the caller may migrate
+ * @target: filled in, to be given to ferry_target_put()
+ * @pid: a thread of it; 0: the caller
+ * @pidfd: @pid is a pidfd
+ *
+ * May sleep. Return: 0; ESRCH: there is none; EBADF: no pidfd; EPERM, or what a
+ * security module says: not by this caller; EINVAL: it is the kernel's; EINTR.
+ */
+int ferry_target_find(struct ferry_target *target, int pid, bool pidfd)
+{
+	nodemask_t own = cpuset_mems_allowed(current);
+	struct task_struct *task;
+	unsigned int unused;
+
+	if (!pid && !pidfd) {
+		if (!current->mm)
+			return -EINVAL;
+		target->mm = current->mm;
+		target->nodes = own;
+		mmget(target->mm);
+		return 0;
+	}
+	if (pidfd)
+		task = pidfd_get_task(pid, &unused);
+	else
+		task = find_get_task_by_vpid(pid) ?: ERR_PTR(-ESRCH);
+	if (IS_ERR(task))
+		return PTR_ERR(task);
+	target->mm = ferry_mm_of(task, &target->nodes);
+	put_task_struct(task);
+	if (IS_ERR(target->mm))
+		return PTR_ERR(target->mm);
+	nodes_and(target->nodes, target->nodes, own);
+	return 0;
+}
+
+/* May sleep. */
+void ferry_target_put(struct ferry_target *target)
+{
+	mmput(target->mm);
+}
+
+/**
+ * ferry_folio_is_refused() - must a folio not be migrated?
+ * @folio: which; locked, or mapped under the lock of a page table
+ *
+ * Somebody has pinned it, cannot have it read, or it cannot be read.
+ */
+bool ferry_folio_is_refused(struct folio *folio)
+{
+	struct address_space *mapping;
+
+	if (folio_is_zone_device(folio) || folio_test_reserved(folio) ||
+	    folio_contain_hwpoisoned_page(folio) ||
+	    folio_maybe_dma_pinned(folio))
+		return true;
+	if (folio_test_anon(folio))
+		return false;
+	mapping = folio_mapping(folio);
+	return mapping && (mapping_inaccessible(mapping) ||
+			   secretmem_mapping(mapping));
+}
+
+struct ferry_walk {
+	struct ferry_range *range;
+	struct list_head *folios;
+	struct folio *large;	/* the last that was met */
+};
+
+/* A folio of so many of the range's pages. */
+static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
+			     unsigned long nr_pages)
+{
+	struct ferry_range *range = walk->range;
+	int rc = -EBUSY;
+
+	if (folio_test_large(folio)) {
+		/* Isolated already, or not to be. */
+		if (folio == walk->large)
+			return;
+		walk->large = folio;
+	}
+	if (folio_nid(folio) == range->node)
+		return;
+	if (!ferry_folio_is_refused(folio))
+		rc = ferry_add_folio(folio, range->node, walk->folios,
+				     range->all);
+	if (rc > 0)
+		range->isolated += folio_nr_pages(folio);
+	else if (rc < 0)
+		range->failed += nr_pages;
+}
+
+/* Is it time to let others have the locks, or the caller the folios? */
+static int ferry_walk_ends(const struct ferry_walk *walk,
+			   struct mm_struct *mm)
+{
+	return walk->range->isolated >= walk->range->want || need_resched() ||
+	       mmap_lock_is_contended(mm) || fatal_signal_pending(current);
+}
+
+static void ferry_walk_pmd(struct ferry_walk *walk, pmd_t pmd,
+			   unsigned long addr, unsigned long end,
+			   struct vm_area_struct *vma)
+{
+	unsigned long nr_pages = (end - addr) >> PAGE_SHIFT;
+	struct folio *folio;
+
+	if (!pmd_present(pmd)) {
+		if (pmd_is_migration_entry(pmd))
+			walk->range->failed += nr_pages;
+		return;
+	}
+	folio = vm_normal_folio_pmd(vma, addr, pmd);
+	if (folio && !folio_is_zone_device(folio))
+		ferry_walk_folio(walk, folio, nr_pages);
+}
+
+/* A page table, or an entry that stands for one. As queue_folios_pte_range(). */
+static int ferry_walk_table(pmd_t *pmd, unsigned long addr, unsigned long end,
+			    struct mm_walk *mm_walk)
+{
+	struct ferry_walk *walk = mm_walk->private;
+	struct ferry_range *range = walk->range;
+	struct vm_area_struct *vma = mm_walk->vma;
+	pte_t *start, *ptep, pte;
+	struct folio *folio;
+	unsigned int nr;
+	spinlock_t *ptl;	/* of the page table */
+
+	ptl = pmd_trans_huge_lock(pmd, vma);
+	if (ptl) {
+		ferry_walk_pmd(walk, pmdp_get(pmd), addr, end, vma);
+		spin_unlock(ptl);
+		range->addr = end;
+		return ferry_walk_ends(walk, mm_walk->mm);
+	}
+	start = pte_offset_map_lock(mm_walk->mm, pmd, addr, &ptl);
+	if (!start) {
+		mm_walk->action = ACTION_AGAIN;
+		return 0;
+	}
+	for (ptep = start; addr < end && range->isolated < range->want;
+	     ptep += nr, addr += nr * PAGE_SIZE) {
+		nr = 1;
+		pte = ptep_get(ptep);
+		if (pte_none(pte))
+			continue;
+		if (!pte_present(pte)) {
+			if (softleaf_is_migration(softleaf_from_pte(pte)))
+				range->failed++;
+			continue;
+		}
+		folio = vm_normal_folio(vma, addr, pte);
+		if (!folio || folio_is_zone_device(folio) ||
+		    folio_test_reserved(folio))
+			continue;
+		if (folio_test_large(folio))
+			nr = folio_pte_batch(folio, ptep, pte,
+					     (end - addr) >> PAGE_SHIFT);
+		ferry_walk_folio(walk, folio, nr);
+	}
+	pte_unmap_unlock(start, ptl);
+	range->addr = addr;
+	return ferry_walk_ends(walk, mm_walk->mm);
+}
+
+#ifdef CONFIG_HUGETLB_PAGE
+static int ferry_walk_hugetlb(pte_t *ptep, unsigned long hmask,
+			      unsigned long addr, unsigned long end,
+			      struct mm_walk *mm_walk)
+{
+	struct ferry_walk *walk = mm_walk->private;
+	unsigned long nr_pages = (end - addr) >> PAGE_SHIFT;
+	struct ferry_range *range = walk->range;
+	spinlock_t *ptl;	/* of the page table */
+	pte_t pte;
+
+	ptl = huge_pte_lock(hstate_vma(mm_walk->vma), mm_walk->mm, ptep);
+	pte = huge_ptep_get(mm_walk->mm, addr, ptep);
+	if (pte_present(pte) && (range->all || !hugetlb_pmd_shared(ptep)))
+		ferry_walk_folio(walk, pfn_folio(pte_pfn(pte)), nr_pages);
+	else if (pte_present(pte) ||
+		 (!huge_pte_none(pte) &&
+		  softleaf_is_migration(softleaf_from_pte(pte))))
+		range->failed += nr_pages;
+	spin_unlock(ptl);
+	range->addr = end;
+	return ferry_walk_ends(walk, mm_walk->mm);
+}
+#endif
+
+static const struct mm_walk_ops ferry_walk_ops = {
+	.pmd_entry	= ferry_walk_table,
+#ifdef CONFIG_HUGETLB_PAGE
+	.hugetlb_entry	= ferry_walk_hugetlb,
+#endif
+	.walk_lock	= PGWALK_RDLOCK,
+};
+
+/**
+ * ferry_isolate_range() - isolate the folios of a range of addresses
+ * @range: which, how far it was come, and what came of it
+ * @folios: gets the folios
+ *
+ * Ends early when enough is isolated, or others wait: the range says so. May
+ * sleep, for the mmap lock.
+ *
+ * Return: 0; EFAULT: nothing is mapped at the next address; EINTR: the caller is
+ * being killed.
+ */
+int ferry_isolate_range(struct ferry_range *range, struct list_head *folios)
+{
+	struct ferry_walk walk = { .range = range, .folios = folios };
+	struct vm_area_struct *vma;
+	unsigned long end;
+	int rc = 0;
+
+	if (!range->wait) {
+		if (!mmap_read_trylock(range->mm))
+			return 0;
+	} else if (mmap_read_lock_killable(range->mm)) {
+		return -EINTR;
+	}
+	while (range->addr < range->end) {
+		vma = find_vma(range->mm, range->addr);
+		if (!vma || vma->vm_start > range->addr) {
+			if (!range->holes) {
+				rc = -EFAULT;
+				break;
+			}
+			end = vma ? vma->vm_start : range->end;
+			range->addr = min(end, range->end);
+			continue;
+		}
+		end = min(vma->vm_end, range->end);
+		if (vma_migratable(vma) && !vma_is_secretmem(vma)) {
+			rc = walk_page_range_vma(vma, range->addr, end,
+						 &ferry_walk_ops, &walk);
+			if (rc)
+				break;
+		}
+		range->addr = end;
+		if (ferry_walk_ends(&walk, range->mm))
+			break;
+	}
+	mmap_read_unlock(range->mm);
+	return min(rc, 0);
+}
+
+/**
+ * ferry_folio_at() - the folio of a page frame, if it could be migrated at all
+ * @pfn: any number
+ * @unsettled: set if it might be one soon, see ferry_lru_drain()
+ *
+ * Any context. Return: the folio, with a reference; NULL: no memory, or nobody's,
+ * or of another kind than what is on LRU lists.
+ */
+struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled)
+{
+	struct page *page = pfn_to_online_page(pfn);
+	struct folio *folio;
+
+	/* Looked at first: who uses memory otherwise need not see a reference. */
+	if (!page || PageReserved(page))
+		return NULL;
+	if (!PageLRU(page)) {
+		*unsettled = page_count(page) > 0;
+		return NULL;
+	}
+	folio = page_folio(page);
+	if (!folio_try_get(folio))
+		return NULL;
+	if (page_folio(page) == folio && folio_test_lru(folio))
+		return folio;
+	folio_put(folio);
+	return NULL;
+}
+
+/* 0, or EINTR. May sleep. */
+int ferry_folio_lock_killable(struct folio *folio)
+{
+	return folio_lock_killable(folio);
+}
+
+void ferry_folio_unlock(struct folio *folio)
+{
+	folio_unlock(folio);
+}
+
+struct ferry_owner_walk {
+	struct mm_struct *mm;
+	bool own;
+	bool others;
+};
+
+static bool ferry_owner_one(struct folio *folio, struct vm_area_struct *vma,
+			    unsigned long addr, void *arg)
+{
+	DEFINE_FOLIO_VMA_WALK(pvmw, folio, vma, addr, 0);
+	struct ferry_owner_walk *walk = arg;
+	bool *found = vma->vm_mm == walk->mm ? &walk->own : &walk->others;
+
+	if (!*found && page_vma_mapped_walk(&pvmw)) {
+		*found = true;
+		page_vma_mapped_walk_done(&pvmw);
+	}
+	return !walk->own || !walk->others;
+}
+
+/**
+ * ferry_folio_owner() - who has a folio mapped?
+ * @folio: locked
+ * @mm: whose view
+ *
+ * Who maps it meanwhile may be missed. May sleep.
+ */
+enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm)
+{
+	struct ferry_owner_walk walk = { .mm = mm };
+	struct rmap_walk_control rwc = {
+		.arg		= &walk,
+		.rmap_one	= ferry_owner_one,
+		.anon_lock	= folio_lock_anon_vma_read,
+	};
+
+	if (folio_mapped(folio))
+		rmap_walk(folio, &rwc);
+	if (!walk.own)
+		return FERRY_OWNER_OTHERS;
+	return walk.others ? FERRY_OWNER_SHARED : FERRY_OWNER_ALONE;
+}
+
+/* Takes a folio off its LRU list, with a reference of its own. */
+bool ferry_folio_isolate(struct folio *folio, struct list_head *folios)
+{
+	if (!folio_isolate_lru(folio))
+		return false;
+	list_add_tail(&folio->lru, folios);
+	node_stat_mod_folio(folio, NR_ISOLATED_ANON + folio_is_file_lru(folio),
+			    folio_nr_pages(folio));
+	return true;
+}
+
+/* What CPUs have in batches of their own goes to LRU lists. May sleep. */
+void ferry_lru_drain(void)
+{
+	lru_add_drain_all();
+}
+
+/* The same, and until ferry_lru_enable() they keep none. May sleep. */
+void ferry_lru_disable(void)
+{
+	lru_cache_disable();
+}
+
+void ferry_lru_enable(void)
+{
+	lru_cache_enable();
+}
+
+void ferry_count_service(enum ferry_service_event what, unsigned long nr)
+{
+	this_cpu_add(ferry_served[what], nr);
+}
+
+u64 ferry_service_sum(enum ferry_service_event what)
+{
+	u64 sum = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		sum += per_cpu(ferry_served, cpu)[what];
+	return sum;
+}
+
+void ferry_report_service(const struct ferry_service_report *report)
+{
+	trace_ferry_service(report);
+}
+
+static const char * const ferry_service_names[FERRY_NR_SERVICE_EVENTS] = {
+	[FERRY_SERVICE_PHYS_CALLS]	= "phys_calls",
+	[FERRY_SERVICE_PHYS_ENTRIES]	= "phys_entries",
+	[FERRY_SERVICE_PHYS_IGNORED]	= "phys_ignored",
+	[FERRY_SERVICE_RANGE_CALLS]	= "range_calls",
+	[FERRY_SERVICE_SUCCESSFUL]	= "successful",
+	[FERRY_SERVICE_FAILED]		= "failed",
+	[FERRY_SERVICE_REFUSED]		= "refused",
+	[FERRY_SERVICE_ABORTED]		= "aborted",
+};
+
+static int __init ferry_service_init(void)
+{
+	struct kobject *service;
+	int rc;
+
+	if (!ferry_kobj)
+		return -ENOMEM;
+	service = kobject_create_and_add("service", ferry_kobj);
+	if (!service)
+		return -ENOMEM;
+	rc = ferry_create_counters(service, NULL, ferry_service_names,
+				   ferry_served, FERRY_NR_SERVICE_EVENTS);
+	if (!rc)
+		rc = ferry_service_register();
+	if (rc)
+		kobject_put(service);
+	return rc;
+}
+late_initcall(ferry_service_init);

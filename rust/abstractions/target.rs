@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! A process whose pages the caller may migrate, and ranges of its addresses.
+//!
+//! Locks: the mmap lock of the process, for reading, while folios are isolated.
+//!
+//! C file: [`mm/ferry/c-glue/service.c`](srctree/mm/ferry/c-glue/service.c)
+
+use kernel::{
+    bindings,
+    error::to_result,
+    prelude::*,
+    types::Opaque, //
+};
+
+use super::{
+    folio::LockedFolio,
+    migration::IsolatedList,
+    move_pages::Destination, //
+};
+
+/// How a process is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// The calling process.
+    Caller,
+    /// By the number of one of its threads, in the caller's namespace.
+    Pid(i32),
+    /// By a pidfd of the caller.
+    PidFd(i32),
+}
+
+/// Who has a folio mapped, as seen from one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Others, or nobody.
+    Others,
+    /// It and who shares all its memory, and nobody else.
+    Alone,
+    /// It, and others.
+    Shared,
+}
+
+/// A process whose pages the caller may migrate.
+///
+/// # Invariants
+///
+/// `0` is what `ferry_target_find()` has filled in, and holds a user of the address space.
+pub struct Target(bindings::ferry_target);
+
+impl Target {
+    /// Finds it, and asks whether the caller may. May sleep.
+    ///
+    /// # Examples
+    ///
+    /// ```ignore
+    #[doc = include_str!("examples/target.rs")]
+    /// ```
+    ///
+    /// `ESRCH`: there is none, or no more; `EBADF`: no pidfd; `EPERM`: the caller may not;
+    /// `EINVAL`: it is the kernel's own; `EINTR`: the caller is being killed.
+    pub fn find(name: Name) -> Result<Self> {
+        let (pid, is_fd) = match name {
+            Name::Caller => (0, false),
+            Name::Pid(pid) => (pid, false),
+            Name::PidFd(fd) => (fd, true),
+        };
+        let target = Opaque::uninit();
+        // SAFETY: There is room for it.
+        to_result(unsafe { bindings::ferry_target_find(target.get(), pid, is_fd) })?;
+        // INVARIANT: As it was found.
+        // SAFETY: As it was found it is filled in; this is the only copy.
+        Ok(Self(unsafe { target.get().read() }))
+    }
+
+    /// A node that its pages may go to; `ENODEV`: it has no memory, or its cpuset or the caller's
+    /// does not let it. Any context.
+    pub fn destination(&self, node: i32) -> Result<Destination> {
+        // SAFETY: The node mask is valid.
+        unsafe { Destination::checked(node, &self.0.nodes) }.map_err(|_| ENODEV)
+    }
+
+    /// An address without the tag that the process may have put into it. May sleep.
+    pub fn untagged(&self, addr: usize) -> usize {
+        // SAFETY: By the type invariant the address space is valid.
+        unsafe { bindings::ferry_untag(self.0.mm, addr) }
+    }
+
+    /// Who has the folio mapped. Who maps it meanwhile may be missed. May sleep.
+    pub fn owner_of(&self, folio: LockedFolio<'_>) -> Owner {
+        // SAFETY: The folio is locked, and by the type invariant the address space is valid.
+        match unsafe { bindings::ferry_folio_owner(folio.as_raw(), self.0.mm) } {
+            bindings::ferry_owner_FERRY_OWNER_ALONE => Owner::Alone,
+            bindings::ferry_owner_FERRY_OWNER_SHARED => Owner::Shared,
+            _ => Owner::Others,
+        }
+    }
+
+    /// A range of its addresses, whole pages, whose folios are to go to `node`. Any context.
+    ///
+    /// `shared`: those that others have mapped, too; `holes`: pass over addresses at which nothing
+    /// is mapped.
+    pub fn range(
+        &self,
+        pages: core::ops::Range<usize>,
+        node: Destination,
+        shared: bool,
+        holes: bool,
+    ) -> Range<'_> {
+        let raw = bindings::ferry_range {
+            mm: self.0.mm,
+            addr: pages.start,
+            end: pages.end,
+            node: node.nid(),
+            all: shared,
+            holes,
+            wait: true,
+            want: 0,
+            isolated: 0,
+            failed: 0,
+        };
+        // INVARIANT: By the type invariant of `Target`, which is borrowed.
+        Range(raw, core::marker::PhantomData)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it has a user of ours, which nobody needs any more.
+        unsafe { bindings::ferry_target_put(&mut self.0) };
+    }
+}
+
+/// Addresses of a process, and how far they were looked at.
+///
+/// # Invariants
+///
+/// The address space has a user for `'a`.
+pub struct Range<'a>(bindings::ferry_range, core::marker::PhantomData<&'a Target>);
+
+impl Range<'_> {
+    /// Whether all was looked at.
+    pub fn is_done(&self) -> bool {
+        self.0.addr >= self.0.end
+    }
+
+    /// Base pages that could not be isolated so far.
+    pub fn failed(&self) -> u64 {
+        self.0.failed as u64
+    }
+
+    /// Bytes that were not looked at yet.
+    pub fn rest(&self) -> usize {
+        self.0.end.saturating_sub(self.0.addr)
+    }
+
+    /// Isolates folios of about so many base pages, or fewer if others wait for what that needs;
+    /// how many base pages. May sleep.
+    ///
+    /// `EFAULT`: nothing is mapped at the next address; `EINTR`: the caller is being killed. What
+    /// was isolated before that is in the list.
+    pub fn isolate(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
+        self.isolate_run(want, list, true)
+    }
+
+    /// As [`Range::isolate`], but looks at none if somebody has the mmap lock. May sleep.
+    pub fn isolate_now(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
+        self.isolate_run(want, list, false)
+    }
+
+    fn isolate_run(
+        &mut self,
+        want: usize,
+        list: &mut IsolatedList<'_>,
+        wait: bool,
+    ) -> (usize, Result) {
+        self.0.want = want;
+        self.0.wait = wait;
+        self.0.isolated = 0;
+        // SAFETY: By the type invariants the address space and the list are valid.
+        let rc = unsafe { bindings::ferry_isolate_range(&mut self.0, list.as_raw()) };
+        (self.0.isolated, to_result(rc))
+    }
+}
