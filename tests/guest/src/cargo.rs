@@ -9,8 +9,9 @@ use anyhow::{Context, Result, ensure};
 use crate::damon::Damon;
 use crate::demotion::{self, Reclaim};
 use crate::plan::{Cell, FolioSize, Stuff, Way};
+use crate::sys::service::{Call, MAX_TABLE, Service};
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
-use crate::{pattern, region};
+use crate::{kernel, pattern, region};
 
 /// What carries it.
 pub enum Carrier {
@@ -19,6 +20,8 @@ pub enum Carrier {
     Mbind,
     Reclaim(Reclaim),
     Damon(Damon),
+    Range(Service),
+    Phys(Service),
 }
 
 impl Carrier {
@@ -30,6 +33,9 @@ impl Carrier {
             Way::Reclaim => Self::Reclaim(Reclaim::new()?),
             Way::ReclaimGenerations => Self::Reclaim(Reclaim::of_generations()?),
             Way::Damon => Self::Damon(Damon::new()?),
+            Way::ServiceRange if kernel::has_service() => Self::Range(Service::open()?),
+            Way::ServicePhys if kernel::has_service() => Self::Phys(Service::open()?),
+            Way::ServiceRange | Way::ServicePhys => Self::MovePages,
         })
     }
 }
@@ -103,6 +109,29 @@ impl Cargo {
             }),
             Carrier::Mbind => self.over(|_, dest| {
                 timed(|| sys::mbind(map.0, map.1, dest as u32, MF_MOVE).zero("mbind"))
+            }),
+            Carrier::Range(service) => self.over(|_, dest| {
+                timed(|| {
+                    let done = service.range(Call::range(map.0, map.1, dest));
+                    ensure!((done.errno, done.failed) == (0, 0), "{done:?}");
+                    Ok(())
+                })
+            }),
+            Carrier::Phys(service) => self.over(|cargo, dest| {
+                let frames = kernel::frames(&cargo.map)?;
+                let step = cargo.cell.folio.bytes() / PAGE;
+                let table: Vec<u64> = frames
+                    .iter()
+                    .step_by(step)
+                    .map(|frame| frame * PAGE as u64)
+                    .collect();
+                timed(|| {
+                    for part in table.chunks(MAX_TABLE as usize) {
+                        let done = service.phys(part, Call::range(0, 0, dest));
+                        ensure!((done.errno, done.failed) == (0, 0), "{done:?}");
+                    }
+                    Ok(())
+                })
             }),
             Carrier::Reclaim(reclaim) => {
                 demotion::forget_use()?;

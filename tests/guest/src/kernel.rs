@@ -49,6 +49,11 @@ pub fn has_engine() -> bool {
     Path::new(SWITCH).exists()
 }
 
+/// Whether this is a kernel with the service of `/dev/page_migrate`.
+pub fn has_service() -> bool {
+    Path::new("/sys/kernel/mm/ferry/service").exists()
+}
+
 pub fn set_engine(engine: Engine) -> Result<()> {
     match engine {
         Engine::Absent if has_engine() => {
@@ -197,11 +202,16 @@ pub fn machine() -> Result<Machine> {
 
 /// The page frame behind each page of `map`; 0 where there is none.
 pub fn frames(map: &Mapping) -> Result<Vec<u64>> {
-    let pagemap = fs::File::open("/proc/self/pagemap")?;
+    frames_of(std::process::id() as i32, map)
+}
+
+/// The same of another process, at the same addresses.
+pub fn frames_of(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
+    let pagemap = fs::File::open(format!("/proc/{pid}/pagemap"))?;
     let mut bytes = vec![0; map.len() / PAGE * 8];
     pagemap
         .read_exact_at(&mut bytes, (map.addr() / PAGE * 8) as u64)
-        .context("reading /proc/self/pagemap")?;
+        .context("reading a pagemap")?;
     const PRESENT: u64 = 1 << 63;
     const FRAME: u64 = (1 << 55) - 1;
     Ok(bytes

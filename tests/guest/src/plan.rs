@@ -163,6 +163,10 @@ pub enum Way {
     ReclaimGenerations,
     /// By a scheme of DAMON's, from node 0.
     Damon,
+    /// As a range, by the service of `/dev/page_migrate`; without one by `move_pages(2)`.
+    ServiceRange,
+    /// The same by physical addresses.
+    ServicePhys,
 }
 
 /// What the memory is.

@@ -4,7 +4,7 @@
 mod accounting;
 mod counters;
 mod crews;
-mod disk;
+pub mod disk;
 mod dma;
 mod errors;
 mod generated;
@@ -13,9 +13,10 @@ mod litmus;
 mod matrix;
 mod method;
 mod migrc;
-mod pinned;
-mod policy;
+pub mod pinned;
+pub mod policy;
 mod races;
+mod service;
 mod settings;
 mod sysctl;
 mod system;
@@ -39,6 +40,9 @@ pub fn all() -> Vec<Case> {
     all.extend(tiers::cases());
     all.extend(system::cases());
     all.extend(unplug::cases());
+    if kernel::has_service() {
+        all.extend(service::cases());
+    }
     if kernel::has_engine() {
         all.extend(sysctl::cases());
         all.extend(settings::cases());

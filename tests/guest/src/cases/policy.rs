@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libc::{EACCES, EPERM};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, Uid, pipe, read, setuid, write};
 
@@ -34,13 +35,14 @@ fn small_pages() -> Result<Mapping> {
 }
 
 /// A forked child that runs `ready`, then waits to be told to run `done`, whose answer is its exit.
-struct Partner {
-    pid: Pid,
+pub struct Partner {
+    pub pid: Pid,
     go: OwnedFd,
+    waited: bool,
 }
 
 impl Partner {
-    fn new(ready: impl FnOnce(), done: impl FnOnce() -> bool) -> Result<Self> {
+    pub fn new(ready: impl FnOnce(), done: impl FnOnce() -> bool) -> Result<Self> {
         let (child_says, say) = pipe()?;
         let (hear, go) = pipe()?;
         let pid = fork_child(|| {
@@ -53,14 +55,29 @@ impl Partner {
             read(&child_says, &mut [0])? == 1,
             "the child did not get ready"
         );
-        Ok(Self { pid, go })
+        Ok(Self {
+            pid,
+            go,
+            waited: false,
+        })
     }
 
-    fn finish(self) -> Result<()> {
+    pub fn finish(mut self) -> Result<()> {
         write(&self.go, &[1]).context("telling the child to go on")?;
+        self.waited = true;
         match waitpid(self.pid, None)? {
             WaitStatus::Exited(_, 0) => Ok(()),
             other => anyhow::bail!("the child found its memory changed: {other:?}"),
+        }
+    }
+}
+
+impl Drop for Partner {
+    fn drop(&mut self) {
+        // Of a test that has failed: it would wait for ever, and the test's reader for it.
+        if !self.waited {
+            let _ = kill(self.pid, Signal::SIGKILL);
+            let _ = waitpid(self.pid, None);
         }
     }
 }

@@ -7,6 +7,7 @@
 mod map;
 mod numa;
 mod process;
+pub mod service;
 mod uring;
 
 pub use map::{Mapping, PAGE, Reserved};
@@ -14,5 +15,5 @@ pub use numa::{
     MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UserPtr, mbind, migrate_pages,
     move_pages, move_pages_raw, query_nodes,
 };
-pub use process::{fork_child, memfd_secret, renice, swap_off, swap_on};
+pub use process::{clone_vm, fork_child, memfd_secret, renice, swap_off, swap_on};
 pub use uring::Uring;

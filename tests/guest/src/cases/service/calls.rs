@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What is asked for is moved, and counted.
+
+use anyhow::{Result, ensure};
+
+use super::{PAGES, memory, says, shuttle, small_pages, table, whole};
+use crate::harness::Case;
+use crate::plan::FolioSize;
+use crate::sys::service::{Call, Counters, HOLES, MT, Service};
+use crate::sys::{Mapping, PAGE};
+use crate::{kernel, pattern, region};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("service/to-and-fro-4k", |_| moved(FolioSize::Small, 3000)),
+        Case::new("service/to-and-fro-64k", |_| moved(FolioSize::Medium, 64)),
+        Case::new("service/to-and-fro-2m", |_| moved(FolioSize::Huge, 8)),
+        Case::new("service/counts-whole-folios", |_| whole_folios()),
+        Case::new("service/already-there", |_| already_there()),
+        Case::new("service/addresses-within-pages", |_| within_pages()),
+        Case::new("service/named-twice", |_| named_twice()),
+        Case::new("service/holes", |_| holes()),
+        Case::new("service/counters", |_| counters()),
+    ]
+}
+
+fn moved(folio: FolioSize, count: usize) -> Result<()> {
+    let map = memory(folio, count)?;
+    let service = Service::open()?;
+    for flags in [0, MT] {
+        shuttle(&service, &map, 0, flags)?;
+    }
+    Ok(())
+}
+
+/// One page of a huge folio is asked for, and all of it moves.
+fn whole_folios() -> Result<()> {
+    let map = memory(FolioSize::Huge, 4)?;
+    let (addrs, service) = (map.addrs(FolioSize::Huge.bytes()), Service::open()?);
+    let inside = addrs[1] + 7 * PAGE;
+    says(service.range(Call::range(inside, 1, 1)), 0, 512, 0)?;
+    region::check_on(&addrs[1..2], 1)?;
+    let one = table(&map)?[2 * 512 + 300];
+    says(service.phys(&[one], Call::range(0, 0, 1)), 0, 512, 0)?;
+    region::check_on(&addrs[1..3], 1)?;
+    region::check_on(&[addrs[0], addrs[3]], 0)?;
+    pattern::check(map.words(), 1)
+}
+
+fn already_there() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    says(service.range(whole(&map, 0)), 0, 0, 0)?;
+    says(service.phys(&table(&map)?, Call::range(0, 0, 0)), 0, 0, 0)?;
+    // Half of it.
+    says(
+        service.range(Call::range(map.addr(), PAGES / 2 * PAGE, 1)),
+        0,
+        PAGES / 2,
+        0,
+    )?;
+    says(service.range(whole(&map, 1)), 0, PAGES / 2, 0)
+}
+
+fn within_pages() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    // The last byte of a page and the first of the next.
+    let call = Call::range(map.addr() + 2 * PAGE - 1, 2, 1);
+    says(service.range(call), 0, 2, 0)?;
+    says(service.range(Call::range(map.addr() + 5, 0, 1)), 0, 0, 0)?;
+    let addrs = map.addrs(PAGE);
+    region::check_on(&addrs[1..3], 1)?;
+    region::check_on(&addrs[3..], 0)?;
+    let mut table = table(&map)?;
+    for (i, addr) in table.iter_mut().enumerate() {
+        *addr += (i as u64 * 67) % PAGE as u64;
+    }
+    says(service.phys(&table, Call::range(0, 0, 1)), 0, PAGES - 2, 0)?;
+    region::check_on(&addrs, 1)?;
+    pattern::check(map.words(), 1)
+}
+
+fn named_twice() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    let mut table = table(&map)?;
+    table.extend(table.clone());
+    fastrand::shuffle(&mut table);
+    says(service.phys(&table, Call::range(0, 0, 1)), 0, PAGES, 0)?;
+    region::check_on(&map.addrs(PAGE), 1)?;
+    pattern::check(map.words(), 1)
+}
+
+/// Memory that is not mapped ends the call, or is passed over; memory that was never touched is neither.
+fn holes() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    // Two mappings beside each other, the second of which is given back.
+    let far = Mapping::anon(PAGES * PAGE, PAGE)?;
+    says(service.range(whole(&far, 1)), 0, 0, 0)?;
+    map.advise(8 * PAGE, 8 * PAGE, libc::MADV_DONTNEED)?;
+    says(service.range(whole(&map, 1)), 0, PAGES - 8, 0)?;
+    let (addr, len) = (map.addr(), map.len());
+    drop(map);
+    let all = Call::range(addr - 16 * PAGE, len + 16 * PAGE, 0);
+    ensure!(
+        service.range(all).errno == libc::EFAULT,
+        "no error for what is not mapped"
+    );
+    says(
+        service.range(Call::range(addr, len, 0).flags(HOLES)),
+        0,
+        0,
+        0,
+    )?;
+    // All of the process, wherever it is.
+    let map = small_pages()?;
+    let everything = Call::range(0, usize::MAX - 2 * PAGE, 1).flags(HOLES);
+    let done = service.range(everything);
+    ensure!(
+        done.errno == 0 && done.successful >= PAGES as u64,
+        "{done:?} for the whole process"
+    );
+    region::check_on(&map.addrs(PAGE), 1)?;
+    pattern::check(map.words(), 1)?;
+    let back = service.range(Call {
+        node: 0,
+        ..everything
+    });
+    ensure!(back.errno == 0, "{back:?} for the way back");
+    Ok(())
+}
+
+fn sysfs() -> Result<Counters> {
+    let value = |name: &str| -> Result<u64> {
+        let text = kernel::read(format!("/sys/kernel/mm/ferry/service/{name}"))?;
+        Ok(text.trim().parse()?)
+    };
+    Ok(Counters {
+        size: size_of::<Counters>() as u32,
+        flags: 0,
+        phys_calls: value("phys_calls")?,
+        phys_entries: value("phys_entries")?,
+        phys_ignored: value("phys_ignored")?,
+        range_calls: value("range_calls")?,
+        successful: value("successful")?,
+        failed: value("failed")?,
+        refused: value("refused")?,
+        aborted: value("aborted")?,
+    })
+}
+
+fn counters() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    let before = service.counters()?;
+    ensure!(before == sysfs()?, "ioctl and sysfs differ");
+    says(service.range(whole(&map, 1)), 0, PAGES, 0)?;
+    let mut table = table(&map)?;
+    table.extend([u64::MAX, 1 << 51]);
+    says(service.phys(&table, Call::range(0, 0, 0)), 0, PAGES, 0)?;
+    ensure!(service.range(whole(&map, 99)).errno == libc::ENODEV);
+    ensure!(service.range(Call::range(0, PAGE, 1)).errno == libc::EFAULT);
+    let expected = Counters {
+        phys_calls: before.phys_calls + 1,
+        phys_entries: before.phys_entries + PAGES as u64 + 2,
+        phys_ignored: before.phys_ignored + 2,
+        range_calls: before.range_calls + 2,
+        successful: before.successful + 2 * PAGES as u64,
+        failed: before.failed,
+        refused: before.refused + 1,
+        aborted: before.aborted + 1,
+        ..before
+    };
+    let after = service.counters()?;
+    ensure!(after == expected, "{after:?} instead of {expected:?}");
+    ensure!(after == sysfs()?, "ioctl and sysfs differ");
+    Ok(())
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Each error that a call can end with, and that it has then done what came before.
+
+use anyhow::{Result, ensure};
+use libc::{EBADF, EFAULT, EINVAL, ENODEV, ENOTTY, ESRCH};
+
+use super::{PAGES, says, small_pages, table, whole};
+use crate::harness::Case;
+use crate::plan::FolioSize;
+use crate::sys::service::{self, Call, HOLES, MAX_TABLE, PHYS, PIDFD, RANGE, Service};
+use crate::sys::{self, Mapping, PAGE, UserPtr};
+use crate::{kernel, pattern, region};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("service/enodev", |_| enodev()),
+        Case::new("service/esrch", |_| esrch()),
+        Case::new("service/einval", |_| einval()),
+        Case::new("service/efault", |_| efault()),
+        Case::new("service/enomem", |_| enomem()),
+        Case::new("service/ebadf", |_| ebadf()),
+        Case::new("service/enotty", |_| enotty()),
+    ]
+}
+
+/// Both calls for memory of ours fail with `errno`, and leave it.
+fn both_fail(change: impl Fn(Call) -> Call, errno: i32) -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    says(service.range(change(whole(&map, 1))), errno, 0, 0)?;
+    says(
+        service.phys(&table(&map)?, change(Call::range(0, 0, 1))),
+        errno,
+        0,
+        0,
+    )?;
+    region::check_on(&map.addrs(PAGE), 0)?;
+    pattern::check(map.words(), 1)
+}
+
+fn enodev() -> Result<()> {
+    for node in [-1, 2, 63, 64, 1023, 1024, 4096, i32::MAX, i32::MIN] {
+        both_fail(|call| Call { node, ..call }, ENODEV)?;
+    }
+    Ok(())
+}
+
+fn esrch() -> Result<()> {
+    // Nobody, and who is dead and was waited for.
+    let dead = sys::fork_child(|| true)?;
+    nix::sys::wait::waitpid(dead, None)?;
+    for pid in [i32::MAX, -1, i32::MIN, dead.as_raw()] {
+        both_fail(|call| call.pid(pid), ESRCH)?;
+    }
+    // Dead, and not waited for: it has no memory any more.
+    let zombie = sys::fork_child(|| true)?;
+    let flags = nix::sys::wait::Id::Pid(zombie);
+    nix::sys::wait::waitid(
+        flags,
+        nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT,
+    )?;
+    both_fail(|call| call.pid(zombie.as_raw()), ESRCH)?;
+    nix::sys::wait::waitpid(zombie, None)?;
+    Ok(())
+}
+
+fn einval() -> Result<()> {
+    for bit in 4..32 {
+        both_fail(|call| call.flags(1 << bit), EINVAL)?;
+    }
+    let (map, service) = (small_pages()?, Service::open()?);
+    let table = table(&map)?;
+    says(
+        service.phys(&table, Call::range(0, 0, 1).flags(HOLES)),
+        EINVAL,
+        0,
+        0,
+    )?;
+    // As long as a table may be, and one longer.
+    let mut longest = vec![0; MAX_TABLE as usize];
+    longest[..PAGES].copy_from_slice(&table);
+    let most = Call::range(0, 0, 1);
+    says(service.phys(&longest, most), 0, PAGES, 0)?;
+    longest.push(0);
+    says(service.phys(&longest, most), EINVAL, 0, 0)?;
+    let endless = Call {
+        at: longest.as_ptr().addr() as u64,
+        length: u64::MAX,
+        ..most
+    };
+    says(service.phys_raw(endless), EINVAL, 0, 0)?;
+    // A thread of the kernel.
+    says(service.range(whole(&map, 0).pid(2)), EINVAL, 0, 0)?;
+    region::check_on(&map.addrs(PAGE), 1)
+}
+
+fn efault() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    let addr = map.addr();
+    for (at, length) in [
+        (0, PAGE),
+        (usize::MAX, 1),
+        (usize::MAX, usize::MAX),
+        (addr, usize::MAX),
+        (1 << 63, PAGE),
+        ((1 << 47) - PAGE, 4 * PAGE),
+        (usize::MAX - 2 * PAGE + 1, PAGE),
+    ] {
+        let done = service.range(Call::range(at, length, 0));
+        ensure!(done.errno == EFAULT, "{at:#x}, {length:#x}: {done:?}");
+    }
+    region::check_on(&map.addrs(PAGE), 0)?;
+    // A hole behind: what is before it has moved.
+    let (half, hole) = (PAGES / 2, sys::Reserved::new(PAGE)?);
+    let whole_len = map.len();
+    let mut map = map;
+    map.truncate(half * PAGE);
+    says(
+        service.range(Call::range(addr, whole_len, 1)),
+        EFAULT,
+        half,
+        0,
+    )?;
+    region::check_on(&map.addrs(PAGE), 1)?;
+    pattern::check(map.words(), 1)?;
+    // Structures and tables that are not there, or end too early.
+    let page = Mapping::anon(2 * PAGE, PAGE)?;
+    for cmd in [PHYS, RANGE, service::COUNTERS] {
+        for arg in [UserPtr::Null, UserPtr::Bad] {
+            let ret = service.raw(cmd, arg)?;
+            ensure!(ret.errno == EFAULT, "{cmd:#x}: {ret:?}");
+        }
+    }
+    let table = table(&map)?;
+    for at in [0, hole.addr() as u64, u64::MAX - 7, 1 << 63] {
+        let call = Call {
+            at,
+            length: table.len() as u64,
+            ..Call::range(0, 0, 0)
+        };
+        says(service.phys_raw(call), EFAULT, 0, 0)?;
+    }
+    // Counts that cannot be written: done all the same.
+    pattern::fill(page.words(), 0);
+    put(&page, whole(&map, 0));
+    page.protect(0, PAGE, libc::PROT_READ)?;
+    let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
+    ensure!(ret.errno == EFAULT, "{ret:?} for counts that are read-only");
+    region::check_on(&map.addrs(PAGE), 0)?;
+    pattern::check(map.words(), 1)
+}
+
+/// Writes a call to the start of a mapping.
+fn put(page: &Mapping, call: Call) {
+    let words = [
+        u64::from(call.size) | u64::from(call.flags) << 32,
+        call.at,
+        call.length,
+        u64::from(call.node as u32) | u64::from(call.pid as u32) << 32,
+        0,
+        0,
+    ];
+    for (word, value) in page.words().iter().zip(words) {
+        word.store(value, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// More than the node has: what fits moves, all is there.
+fn enomem() -> Result<()> {
+    const MOVED: usize = 192 << 20;
+    let service = Service::open()?;
+    // So that most of it does not fit.
+    let free = kernel::node_free_bytes(1)?;
+    let taken = Mapping::anon(free - (64 << 20), PAGE)?;
+    sys::mbind(taken.addr(), taken.len(), 1, 0).zero("mbind")?;
+    pattern::fill(taken.words(), 2);
+    let free = kernel::node_free_bytes(1)?;
+    let count = MOVED / PAGE;
+    let map = region::unchecked_anon(FolioSize::Small, count)?;
+    pattern::fill(map.words(), 1);
+    let done = service.range(whole(&map, 1));
+    ensure!(
+        done.errno == libc::ENOMEM && done.successful > 0 && done.failed > 0,
+        "{done:?} for {count} pages"
+    );
+    ensure!(
+        done.successful as usize * PAGE <= free + (32 << 20),
+        "more has moved than there was room for: {done:?}"
+    );
+    pattern::check(map.words(), 1)?;
+    drop(taken);
+    let back = service.range(whole(&map, 0));
+    ensure!(
+        back.errno == 0 && back.failed == 0,
+        "{back:?} on the way back"
+    );
+    pattern::check(map.words(), 1)
+}
+
+fn ebadf() -> Result<()> {
+    let file = std::fs::File::open("/dev/null")?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    for fd in [fd, 1 << 20, -1, i32::MIN] {
+        both_fail(|call| call.pid(fd).flags(PIDFD), EBADF)?;
+    }
+    Ok(())
+}
+
+fn enotty() -> Result<()> {
+    let (page, service) = (Mapping::anon(2 * PAGE, PAGE)?, Service::open()?);
+    for cmd in [0xbc03, 0xbcff, 0xbd00, 0, 0xc030bc00, 0x4030bc01] {
+        let ret = service.raw(cmd, UserPtr::In(&page, 0))?;
+        ensure!(ret.errno == ENOTTY, "{cmd:#x}: {ret:?}");
+    }
+    Ok(())
+}

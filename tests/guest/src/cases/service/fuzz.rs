@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Calls made up at random from what is nearly right: none may harm memory, leak, or make the kernel warn.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use anyhow::{Result, ensure};
+use fastrand::Rng;
+
+use super::{layout, memory, whole};
+use crate::harness::{Case, Log};
+use crate::kernel;
+use crate::pattern;
+use crate::plan::FolioSize;
+use crate::sys::service::{
+    COUNTERS, Call, Counters, HOLES, PHYS, RANGE, SHARED, Service, low_memory,
+};
+use crate::sys::{self, Mapping, PAGE, UserPtr};
+
+/// Calls of a run; `--times 50` makes a million of it.
+const CALLS: u64 = 20_000;
+const PAGES: usize = 128;
+
+pub fn cases() -> Vec<Case> {
+    vec![Case::new("service/fuzz", fuzz).limit(3600)]
+}
+
+/// Everything that a call can be about.
+struct World {
+    service: Service,
+    /// Memory at addresses of 32 bits: structures, then tables.
+    page: Mapping,
+    small: Mapping,
+    huge: Mapping,
+    /// Shared with the child.
+    shared: Mapping,
+    child: i32,
+    /// Page frames of all of that, as they were a while ago.
+    frames: Vec<u64>,
+    is_compat: bool,
+}
+
+fn fuzz(log: &mut Log) -> Result<()> {
+    let seed = fastrand::u64(..);
+    eprintln!("# service/fuzz: seed {seed:#x}");
+    let mut rng = Rng::with_seed(seed);
+    let shared = memory(FolioSize::Small, PAGES)?;
+    let child = sys::fork_child(|| {
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(3600));
+        }
+    })?;
+    let service = Service::open()?;
+    let mut world = World {
+        is_compat: layout::runs_32_bits(&service)?,
+        service,
+        page: low_memory(4 * PAGE)?,
+        small: memory(FolioSize::Small, PAGES)?,
+        huge: memory(FolioSize::Huge, 2)?,
+        shared,
+        child: child.as_raw(),
+        frames: Vec::new(),
+    };
+    let log_before = kernel_log()?;
+    let mut isolated = Vec::new();
+    let mut moved = 0;
+    let calls = CALLS * log.times;
+    for i in 0..calls {
+        if i % 64 == 0 {
+            world.look()?;
+        }
+        moved += world.one(&mut rng)?;
+        if i % (calls / 8) == 0 {
+            isolated.push(counts_isolated()?);
+            world.check()?;
+            // Without what the table and the counts have become.
+            let frames = kernel::frames(&world.small)?;
+            ensure!(frames.iter().all(|&frame| frame != 0), "pages are missing");
+        }
+    }
+    world.check()?;
+    ensure!(
+        moved > calls / 100,
+        "of {calls} calls hardly one has moved anything"
+    );
+    // Nothing is left behind: all can be moved, so has no reference too many, and is on its list.
+    for map in [&world.small, &world.huge] {
+        for node in [0, 1] {
+            let done = world.service.range(whole(map, node));
+            ensure!((done.errno, done.failed) == (0, 0), "{done:?} in the end");
+        }
+    }
+    let done = world.service.range(whole(&world.shared, 0).flags(SHARED));
+    ensure!((done.errno, done.failed) == (0, 0), "{done:?} in the end");
+    world.check()?;
+    nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL)?;
+    nix::sys::wait::waitpid(child, None)?;
+    ensure!(
+        counts_isolated()? == 0,
+        "pages are counted as isolated: {isolated:?} before"
+    );
+    let fresh = kernel_log()?;
+    let fresh = fresh.strip_prefix(&*log_before).unwrap_or(&fresh);
+    for bad in [
+        "WARNING:",
+        "BUG:",
+        "KASAN",
+        "Bad page",
+        "general protection",
+        "Oops",
+    ] {
+        ensure!(!fresh.contains(bad), "the kernel says {bad}: {fresh}");
+    }
+    Ok(())
+}
+
+/// All that the kernel has said so far, or as much as it keeps.
+fn kernel_log() -> Result<String> {
+    let output = std::process::Command::new("dmesg").output()?;
+    ensure!(output.status.success(), "dmesg failed");
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Pages that are isolated now; what CPUs count for themselves is told after some tries.
+fn counts_isolated() -> Result<u64> {
+    let mut all = 0;
+    for _ in 0..50 {
+        // Makes each CPU tell what it has counted.
+        kernel::write("/proc/sys/vm/stat_refresh", "1")?;
+        all = kernel::vmstat("nr_isolated")?.values().sum();
+        if all == 0 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Ok(all)
+}
+
+impl World {
+    fn check(&self) -> Result<()> {
+        pattern::check(self.small.words(), 1)?;
+        pattern::check(self.huge.words(), 1)?;
+        pattern::check(self.shared.words(), 1)
+    }
+
+    fn look(&mut self) -> Result<()> {
+        self.frames.clear();
+        for map in [&self.small, &self.huge, &self.shared, &self.page] {
+            self.frames.extend(kernel::frames(map)?);
+        }
+        Ok(())
+    }
+
+    fn map(&self, rng: &mut Rng) -> &Mapping {
+        match rng.u8(..8) {
+            0 => &self.huge,
+            1 => &self.shared,
+            2 => &self.page,
+            _ => &self.small,
+        }
+    }
+
+    /// One call; whether it has moved something.
+    fn one(&self, rng: &mut Rng) -> Result<u64> {
+        let words = self.page.words();
+        let cmd = match rng.u8(..32) {
+            0 => COUNTERS,
+            1 => rng.u32(0xbc00..0xbc10),
+            2 => rng.u32(..),
+            3..17 => PHYS,
+            _ => RANGE,
+        };
+        // Mostly what such a call has, with some of it spoilt.
+        let call = match cmd {
+            PHYS => self.phys(rng),
+            COUNTERS => Call {
+                size: size_of::<Counters>() as u32,
+                ..Call::default()
+            },
+            _ => self.range(rng),
+        };
+        words[..16].iter().for_each(|word| word.store(0, Relaxed));
+        let at = [
+            u64::from(call.size) | u64::from(call.flags) << 32,
+            call.at,
+            call.length,
+            u64::from(call.node as u32) | u64::from(call.pid as u32) << 32,
+            0,
+            0,
+        ];
+        for (word, value) in words.iter().zip(at) {
+            word.store(value, Relaxed);
+        }
+        if rng.u8(..16) == 0 {
+            let word = rng.usize(..8);
+            words[word].store(number(rng), Relaxed);
+        }
+        if rng.u8(..16) == 0 {
+            words[rng.usize(..8)].fetch_xor(1 << rng.u8(..64), Relaxed);
+        }
+        let arg = match rng.u8(..64) {
+            0 => UserPtr::Null,
+            1 => UserPtr::Bad,
+            // Structures need not be aligned.
+            2 => UserPtr::In(&self.page, rng.usize(..PAGE)),
+            _ => UserPtr::In(&self.page, 0),
+        };
+        let ret = if self.is_compat && rng.u8(..8) == 0 && !matches!(arg, UserPtr::Bad) {
+            self.service.raw_compat(cmd, arg)?
+        } else {
+            self.service.raw(cmd, arg)?
+        };
+        ensure!(
+            ret.ret == 0 || ret.ret == -1,
+            "{ret:?}: more than a yes or no for {cmd:#x}"
+        );
+        let known = [
+            0,
+            libc::ENODEV,
+            libc::ESRCH,
+            libc::EPERM,
+            libc::EINVAL,
+            libc::EFAULT,
+            libc::ENOMEM,
+            libc::E2BIG,
+            libc::EBADF,
+            libc::ENOTTY,
+            libc::ENOSYS,
+        ];
+        // What others than the service say of their calls is theirs to say.
+        let is_own = matches!(cmd, PHYS | RANGE | COUNTERS);
+        ensure!(
+            !is_own || known.contains(&ret.errno),
+            "{ret:?} for {call:?}"
+        );
+        Ok(u64::from(
+            is_own && cmd != COUNTERS && words[4].load(Relaxed) > 0,
+        ))
+    }
+
+    fn common(&self, rng: &mut Rng) -> Call {
+        Call {
+            size: match rng.u8(..32) {
+                0 => rng.u32(..200),
+                1 => rng.u32(..),
+                _ => size_of::<Call>() as u32,
+            },
+            flags: match rng.u8(..16) {
+                0 => rng.u32(..),
+                1..8 => rng.u32(..16),
+                _ => 0,
+            },
+            node: match rng.u8(..16) {
+                0 => rng.i32(..),
+                1 => rng.i32(-2..66),
+                _ => rng.i32(..2),
+            },
+            pid: match rng.u8(..16) {
+                0 => rng.i32(..),
+                1 => rng.i32(-2..400),
+                2 => std::process::id() as i32,
+                3 => self.child,
+                _ => 0,
+            },
+            ..Call::default()
+        }
+    }
+
+    fn range(&self, rng: &mut Rng) -> Call {
+        let map = self.map(rng);
+        let call = self.common(rng);
+        let (at, length) = match rng.u8(..32) {
+            0 => (number(rng), number(rng)),
+            1 => (0, (1 << 47) - 1),
+            _ => {
+                let from = rng.usize(..map.len());
+                let len = rng.usize(..map.len() - from + 1);
+                ((map.addr() + from) as u64, len as u64)
+            }
+        };
+        // The whole process takes long: not too often.
+        let holes = if length > 1 << 40 && rng.u8(..8) != 0 {
+            HOLES
+        } else {
+            0
+        };
+        Call {
+            at,
+            length,
+            flags: call.flags & !holes,
+            ..call
+        }
+    }
+
+    fn phys(&self, rng: &mut Rng) -> Call {
+        let frames = &self.frames;
+        let table = &self.page.words()[2 * PAGE / 8..3 * PAGE / 8];
+        let len = match rng.u8(..16) {
+            0 => rng.usize(..1024),
+            1 => 512,
+            _ => rng.usize(..64),
+        };
+        for entry in &table[..len.min(table.len())] {
+            let value = match rng.u8(..16) {
+                0 => number(rng),
+                1 => rng.u64(..1 << 33),
+                _ => frames[rng.usize(..frames.len())] * PAGE as u64 + rng.u64(..PAGE as u64),
+            };
+            entry.store(value, Relaxed);
+        }
+        Call {
+            at: match rng.u8(..32) {
+                0 => number(rng),
+                _ => (self.page.addr() + 2 * PAGE) as u64,
+            },
+            length: len as u64,
+            ..self.common(rng)
+        }
+    }
+}
+
+/// Numbers near where something may go wrong.
+fn number(rng: &mut Rng) -> u64 {
+    let near = [
+        0,
+        1 << 12,
+        1 << 31,
+        1 << 32,
+        1 << 40,
+        1 << 47,
+        1 << 51,
+        1 << 52,
+        1 << 63,
+    ];
+    let base: u64 = near[rng.usize(..near.len())];
+    match rng.u8(..4) {
+        0 => rng.u64(..),
+        1 => base.wrapping_sub(rng.u64(..0x2000)),
+        2 => u64::MAX - rng.u64(..0x2000),
+        _ => base.wrapping_add(rng.u64(..0x2000)),
+    }
+}

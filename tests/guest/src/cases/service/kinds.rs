@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Memory that must not be moved, or is moved in a way of its own.
+
+use anyhow::{Context, Result, ensure};
+
+use super::{PAGES, memory, says, shuttle, small_pages, table, whole};
+use crate::cases::Tmpfs;
+use crate::cases::disk::Ext4;
+use crate::cases::pinned::Spliced;
+use crate::harness::{Case, skip};
+use crate::kernel::{self, Setting};
+use crate::plan::FolioSize;
+use crate::sys::service::{Call, Service};
+use crate::sys::{Mapping, PAGE, memfd_secret};
+use crate::{pattern, region};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("service/nothing-there", |_| nothing_there()),
+        Case::new("service/pinned-4k", |_| pinned(FolioSize::Small, 16)),
+        Case::new("service/pinned-2m", |_| pinned(FolioSize::Huge, 4)),
+        Case::new("service/secret", |_| secret()),
+        Case::new("service/poisoned", |_| poisoned()),
+        Case::new("service/offline", |_| offline()).limit(120),
+        Case::new("service/hugetlb", |_| hugetlb()),
+        Case::new("service/zero-pages", |_| zero_pages()),
+        Case::new("service/tmpfs", |_| tmpfs()),
+        Case::new("service/ext4", |_| ext4()),
+    ]
+}
+
+/// Addresses of no memory, of the kernel's, and of nobody's: all are the same to the caller.
+fn nothing_there() -> Result<()> {
+    let service = Service::open()?;
+    let iomem = kernel::read("/proc/iomem")?;
+    let mut absent = vec![u64::MAX, 1 << 63, 1 << 52, 1 << 51, (1 << 52) - 1];
+    for line in iomem.lines() {
+        let Some((range, what)) = line.trim().split_once(" : ") else {
+            continue;
+        };
+        let Some((start, _)) = range.split_once('-') else {
+            continue;
+        };
+        // Devices, what firmware keeps, the kernel's text and data.
+        if what != "System RAM" {
+            absent.push(u64::from_str_radix(start, 16)?);
+        }
+    }
+    ensure!(absent.len() > 10, "/proc/iomem says too little");
+    let nothing = Call::range(0, 0, 1);
+    for part in absent.chunks(512) {
+        says(service.phys(part, nothing), 0, 0, 0)?;
+    }
+    // A walk over all of memory, to where this is: nothing of ours is at any of the others.
+    let top = (kernel::free_bytes()? as u64).next_power_of_two() * 4;
+    let map = small_pages()?;
+    let own = table(&map)?;
+    let step = top / (1 << 15);
+    let others: Vec<u64> = (0..1 << 15)
+        .map(|i| i * step / PAGE as u64 * PAGE as u64)
+        .filter(|addr| !own.contains(addr))
+        .collect();
+    let shared_memory = sum(&service, &others, nothing)?;
+    ensure!(
+        shared_memory.0 < 4096,
+        "{shared_memory:?} pages of this small process"
+    );
+    pattern::check(map.words(), 1)
+}
+
+fn sum(service: &Service, table: &[u64], call: Call) -> Result<(u64, u64)> {
+    let mut all = (0, 0);
+    for part in table.chunks(512) {
+        let done = service.phys(part, call);
+        ensure!(done.errno == 0, "{done:?}");
+        all = (all.0 + done.successful, all.1 + done.failed);
+    }
+    Ok(all)
+}
+
+/// Every second folio is in a pipe: it stays, and is counted.
+fn pinned(folio: FolioSize, count: usize) -> Result<()> {
+    let spliced = Spliced::new(folio, count)?;
+    let service = Service::open()?;
+    let half = count / 2 * folio.bytes() / PAGE;
+    // The others move once, by one call or the other.
+    says(service.range(whole(&spliced.map, 1)), 0, half, half)?;
+    let mut failed = 0;
+    for part in table(&spliced.map)?.chunks(512) {
+        let done = service.phys(part, Call::range(0, 0, 1));
+        ensure!(done.errno == 0 && done.successful == 0, "{done:?}");
+        failed += done.failed;
+    }
+    // Each page of a huge folio may name it; the call by address counts each that does.
+    ensure!(failed >= half as u64, "{failed} of {half} failed");
+    let places = super::places(0, &spliced.addrs)?;
+    let stayed = |(i, &node): (usize, &i32)| node == i32::from(i % 2 == 1);
+    ensure!(places.iter().enumerate().all(stayed), "{places:?}");
+    pattern::check(spliced.map.words(), 1)?;
+    let (map, _) = spliced.drain()?;
+    says(service.range(whole(&map, 1)), 0, half, 0)?;
+    pattern::check(map.words(), 2)
+}
+
+fn secret() -> Result<()> {
+    let Ok(fd) = memfd_secret() else {
+        return Err(skip("this kernel has no memfd_secret(2)"));
+    };
+    nix::unistd::ftruncate(&fd, (PAGES * PAGE) as i64)?;
+    let map = Mapping::file(&fd, PAGES * PAGE, libc::MAP_SHARED, PAGE)?;
+    pattern::fill(map.words(), 1);
+    let service = Service::open()?;
+    let frames = table(&map)?;
+    let before = super::places(0, &map.addrs(PAGE))?;
+    for node in [0, 1] {
+        let range = service.range(whole(&map, node));
+        ensure!((range.errno, range.successful) == (0, 0), "{range:?}");
+        let phys = service.phys(&frames, Call::range(0, 0, node));
+        ensure!((phys.errno, phys.successful) == (0, 0), "{phys:?}");
+    }
+    ensure!(
+        super::places(0, &map.addrs(PAGE))? == before,
+        "it has moved"
+    );
+    ensure!(table(&map)? == frames, "it has moved");
+    pattern::check(map.words(), 1)
+}
+
+fn poisoned() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    let frames = table(&map)?;
+    const BAD: usize = 5;
+    map.advise(BAD * PAGE, PAGE, libc::MADV_HWPOISON)
+        .context("poisoning a page")?;
+    says(
+        service.phys(&frames[BAD..=BAD], Call::range(0, 0, 1)),
+        0,
+        0,
+        0,
+    )?;
+    says(service.phys(&frames, Call::range(0, 0, 1)), 0, PAGES - 1, 0)?;
+    says(service.range(whole(&map, 0)), 0, PAGES - 1, 0)?;
+    kernel::write(
+        "/sys/kernel/debug/hwpoison/unpoison-pfn",
+        &(frames[BAD] / PAGE as u64).to_string(),
+    )
+    .ok();
+    let words = PAGE / 8;
+    pattern::check_from(&map.words()[..BAD * words], 0, 1)?;
+    pattern::check_from(&map.words()[(BAD + 1) * words..], (BAD + 1) * words, 1)
+}
+
+/// Memory that is offline is nothing.
+fn offline() -> Result<()> {
+    let service = Service::open()?;
+    let size = kernel::read("/sys/devices/system/memory/block_size_bytes")?;
+    let size = u64::from_str_radix(size.trim(), 16)?;
+    for block in kernel::memory_blocks(1)? {
+        let state = block.join("state");
+        if kernel::write(&state, "offline").is_err() {
+            continue;
+        }
+        let number = kernel::read(block.join("phys_index"))?;
+        let first = u64::from_str_radix(number.trim(), 16)? * size;
+        let pages: Vec<u64> = (first..first + size).step_by(PAGE).collect();
+        let result = sum(&service, &pages, Call::range(0, 0, 0));
+        kernel::write(&state, "online")?;
+        ensure!(result? == (0, 0), "something was found in offline memory");
+        return Ok(());
+    }
+    Err(skip("no block of memory can be put offline"))
+}
+
+/// As `move_pages(2)`, a range does; by address they are nothing.
+fn hugetlb() -> Result<()> {
+    const POOL: &str = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages";
+    let pools: Vec<Setting> = ["0", "1"]
+        .iter()
+        .map(|node| Setting::change(&POOL.replace("{}", node), "4"))
+        .collect::<Result<_>>()?;
+    let size = FolioSize::Huge.bytes();
+    let map = Mapping::anon_flags(2 * size, libc::MAP_PRIVATE | libc::MAP_HUGETLB)?;
+    crate::sys::mbind(map.addr(), map.len(), 0, 0).zero("mbind")?;
+    pattern::fill(map.words(), 1);
+    let (addrs, service) = (map.addrs(size), Service::open()?);
+    region::check_on(&addrs, 0)?;
+    for part in table(&map)?.chunks(512) {
+        says(service.phys(part, Call::range(0, 0, 1)), 0, 0, 0)?;
+    }
+    region::check_on(&addrs, 0)?;
+    says(service.range(whole(&map, 1)), 0, 1024, 0)?;
+    region::check_on(&addrs, 1)?;
+    pattern::check(map.words(), 1)?;
+    drop(map);
+    drop(pools);
+    Ok(())
+}
+
+fn zero_pages() -> Result<()> {
+    let (map, service) = (Mapping::anon(PAGES * PAGE, PAGE)?, Service::open()?);
+    // Only read: all are the one zero page.
+    let read =
+        |word: &std::sync::atomic::AtomicU64| word.load(std::sync::atomic::Ordering::Relaxed) == 0;
+    ensure!(map.words().iter().all(read));
+    for node in [0, 1] {
+        says(service.range(whole(&map, node)), 0, 0, 0)?;
+        says(
+            service.phys(&table(&map)?, Call::range(0, 0, node)),
+            0,
+            0,
+            0,
+        )?;
+    }
+    ensure!(map.words().iter().all(read));
+    Ok(())
+}
+
+fn tmpfs() -> Result<()> {
+    let dir = Tmpfs::new()?;
+    let file = dir.create("file")?;
+    mapped_file(&file)
+}
+
+fn ext4() -> Result<()> {
+    let disk = Ext4::new()?;
+    mapped_file(&disk.create("file")?)
+}
+
+fn mapped_file(file: &std::fs::File) -> Result<()> {
+    file.set_len((PAGES * PAGE) as u64)?;
+    let map = Mapping::file(file, PAGES * PAGE, libc::MAP_SHARED, PAGE)?;
+    pattern::fill(map.words(), 1);
+    map.sync()?;
+    let service = Service::open()?;
+    // From wherever they are.
+    let done = service.range(whole(&map, 0));
+    ensure!((done.errno, done.failed) == (0, 0), "{done:?}");
+    shuttle(&service, &map, 0, 0)?;
+    // No longer mapped they are nobody's, whoever has the file.
+    let frames = table(&map)?;
+    drop(map);
+    says(service.phys(&frames, Call::range(0, 0, 1)), 0, 0, 0)?;
+    let map = Mapping::file(file, PAGES * PAGE, libc::MAP_SHARED, PAGE)?;
+    pattern::check(map.words(), 1)?;
+    region::check_on(&map.addrs(PAGE), 0)?;
+    ensure!(table(&map)? == frames, "other pages than before");
+    memory(FolioSize::Small, 1).map(drop)
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Structures of other sizes than the kernel's, and programs of 32 bits.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use anyhow::{Result, ensure};
+use libc::{E2BIG, EINVAL};
+use nix::sys::wait::{WaitStatus, waitpid};
+
+use super::{PAGES, small_pages, table};
+use crate::harness::{Case, skip};
+use crate::sys::service::{COUNTERS, Call, Counters, PHYS, RANGE, Service, low_memory};
+use crate::sys::{self, Mapping, PAGE, Ret, UserPtr};
+use crate::{pattern, region};
+
+const CALL: usize = size_of::<Call>();
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("service/sizes", |_| sizes()),
+        Case::new("service/compat", |_| compat()),
+    ]
+}
+
+/// A call as the words of a page; behind it all is 0.
+fn put(page: &Mapping, call: Call) {
+    page.words().iter().for_each(|word| word.store(0, Relaxed));
+    let words = [
+        u64::from(call.size) | u64::from(call.flags) << 32,
+        call.at,
+        call.length,
+        u64::from(call.node as u32) | u64::from(call.pid as u32) << 32,
+        call.successful,
+        call.failed,
+    ];
+    for (word, value) in page.words().iter().zip(words) {
+        word.store(value, Relaxed);
+    }
+}
+
+fn counts(page: &Mapping) -> (u64, u64) {
+    (page.words()[4].load(Relaxed), page.words()[5].load(Relaxed))
+}
+
+fn sizes() -> Result<()> {
+    let (map, page, service) = (
+        small_pages()?,
+        Mapping::anon(4 * PAGE, PAGE)?,
+        Service::open()?,
+    );
+    let mut node = 1;
+    for size in (0..=PAGE + 64).chain([1 << 20, u32::MAX as usize]) {
+        // All of the larger ones around what matters, and some others.
+        if size > 2 * CALL && size % 101 != 0 && !(PAGE - 8..=PAGE + 8).contains(&size) {
+            continue;
+        }
+        let (errno, moved) = match size {
+            _ if size < CALL => (EINVAL, 0),
+            _ if size > PAGE => (E2BIG, 0),
+            _ => (0, PAGES as u64),
+        };
+        let call = Call {
+            size: size as u32,
+            ..Call::range(map.addr(), map.len(), node)
+        };
+        put(&page, call);
+        let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
+        ensure!(ret.errno == errno, "{ret:?} for a size of {size}");
+        ensure!(
+            counts(&page) == (moved, 0),
+            "{:?} for {size}",
+            counts(&page)
+        );
+        if errno == 0 {
+            region::check_on(&map.addrs(PAGE), node)?;
+            node = 1 - node;
+        }
+        if size > CALL && size <= PAGE {
+            // One byte that this kernel does not know.
+            put(&page, call);
+            let at = CALL + fastrand::usize(..size - CALL);
+            page.words()[at / 8].store(1 << (at % 8 * 8), Relaxed);
+            let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
+            ensure!(ret.errno == E2BIG, "{ret:?} for byte {at} of {size}");
+            ensure!(counts(&page) == (0, 0), "counts for byte {at} of {size}");
+        }
+    }
+    // Counters: nothing behind what the kernel knows is written, nothing behind what the caller says.
+    page.words().iter().for_each(|word| word.store(0, Relaxed));
+    page.words()[0].store(size_of::<Counters>() as u64 + 16, Relaxed);
+    service
+        .raw(COUNTERS, UserPtr::In(&page, 0))?
+        .zero("larger counters")?;
+    let words = size_of::<Counters>() / 8;
+    ensure!(page.words()[4].load(Relaxed) > 0, "no range was counted");
+    ensure!(
+        page.words()[words..].iter().all(|w| w.load(Relaxed) == 0),
+        "written behind the structure"
+    );
+    pattern::check(map.words(), 1)
+}
+
+/// Whether there is an `int $0x80`: it would kill this process where there is none.
+pub fn runs_32_bits(service: &Service) -> Result<bool> {
+    let pid = sys::fork_child(|| service.raw_compat(COUNTERS, UserPtr::Null).is_ok())?;
+    Ok(waitpid(pid, None)? == WaitStatus::Exited(pid, 0))
+}
+
+/// `int $0x80`, with everything below 4 GB.
+fn compat() -> Result<()> {
+    let (page, service) = (low_memory(4 * PAGE)?, Service::open()?);
+    let map = low_memory(PAGES * PAGE)?;
+    sys::mbind(map.addr(), map.len(), 0, 0).zero("mbind")?;
+    pattern::fill(map.words(), 1);
+    put(&page, Call::range(map.addr(), map.len(), 1));
+    if !runs_32_bits(&service)? {
+        return Err(skip("this kernel runs no programs of 32 bits"));
+    }
+    service
+        .raw_compat(RANGE, UserPtr::In(&page, 0))?
+        .zero("a range by a program of 32 bits")?;
+    ensure!(counts(&page) == (PAGES as u64, 0), "{:?}", counts(&page));
+    region::check_on(&map.addrs(PAGE), 1)?;
+    pattern::check(map.words(), 1)?;
+    // The table is behind the structure.
+    put(&page, Call::range(page.addr() + PAGE, PAGES, 0));
+    for (word, entry) in page.words()[PAGE / 8..].iter().zip(table(&map)?) {
+        word.store(entry, Relaxed);
+    }
+    service
+        .raw_compat(PHYS, UserPtr::In(&page, 0))?
+        .zero("a table by a program of 32 bits")?;
+    ensure!(counts(&page) == (PAGES as u64, 0), "{:?}", counts(&page));
+    region::check_on(&map.addrs(PAGE), 0)?;
+    pattern::check(map.words(), 1)?;
+    // Both kinds of program read the same.
+    let read = |compat: bool| -> Result<Vec<u64>> {
+        page.words().iter().for_each(|word| word.store(0, Relaxed));
+        page.words()[0].store(size_of::<Counters>() as u64, Relaxed);
+        let at = UserPtr::In(&page, 0);
+        let ret: Ret = match compat {
+            true => service.raw_compat(COUNTERS, at)?,
+            false => service.raw(COUNTERS, at)?,
+        };
+        ret.zero("counters")?;
+        let words = &page.words()[..size_of::<Counters>() / 8];
+        Ok(words.iter().map(|word| word.load(Relaxed)).collect())
+    };
+    ensure!(read(true)? == read(false)?, "other counters for 32 bits");
+    let ret = service.raw_compat(0xbc03, UserPtr::In(&page, 0))?;
+    ensure!(ret.errno == libc::ENOTTY, "{ret:?} for an unknown call");
+    Ok(())
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Whose pages are moved: those of the process that is named, and of who shares its memory.
+
+use std::os::fd::AsRawFd;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+
+use super::{PAGES, places, says, small_pages, table, whole};
+use crate::cases::policy::Partner;
+use crate::harness::Case;
+use crate::sys::service::{Call, PIDFD, SHARED, Service, pidfd_open};
+use crate::sys::{self, Mapping, PAGE};
+use crate::{kernel, pattern, region};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("service/another-process", |_| another_process()),
+        Case::new("service/foreign-pages", |_| foreign_pages()),
+        Case::new("service/shares-memory", |_| shares_memory()),
+        Case::new("service/shared-after-fork", |_| shared_after_fork()),
+        Case::new("service/shared-in-part", |_| shared_in_part()),
+        Case::new("service/same-pages", |_| same_pages()),
+    ]
+}
+
+/// By its number and by a pidfd; ours at the same addresses stay.
+fn another_process() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    let addrs = map.addrs(PAGE);
+    let partner = Partner::new(
+        || pattern::fill(map.words(), 2),
+        || pattern::check(map.words(), 2).is_ok(),
+    )?;
+    let pid = partner.pid.as_raw();
+    says(service.range(whole(&map, 1).pid(pid)), 0, PAGES, 0)?;
+    region::check_status(&places(pid, &addrs)?, 1)?;
+    let pidfd = pidfd_open(pid)?;
+    let by_fd = whole(&map, 0).pid(pidfd.as_raw_fd()).flags(PIDFD);
+    says(service.range(by_fd), 0, PAGES, 0)?;
+    region::check_status(&places(pid, &addrs)?, 0)?;
+    region::check_on(&addrs, 0)?;
+    // By address, too.
+    let frames = kernel::frames_of(pid, &map)?;
+    let table: Vec<u64> = frames.iter().map(|frame| frame * PAGE as u64).collect();
+    says(
+        service.phys(&table, Call::range(0, 0, 1).pid(pid)),
+        0,
+        PAGES,
+        0,
+    )?;
+    region::check_status(&places(pid, &addrs)?, 1)?;
+    region::check_on(&addrs, 0)?;
+    let gone = partner.pid;
+    partner.finish()?;
+    let done = service.range(Call { node: 1, ..by_fd });
+    ensure!(
+        done.errno == libc::ESRCH,
+        "{done:?} for the pidfd of {gone}"
+    );
+    pattern::check(map.words(), 1)
+}
+
+/// Pages of others are what absent ones are.
+fn foreign_pages() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    let addrs = map.addrs(PAGE);
+    let partner = Partner::new(
+        || pattern::fill(map.words(), 2),
+        || pattern::check(map.words(), 2).is_ok(),
+    )?;
+    let pid = partner.pid.as_raw();
+    let theirs: Vec<u64> = kernel::frames_of(pid, &map)?
+        .iter()
+        .map(|frame| frame * PAGE as u64)
+        .collect();
+    let absent = vec![1 << 51; theirs.len()];
+    let ours = table(&map)?;
+    for flags in [0, SHARED] {
+        let call = Call::range(0, 0, 1).flags(flags);
+        let foreign = service.phys(&theirs, call);
+        ensure!(foreign == service.phys(&absent, call), "{foreign:?}");
+        says(foreign, 0, 0, 0)?;
+        says(service.phys(&ours, call.pid(pid)), 0, 0, 0)?;
+    }
+    region::check_on(&addrs, 0)?;
+    region::check_status(&places(pid, &addrs)?, 0)?;
+    // Among its own they do not disturb.
+    let mut mixed: Vec<u64> = theirs.iter().chain(&ours).chain(&absent).copied().collect();
+    fastrand::shuffle(&mut mixed);
+    says(service.phys(&mixed, Call::range(0, 0, 1)), 0, PAGES, 0)?;
+    region::check_on(&addrs, 1)?;
+    region::check_status(&places(pid, &addrs)?, 0)?;
+    partner.finish()?;
+    pattern::check(map.words(), 1)
+}
+
+/// `CLONE_VM`: the memory of one is that of the other.
+fn shares_memory() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    let other = sys::clone_vm()?;
+    let result = super::shuttle(&service, &map, other.as_raw(), 0)
+        .and_then(|()| super::shuttle(&service, &map, 0, 0));
+    kill(other, Signal::SIGKILL)?;
+    waitpid(other, None)?;
+    result.context("with a process that shares this memory")
+}
+
+fn shared_after_fork() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    let addrs = map.addrs(PAGE);
+    let partner = Partner::new(|| (), || pattern::check(map.words(), 1).is_ok())?;
+    let pid = partner.pid.as_raw();
+    let frames = table(&map)?;
+    for pid in [0, pid] {
+        says(service.range(whole(&map, 1).pid(pid)), 0, 0, PAGES)?;
+        says(
+            service.phys(&frames, Call::range(0, 0, 1).pid(pid)),
+            0,
+            0,
+            PAGES,
+        )?;
+    }
+    region::check_on(&addrs, 0)?;
+    ensure!(table(&map)? == frames, "shared pages have moved");
+    super::shuttle(&service, &map, 0, SHARED)?;
+    super::shuttle(&service, &map, pid, SHARED)?;
+    // Alone again they need no right.
+    partner.finish()?;
+    super::shuttle(&service, &map, 0, 0)
+}
+
+/// The child has written every second page: these are not shared any more.
+fn shared_in_part() -> Result<()> {
+    let (map, service) = (small_pages()?, Service::open()?);
+    let words = PAGE / 8;
+    let write = |seed| {
+        for at in (0..PAGES).step_by(2) {
+            for (i, word) in map.words()[at * words..][..words].iter().enumerate() {
+                let value = pattern::word(at * words + i, seed);
+                word.store(value, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    };
+    let partner = Partner::new(|| write(2), || true)?;
+    says(
+        service.phys(&table(&map)?, Call::range(0, 0, 1)),
+        0,
+        PAGES / 2,
+        PAGES / 2,
+    )?;
+    let places = places(0, &map.addrs(PAGE))?;
+    let expected = |(i, &node): (usize, &i32)| node == i32::from(i % 2 == 0);
+    ensure!(places.iter().enumerate().all(expected), "{places:?}");
+    partner.finish()?;
+    pattern::check(map.words(), 1)
+}
+
+/// Memory that one process has mapped twice is its own: by address that is seen.
+fn same_pages() -> Result<()> {
+    let dir = crate::cases::Tmpfs::new()?;
+    let file = dir.create("file")?;
+    file.set_len((PAGES * PAGE) as u64)?;
+    let first = Mapping::file(&file, PAGES * PAGE, libc::MAP_SHARED, PAGE)?;
+    pattern::fill(first.words(), 1);
+    let second = Mapping::file(&file, PAGES * PAGE, libc::MAP_SHARED, PAGE)?;
+    pattern::check(second.words(), 1)?;
+    let service = Service::open()?;
+    let to = 1 - places(0, &first.addrs(PAGE)[..1])?[0];
+    let here = table(&first)?;
+    let done = service.phys(&here, Call::range(0, 0, to));
+    ensure!((done.errno, done.failed) == (0, 0), "{done:?}");
+    region::check_on(&second.addrs(PAGE), to)?;
+    pattern::check(second.words(), 1)
+}

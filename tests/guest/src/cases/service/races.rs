@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Memory that moves while two callers want it elsewhere, and its owner writes, forks, unmaps or exits.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::{Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use super::{memory, table, whole};
+use crate::harness::{Case, Log};
+use crate::plan::FolioSize;
+use crate::sys::service::{Call, HOLES, MT, SHARED, Service};
+use crate::sys::{self, Mapping, PAGE};
+use crate::{kernel, pattern, region};
+
+const ROUNDS: u64 = 20;
+/// Seconds on a kernel that checks much.
+const SLOW: u32 = 240;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("service/race-two-callers-4k", |log| {
+            two_callers(FolioSize::Small, 2048, log)
+        })
+        .limit(SLOW),
+        Case::new("service/race-two-callers-2m", |log| {
+            two_callers(FolioSize::Huge, 4, log)
+        })
+        .limit(SLOW),
+        Case::new("service/race-written", written).limit(SLOW),
+        Case::new("service/race-forked", forked).limit(SLOW),
+        Case::new("service/race-unmapped", unmapped).limit(SLOW),
+        Case::new("service/race-exiting", exiting).limit(SLOW),
+        Case::new("service/killed", |_| killed()).limit(SLOW),
+    ]
+}
+
+/// Any error that a race may bring: the owner was gone, memory unmapped, or the node full.
+fn may_be(errno: i32) -> Result<()> {
+    let races = [0, libc::ESRCH, libc::EFAULT, libc::ENOMEM];
+    ensure!(races.contains(&errno), "errno {errno} in a race");
+    Ok(())
+}
+
+/// Migrates by range and by address, from node to node, until told to stop.
+fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, stop: &AtomicBool) -> Result<u64> {
+    let service = Service::open()?;
+    let (mut node, mut moved) = (first, 0);
+    while !stop.load(Relaxed) {
+        let done = service.range(whole(map, node).pid(pid).flags(flags));
+        may_be(done.errno)?;
+        moved += done.successful;
+        node = 1 - node;
+        // Where they were a moment ago: some are elsewhere now, or somebody else's.
+        let Ok(frames) = kernel::frames_of(
+            if pid == 0 {
+                std::process::id() as i32
+            } else {
+                pid
+            },
+            map,
+        ) else {
+            continue;
+        };
+        for part in frames.chunks(512) {
+            let part: Vec<u64> = part.iter().map(|frame| frame * PAGE as u64).collect();
+            let call = Call::range(0, 0, node).pid(pid).flags(flags & !HOLES);
+            let done = service.phys(&part, call);
+            may_be(done.errno)?;
+            moved += done.successful;
+        }
+        node = 1 - node;
+    }
+    Ok(moved)
+}
+
+/// Runs `body` while two callers move `map` of `pid`, each to another node than the other.
+fn against(pid: i32, map: &Mapping, flags: u32, body: impl FnOnce() -> Result<()>) -> Result<u64> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let movers: Vec<_> = [0, 1]
+            .map(|first| {
+                let stop = &stop;
+                scope.spawn(move || mover(pid, map, first, flags, stop))
+            })
+            .into();
+        let result = body();
+        stop.store(true, Relaxed);
+        let mut moved = 0;
+        for mover in movers {
+            moved += mover.join().expect("a mover panicked")?;
+        }
+        result.map(|()| moved)
+    })
+}
+
+fn two_callers(folio: FolioSize, count: usize, log: &Log) -> Result<()> {
+    let map = memory(folio, count)?;
+    for flags in [0, MT] {
+        let moved = against(0, &map, flags, || {
+            (0..ROUNDS * log.times).try_for_each(|_| pattern::check(map.words(), 1))
+        })?;
+        ensure!(moved > 0, "nothing has moved");
+    }
+    pattern::check(map.words(), 1)?;
+    // Nothing of it was lost on the way: all can still be moved.
+    let service = Service::open()?;
+    for node in [0, 1] {
+        let done = service.range(whole(&map, node));
+        ensure!((done.errno, done.failed) == (0, 0), "{done:?}");
+        region::check_on(&map.addrs(PAGE), node)?;
+    }
+    pattern::check(map.words(), 1)
+}
+
+fn written(log: &mut Log) -> Result<()> {
+    let map = memory(FolioSize::Small, 1024)?;
+    let moved = against(0, &map, 0, || {
+        for seed in 0..ROUNDS * log.times {
+            pattern::fill(map.words(), seed);
+            pattern::check(map.words(), seed)?;
+        }
+        Ok(())
+    })?;
+    ensure!(moved > 0, "nothing has moved");
+    pattern::check(map.words(), ROUNDS * log.times - 1)
+}
+
+/// Children check what they got, and write it; what this process has stays.
+fn forked(log: &mut Log) -> Result<()> {
+    let map = memory(FolioSize::Small, 512)?;
+    let moved = against(0, &map, SHARED, || {
+        for _ in 0..ROUNDS * log.times {
+            let child = sys::fork_child(|| {
+                let right = pattern::check(map.words(), 1).is_ok();
+                pattern::fill(map.words(), 3);
+                right && pattern::check(map.words(), 3).is_ok()
+            })?;
+            pattern::check(map.words(), 1)?;
+            let status = waitpid(child, None)?;
+            ensure!(
+                status == nix::sys::wait::WaitStatus::Exited(child, 0),
+                "a child found other contents: {status:?}"
+            );
+        }
+        Ok(())
+    })?;
+    ensure!(moved > 0, "nothing has moved");
+    pattern::check(map.words(), 1)
+}
+
+/// Parts are given back and written anew.
+fn unmapped(log: &mut Log) -> Result<()> {
+    const PART: usize = 64 * PAGE;
+    let map = memory(FolioSize::Small, 512)?;
+    let moved = against(0, &map, HOLES, || {
+        let mut rng = fastrand::Rng::with_seed(8);
+        for seed in 0..4 * ROUNDS * log.times {
+            let at = rng.usize(..map.len() / PART) * PART;
+            let words = &map.words()[at / 8..][..PART / 8];
+            map.replace(at, PART, 0)?;
+            pattern::fill(words, seed);
+            pattern::check(words, seed)?;
+        }
+        Ok(())
+    })?;
+    ensure!(moved > 0, "nothing has moved");
+    Ok(())
+}
+
+/// Owners that die while their pages move; and others that live on.
+fn exiting(log: &mut Log) -> Result<()> {
+    let map = memory(FolioSize::Small, 512)?;
+    let mut moved = 0;
+    for _ in 0..ROUNDS * log.times {
+        let owner = sys::fork_child(|| {
+            pattern::fill(map.words(), 2);
+            loop {
+                if pattern::check(map.words(), 2).is_err() {
+                    return false;
+                }
+            }
+        })?;
+        moved += against(owner.as_raw(), &map, 0, || {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            kill(owner, Signal::SIGKILL)?;
+            let status = waitpid(owner, None)?;
+            ensure!(
+                status == nix::sys::wait::WaitStatus::Signaled(owner, Signal::SIGKILL, false),
+                "the owner found its memory changed: {status:?}"
+            );
+            Ok(())
+        })?;
+    }
+    ensure!(moved > 0, "nothing has moved");
+    pattern::check(map.words(), 1)?;
+    table(&map).map(drop)
+}
+
+/// A call that would take long ends when its caller is killed.
+fn killed() -> Result<()> {
+    let map = memory(FolioSize::Small, 16384)?;
+    let caller = sys::fork_child(|| {
+        let Ok(service) = Service::open() else {
+            return false;
+        };
+        loop {
+            for node in [1, 0] {
+                service.range(whole(&map, node).flags(SHARED));
+            }
+        }
+    })?;
+    let started = kernel::vmstat("pgmigrate_success")?;
+    while kernel::vmstat("pgmigrate_success")? == started {
+        std::thread::yield_now();
+    }
+    kill(caller, Signal::SIGKILL)?;
+    let status = waitpid(Pid::from_raw(caller.as_raw()), None)?;
+    ensure!(
+        status == nix::sys::wait::WaitStatus::Signaled(caller, Signal::SIGKILL, false),
+        "the caller ended with {status:?}"
+    );
+    pattern::check(map.words(), 1)?;
+    let done = Service::open()?.range(whole(&map, 0));
+    ensure!((done.errno, done.failed) == (0, 0), "{done:?} afterwards");
+    pattern::check(map.words(), 1)
+}

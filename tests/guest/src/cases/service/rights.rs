@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Who may do what: root, an ordinary user, root of a user namespace, tasks in cpusets.
+
+use anyhow::{Context, Result, ensure};
+use libc::{ENODEV, EPERM};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Pid, Uid, seteuid, setuid};
+
+use super::{PAGES, in_child, says, small_pages, table, whole};
+use crate::cases::policy::Partner;
+use crate::cgroup::Groups;
+use crate::harness::{Case, skip};
+use crate::sys::service::{Call, SHARED, Service};
+use crate::sys::{Mapping, PAGE};
+use crate::{kernel, pattern, region};
+
+const NOBODY: Uid = Uid::from_raw(65534);
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("service/ordinary-user", |_| ordinary_user()),
+        Case::new("service/opened-by-user", |_| opened_by_user()),
+        Case::new("service/user-namespace", |_| user_namespace()),
+        Case::new("service/callers-cpuset", |_| callers_cpuset()),
+        Case::new("service/owners-cpuset", |_| owners_cpuset()),
+    ]
+}
+
+/// What somebody without rights may have of their own, and of root's.
+fn without_rights(
+    map: &Mapping,
+    own: &Service,
+    roots: &Service,
+    root: Pid,
+    frames: &[u64],
+) -> Result<()> {
+    // Inherited; from now on its own.
+    pattern::fill(map.words(), 1);
+    for service in [own, roots] {
+        says(service.range(whole(map, 1)), 0, PAGES, 0)?;
+        region::check_on(&map.addrs(PAGE), 1)?;
+        says(service.range(whole(map, 0)), 0, PAGES, 0)?;
+        let shared = whole(map, 1).flags(SHARED);
+        says(service.range(shared), EPERM, 0, 0)?;
+        says(service.range(shared.pid(root.as_raw())), EPERM, 0, 0)?;
+        says(service.range(whole(map, 1).pid(root.as_raw())), EPERM, 0, 0)?;
+        for pid in [0, root.as_raw(), i32::MAX] {
+            for table in [frames, &[1 << 51], &[]] {
+                let call = Call::range(0, 0, 1).pid(pid);
+                says(service.phys(table, call), EPERM, 0, 0)?;
+            }
+        }
+        service.counters()?;
+    }
+    region::check_on(&map.addrs(PAGE), 0)?;
+    pattern::check(map.words(), 1)
+}
+
+fn ordinary_user() -> Result<()> {
+    let (map, roots) = (small_pages()?, Service::open()?);
+    let frames = table(&map)?;
+    let root = Partner::new(|| (), || pattern::check(map.words(), 1).is_ok())?;
+    in_child(|| {
+        setuid(NOBODY).context("setuid")?;
+        without_rights(&map, &Service::open()?, &roots, root.pid, &frames)
+    })?;
+    root.finish()
+}
+
+/// Who opens the device needs the right, and who calls.
+fn opened_by_user() -> Result<()> {
+    let (map, roots) = (small_pages()?, Service::open()?);
+    let frames = table(&map)?;
+    seteuid(NOBODY).context("seteuid")?;
+    let users = Service::open();
+    let as_user = roots.phys(&frames, Call::range(0, 0, 1));
+    seteuid(Uid::from_raw(0)).context("seteuid")?;
+    says(as_user, EPERM, 0, 0)?;
+    says(users?.phys(&frames, Call::range(0, 0, 1)), EPERM, 0, 0)?;
+    region::check_on(&map.addrs(PAGE), 0)?;
+    says(roots.phys(&frames, Call::range(0, 0, 1)), 0, PAGES, 0)?;
+    pattern::check(map.words(), 1)
+}
+
+/// All capabilities, but of a namespace of one's own.
+fn user_namespace() -> Result<()> {
+    if !std::path::Path::new("/proc/self/ns/user").exists() {
+        return Err(skip("this kernel has no user namespaces"));
+    }
+    let (map, roots) = (small_pages()?, Service::open()?);
+    let frames = table(&map)?;
+    let root = Partner::new(|| (), || pattern::check(map.words(), 1).is_ok())?;
+    in_child(|| {
+        unshare(CloneFlags::CLONE_NEWUSER).context("unshare")?;
+        kernel::write("/proc/self/uid_map", "0 0 1")?;
+        ensure!(Uid::effective().is_root(), "not root of the namespace");
+        without_rights(&map, &Service::open()?, &roots, root.pid, &frames)
+    })?;
+    root.finish()
+}
+
+fn callers_cpuset() -> Result<()> {
+    let groups = Groups::new(&["caller"])?;
+    groups.set(0, "cpuset.mems", "0")?;
+    let (map, service) = (small_pages()?, Service::open()?);
+    let frames = table(&map)?;
+    let owner = Partner::new(
+        || pattern::fill(map.words(), 2),
+        || pattern::check(map.words(), 2).is_ok(),
+    )?;
+    let theirs = owner.pid.as_raw();
+    groups.add(0, Pid::this())?;
+    for pid in [0, theirs] {
+        says(service.range(whole(&map, 1).pid(pid)), ENODEV, 0, 0)?;
+        says(
+            service.phys(&frames, Call::range(0, 0, 1).pid(pid)),
+            ENODEV,
+            0,
+            0,
+        )?;
+        says(service.range(whole(&map, 0).pid(pid)), 0, 0, 0)?;
+    }
+    groups.set(0, "cpuset.mems", "0-1")?;
+    says(service.range(whole(&map, 1).pid(theirs)), 0, PAGES, 0)?;
+    says(service.range(whole(&map, 1)), 0, PAGES, 0)?;
+    owner.finish()?;
+    pattern::check(map.words(), 1)
+}
+
+fn owners_cpuset() -> Result<()> {
+    let groups = Groups::new(&["owner"])?;
+    groups.set(0, "cpuset.mems", "0")?;
+    let (map, service) = (small_pages()?, Service::open()?);
+    let owner = Partner::new(
+        || pattern::fill(map.words(), 2),
+        || pattern::check(map.words(), 2).is_ok(),
+    )?;
+    let pid = owner.pid.as_raw();
+    groups.add(0, owner.pid)?;
+    let frames: Vec<u64> = kernel::frames_of(pid, &map)?
+        .iter()
+        .map(|frame| frame * PAGE as u64)
+        .collect();
+    says(service.range(whole(&map, 1).pid(pid)), ENODEV, 0, 0)?;
+    says(
+        service.phys(&frames, Call::range(0, 0, 1).pid(pid)),
+        ENODEV,
+        0,
+        0,
+    )?;
+    region::check_status(&super::places(pid, &map.addrs(PAGE))?, 0)?;
+    // The caller itself may go there.
+    says(service.range(whole(&map, 1)), 0, PAGES, 0)?;
+    owner.finish()?;
+    pattern::check(map.words(), 1)
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The ioctls of `/dev/page_migrate`, as `linux/page_migrate.h` has them.
+
+use std::arch::asm;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
+
+use super::numa::{Ret, UserPtr};
+use super::{Mapping, PAGE};
+
+pub const DEVICE: &str = "/dev/page_migrate";
+
+pub const SHARED: u32 = 1;
+pub const PIDFD: u32 = 2;
+pub const HOLES: u32 = 4;
+pub const MT: u32 = 8;
+
+pub const MAX_TABLE: u64 = 512;
+
+pub const PHYS: u32 = 0xbc00;
+pub const RANGE: u32 = 0xbc01;
+pub const COUNTERS: u32 = 0xbc02;
+
+/// `struct page_migrate_phys`, and of the same layout `struct page_migrate_range`: there the table is an
+/// address, and the length has bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Call {
+    pub size: u32,
+    pub flags: u32,
+    pub at: u64,
+    pub length: u64,
+    pub node: i32,
+    pub pid: i32,
+    pub successful: u64,
+    pub failed: u64,
+}
+
+/// `struct page_migrate_counters`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counters {
+    pub size: u32,
+    pub flags: u32,
+    pub phys_calls: u64,
+    pub phys_entries: u64,
+    pub phys_ignored: u64,
+    pub range_calls: u64,
+    pub successful: u64,
+    pub failed: u64,
+    pub refused: u64,
+    pub aborted: u64,
+}
+
+/// What became of a call: 0 or an error number, and its counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    pub errno: i32,
+    pub successful: u64,
+    pub failed: u64,
+}
+
+impl Call {
+    pub fn range(addr: usize, len: usize, node: i32) -> Self {
+        Self {
+            size: size_of::<Self>() as u32,
+            at: addr as u64,
+            length: len as u64,
+            node,
+            ..Self::default()
+        }
+    }
+
+    pub fn pid(self, pid: i32) -> Self {
+        Self { pid, ..self }
+    }
+
+    pub fn flags(self, flags: u32) -> Self {
+        Self { flags, ..self }
+    }
+}
+
+impl Done {
+    fn new(ret: Ret, call: &Call) -> Self {
+        Self {
+            errno: ret.errno,
+            successful: call.successful,
+            failed: call.failed,
+        }
+    }
+}
+
+/// The open device.
+pub struct Service(File);
+
+impl Service {
+    pub fn open() -> Result<Self> {
+        let file = File::options()
+            .read(true)
+            .open(DEVICE)
+            .with_context(|| format!("opening {DEVICE}"))?;
+        Ok(Self(file))
+    }
+
+    /// Migrates a range.
+    pub fn range(&self, mut call: Call) -> Done {
+        // SAFETY: the structure has the size that it says, or the kernel does not write so far;
+        // migration changes where pages lie, not what is in them.
+        let ret = unsafe { self.ioctl(RANGE, (&raw mut call).addr()) };
+        Done::new(ret, &call)
+    }
+
+    /// Migrates by a table, which the call's `at` and `length` are set to.
+    pub fn phys(&self, table: &[u64], call: Call) -> Done {
+        self.phys_raw(Call {
+            at: table.as_ptr().addr() as u64,
+            length: table.len() as u64,
+            ..call
+        })
+    }
+
+    /// Migrates by a table at any address.
+    pub fn phys_raw(&self, mut call: Call) -> Done {
+        // SAFETY: as in `range`; the table is read alone.
+        let ret = unsafe { self.ioctl(PHYS, (&raw mut call).addr()) };
+        Done::new(ret, &call)
+    }
+
+    pub fn counters(&self) -> Result<Counters> {
+        let mut counters = Counters {
+            size: size_of::<Counters>() as u32,
+            ..Counters::default()
+        };
+        // SAFETY: as in `range`.
+        unsafe { self.ioctl(COUNTERS, (&raw mut counters).addr()) }.zero("reading counters")?;
+        Ok(counters)
+    }
+
+    /// Any ioctl with a pointer of any quality, as far as that leaves a page behind it in its mapping:
+    /// the kernel writes no further.
+    pub fn raw(&self, cmd: u32, arg: UserPtr<'_>) -> Result<Ret> {
+        check_room(arg)?;
+        // SAFETY: what is written are words of a mapping, or nothing.
+        Ok(unsafe { self.ioctl(cmd, arg.addr()) })
+    }
+
+    /// The same as a program of 32 bits does it; the mapping must be where that can name it.
+    pub fn raw_compat(&self, cmd: u32, arg: UserPtr<'_>) -> Result<Ret> {
+        check_room(arg)?;
+        let addr = u32::try_from(arg.addr()).context("an address of more than 32 bits")?;
+        const IOCTL: i64 = 54;
+        let mut ret = IOCTL;
+        // SAFETY: as above; the call keeps all registers but rax and, on some kernels, r8 to r11.
+        unsafe {
+            asm!(
+                "xchg {fd}, rbx",
+                "int 0x80",
+                "xchg {fd}, rbx",
+                fd = inout(reg) u64::from(self.0.as_raw_fd() as u32) => _,
+                inout("rax") ret,
+                in("rcx") u64::from(cmd),
+                in("rdx") u64::from(addr),
+                out("r8") _, out("r9") _, out("r10") _, out("r11") _,
+            );
+        }
+        let ret = i64::from(ret as i32);
+        Ok(match ret {
+            0.. => Ret { ret, errno: 0 },
+            _ => Ret {
+                ret: -1,
+                errno: -ret as i32,
+            },
+        })
+    }
+
+    /// # Safety
+    ///
+    /// What is at `arg` must be the caller's, as far as the kernel writes there.
+    unsafe fn ioctl(&self, cmd: u32, arg: usize) -> Ret {
+        // SAFETY: by the requirement above.
+        let ret = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::c_ulong::from(cmd), arg) };
+        Ret {
+            ret: ret.into(),
+            errno: if ret == -1 { Errno::last_raw() } else { 0 },
+        }
+    }
+}
+
+fn check_room(arg: UserPtr<'_>) -> Result<()> {
+    if let UserPtr::In(map, offset) = arg {
+        ensure!(offset + PAGE <= map.len(), "no room behind the pointer");
+    }
+    Ok(())
+}
+
+/// Memory at an address of 32 bits.
+pub fn low_memory(len: usize) -> Result<Mapping> {
+    Mapping::anon_flags(len, libc::MAP_PRIVATE | libc::MAP_32BIT)
+}
+
+pub fn pidfd_open(pid: i32) -> Result<OwnedFd> {
+    // SAFETY: no pointers; on success the descriptor is new and ours.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = Errno::result(fd).context("pidfd_open")?;
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
