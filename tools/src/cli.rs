@@ -90,6 +90,8 @@ enum Bench {
     Policy(PolicyArgs),
     /// TLB flushes that migrc leaves for later: who is interrupted, and how fast it is, while others read
     Migrc(MigrcArgs),
+    /// 750 MB by the service of /dev/page_migrate, beside move_pages() of the same pages
+    Service(ServiceArgs),
     /// What the settings in /sys/kernel/mm/ferry/copy/ are worth, beside the defaults
     Settings(SettingsArgs),
     /// The copy engine at native speed (UML) against this machine's own memcpy limit
@@ -142,6 +144,14 @@ pub struct RepeatArgs {
 
 #[derive(Args)]
 pub struct MigrcArgs {
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub repeat: RepeatArgs,
+}
+
+#[derive(Args)]
+pub struct ServiceArgs {
     #[command(flatten)]
     pub output: OutputArgs,
     #[command(flatten)]
@@ -291,6 +301,7 @@ impl Cli {
                     Bench::Phases(args) => phases::phases(&context, &args),
                     Bench::Policy(args) => bench::policy(&context, &args),
                     Bench::Migrc(args) => bench::migrc(&context, &args),
+                    Bench::Service(args) => bench::service(&context, &args),
                     Bench::Settings(args) => bench::settings(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),
                     Bench::Dma(args) => bench::dma(&context, &args),

@@ -23,6 +23,7 @@ const NODE_GIB: u32 = 2;
 const AMONG_MANY: &[&str] = &[
     "crews/",
     "races/",
+    "service/race-",
     "dma/",
     "counters/",
     "sysctl/",
