@@ -36,6 +36,7 @@ const UNTAGGED: Booting = Booting {
 const AMONG_MANY: &[&str] = &[
     "crews/",
     "races/",
+    "service/race-",
     "dma/",
     "counters/",
     "sysctl/",
