@@ -71,6 +71,7 @@ fn fuzz(log: &mut Log) -> Result<()> {
         }
         moved += world.one(&mut rng)?;
         if i % (calls / 8) == 0 {
+            eprintln!("# service/fuzz: {i} of {calls} calls");
             isolated.push(counts_isolated()?);
             world.check()?;
             // Without what the table and the counts have become.
