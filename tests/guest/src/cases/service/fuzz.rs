@@ -18,7 +18,8 @@ use crate::sys::{self, Mapping, PAGE, UserPtr};
 
 /// Calls of a run; `--times 50` makes a million of it.
 const CALLS: u64 = 20_000;
-const PAGES: usize = 128;
+/// Few: what takes time is to move them.
+const PAGES: usize = 32;
 
 pub fn cases() -> Vec<Case> {
     vec![Case::new("service/fuzz", fuzz).limit(3600)]
@@ -55,7 +56,7 @@ fn fuzz(log: &mut Log) -> Result<()> {
         service,
         page: low_memory(4 * PAGE)?,
         small: memory(FolioSize::Small, PAGES)?,
-        huge: memory(FolioSize::Huge, 2)?,
+        huge: memory(FolioSize::Huge, 1)?,
         shared,
         child: child.as_raw(),
         frames: Vec::new(),
@@ -66,10 +67,11 @@ fn fuzz(log: &mut Log) -> Result<()> {
     let calls = CALLS * log.times;
     for i in 0..calls {
         if i % 64 == 0 {
-            world.look()?;
+            world.look(&mut rng)?;
         }
         moved += world.one(&mut rng)?;
         if i % (calls / 8) == 0 {
+            eprintln!("# service/fuzz: {i} of {calls} calls");
             isolated.push(counts_isolated()?);
             world.check()?;
             // Without what the table and the counts have become.
@@ -142,19 +144,22 @@ impl World {
         pattern::check(self.shared.words(), 1)
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn look(&mut self, rng: &mut Rng) -> Result<()> {
         self.frames.clear();
-        for map in [&self.small, &self.huge, &self.shared, &self.page] {
+        for map in [&self.small, &self.shared, &self.page] {
             self.frames.extend(kernel::frames(map)?);
         }
+        // Any page of it moves all of it.
+        let huge = kernel::frames(&self.huge)?;
+        self.frames.push(huge[rng.usize(..huge.len())]);
         Ok(())
     }
 
     fn map(&self, rng: &mut Rng) -> &Mapping {
-        match rng.u8(..8) {
+        match rng.u8(..32) {
             0 => &self.huge,
-            1 => &self.shared,
-            2 => &self.page,
+            1..4 => &self.shared,
+            4..8 => &self.page,
             _ => &self.small,
         }
     }
