@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -206,15 +206,17 @@ fn run_child(case: &Case, times: u64, found: Option<&Vec<Setting>>) -> Result<Ve
         .spawn()
         .context("starting the test")?;
     let mut answer = String::new();
-    let read = child
-        .stdout
-        .take()
-        .context("no pipe")?
-        .read_to_string(&mut answer);
-    let status = child.wait()?;
-    // Whatever the test started and left; usually nothing, so no error.
-    let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
-    read.context("reading the test's answer")?;
+    let mut stdout = child.stdout.take().context("no pipe")?;
+    let (status, read) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| stdout.read_to_string(&mut answer));
+        let status = child.wait();
+        // Whatever the test started and left, which has the pipe as well; usually nothing, so no error.
+        let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
+        (status, reader.join())
+    });
+    read.map_err(|_| anyhow!("the reader panicked"))?
+        .context("reading the test's answer")?;
+    let status = status?;
     match status.signal().map(Signal::try_from) {
         Some(Ok(Signal::SIGALRM)) => bail!("not done after {} s", u64::from(case.limit) * times),
         Some(Ok(signal)) => bail!("killed by {signal}"),
