@@ -257,7 +257,7 @@ impl World {
             node: match rng.u8(..16) {
                 0 => rng.i32(..),
                 1 => rng.i32(-2..66),
-                _ => rng.i32(..2),
+                _ => rng.i32(0..2),
             },
             pid: match rng.u8(..16) {
                 0 => rng.i32(..),
