@@ -16,8 +16,9 @@ use crate::sys::service::{
 };
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 
-/// Calls of a run; `--times 50` makes a million of it.
+/// Calls of a run; `--times 50` makes a million of it. Fewer on a kernel that checks much.
 const CALLS: u64 = 20_000;
+const CALLS_OF_SLOW: u64 = 5_000;
 /// Few: what takes time is to move them.
 const PAGES: usize = 32;
 
@@ -64,7 +65,12 @@ fn fuzz(log: &mut Log) -> Result<()> {
     let log_before = kernel_log()?;
     let mut isolated = Vec::new();
     let mut moved = 0;
-    let calls = CALLS * log.times;
+    let calls = log.times
+        * if kernel::is_slow() {
+            CALLS_OF_SLOW
+        } else {
+            CALLS
+        };
     for i in 0..calls {
         if i % 64 == 0 {
             world.look(&mut rng)?;

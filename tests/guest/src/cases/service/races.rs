@@ -15,9 +15,13 @@ use crate::sys::service::{Call, HOLES, MT, SHARED, Service};
 use crate::sys::{self, Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
-const ROUNDS: u64 = 20;
 /// Seconds on a kernel that checks much.
 const SLOW: u32 = 240;
+
+/// Of a case: fewer on a kernel that checks much.
+fn rounds(log: &Log) -> u64 {
+    log.times * if kernel::is_slow() { 5 } else { 20 }
+}
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -100,7 +104,7 @@ fn two_callers(folio: FolioSize, count: usize, log: &Log) -> Result<()> {
     let map = memory(folio, count)?;
     for flags in [0, MT] {
         let moved = against(0, &map, flags, || {
-            (0..ROUNDS * log.times).try_for_each(|_| pattern::check(map.words(), 1))
+            (0..rounds(log)).try_for_each(|_| pattern::check(map.words(), 1))
         })?;
         ensure!(moved > 0, "nothing has moved");
     }
@@ -118,21 +122,21 @@ fn two_callers(folio: FolioSize, count: usize, log: &Log) -> Result<()> {
 fn written(log: &mut Log) -> Result<()> {
     let map = memory(FolioSize::Small, 1024)?;
     let moved = against(0, &map, 0, || {
-        for seed in 0..ROUNDS * log.times {
+        for seed in 0..rounds(log) {
             pattern::fill(map.words(), seed);
             pattern::check(map.words(), seed)?;
         }
         Ok(())
     })?;
     ensure!(moved > 0, "nothing has moved");
-    pattern::check(map.words(), ROUNDS * log.times - 1)
+    pattern::check(map.words(), rounds(log) - 1)
 }
 
 /// Children check what they got, and write it; what this process has stays.
 fn forked(log: &mut Log) -> Result<()> {
     let map = memory(FolioSize::Small, 512)?;
     let moved = against(0, &map, SHARED, || {
-        for _ in 0..ROUNDS * log.times {
+        for _ in 0..rounds(log) {
             let child = sys::fork_child(|| {
                 let right = pattern::check(map.words(), 1).is_ok();
                 pattern::fill(map.words(), 3);
@@ -157,7 +161,7 @@ fn unmapped(log: &mut Log) -> Result<()> {
     let map = memory(FolioSize::Small, 512)?;
     let moved = against(0, &map, HOLES, || {
         let mut rng = fastrand::Rng::with_seed(8);
-        for seed in 0..4 * ROUNDS * log.times {
+        for seed in 0..4 * rounds(log) {
             let at = rng.usize(..map.len() / PART) * PART;
             let words = &map.words()[at / 8..][..PART / 8];
             map.replace(at, PART, 0)?;
@@ -174,7 +178,7 @@ fn unmapped(log: &mut Log) -> Result<()> {
 fn exiting(log: &mut Log) -> Result<()> {
     let map = memory(FolioSize::Small, 512)?;
     let mut moved = 0;
-    for _ in 0..ROUNDS * log.times {
+    for _ in 0..rounds(log) {
         let owner = sys::fork_child(|| {
             pattern::fill(map.words(), 2);
             loop {
