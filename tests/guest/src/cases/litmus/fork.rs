@@ -21,10 +21,13 @@ use crate::region;
 use crate::sys::service::{Call, SHARED, Service};
 use crate::sys::{Mapping, PAGE, fork_child};
 
-/// A table of addresses.
-const PAGES: usize = 512;
-/// What else the process has, at higher addresses, so that `fork(2)` comes to it later, and the others
-/// are migrated meanwhile.
+/// That are migrated: few, to be done while a process forks.
+const PAGES: usize = 64;
+/// Of those, which are written: few, or a TLB has not all of them all the time. Who has to look one up
+/// waits until the fork is done.
+const WRITTEN: usize = 8;
+/// What else there is, at higher addresses, so that `fork(2)` comes to it later, and the first pages are
+/// migrated meanwhile.
 const OTHERS: usize = 16384;
 /// Parts of a fork's time, at one of which migration begins.
 const DELAYS: u64 = 16;
@@ -32,7 +35,6 @@ const END: u64 = u64::MAX;
 
 struct Scene {
     map: Mapping,
-    _others: Mapping,
     cpus: Vec<usize>,
     service: Service,
     /// Where the pages are.
@@ -56,16 +58,12 @@ impl Scene {
         let Ok(service) = Service::open() else {
             return Err(skip("a kernel without CONFIG_FERRY_SERVICE"));
         };
-        // The kernel goes up from mapping to mapping, and has placed the second below the first.
-        let others = region::anon(FolioSize::Small, OTHERS)?;
-        let map = region::anon(FolioSize::Small, PAGES)?;
-        ensure!(map.addr() < others.addr(), "mappings go up here");
-        for at in (0..others.len()).step_by(PAGE) {
-            others.words()[at / 8].store(1, Relaxed);
+        let map = region::anon(FolioSize::Small, PAGES + OTHERS)?;
+        for at in (0..map.len()).step_by(PAGE) {
+            map.words()[at / 8].store(1, Relaxed);
         }
         Ok(Self {
             map,
-            _others: others,
             cpus,
             service,
             table: Mapping::anon(PAGES * 8, PAGE)?,
@@ -127,7 +125,7 @@ impl Scene {
     fn play(&self, forks: u64, until_lost: bool) -> Result<usize> {
         let written = Written {
             map: &self.map,
-            pages: (0..PAGES).collect(),
+            pages: (0..PAGES).step_by(PAGES / WRITTEN).collect(),
         };
         let mut took = Duration::ZERO;
         let mut lost = 0;
