@@ -27,6 +27,8 @@ pub mod migration;
 pub mod move_pages;
 #[cfg(any(CONFIG_FERRY_KUNIT_TEST, CONFIG_FERRY_COPY_BENCH))]
 pub mod owned_pairs;
+#[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+pub mod promotion;
 pub mod sched;
 #[cfg(CONFIG_FERRY_SOFT_DMA)]
 pub mod soft_dma;
