@@ -50,7 +50,9 @@ impl Name {
 /// assert_eq!(sample_shift(1000, 1 << 30), 0);
 /// ```
 pub fn sample_shift(top_tier_pages: u64, bytes_per_s: u64) -> u32 {
-    let pages = (bytes_per_s / 4096).saturating_mul(SOON_S).min(top_tier_pages);
+    let pages = (bytes_per_s / 4096)
+        .saturating_mul(SOON_S)
+        .min(top_tier_pages);
     let room = ENTRIES as u64 / 2;
     pages.div_ceil(room).max(1).next_power_of_two().ilog2()
 }
@@ -100,7 +102,8 @@ impl Lately<'_> {
         let time = now_s.wrapping_add(1) & ((1 << TIME_BITS) - 1);
         let word = Self::tag(name) | time;
         let set = self.set(name);
-        let same = |word: &&Word| word.0.load_relaxed() >> TIME_BITS == Self::tag(name) >> TIME_BITS;
+        let same =
+            |word: &&Word| word.0.load_relaxed() >> TIME_BITS == Self::tag(name) >> TIME_BITS;
         let age = |word: &&Word| match word.0.load_relaxed() {
             0 => u64::MAX,
             other => now_s.wrapping_sub(since(other)) & ((1 << TIME_BITS) - 1),

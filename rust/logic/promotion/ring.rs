@@ -35,9 +35,8 @@ pub struct Access {
 impl Access {
     /// [`None`]: a number is too large.
     fn pack(self) -> Option<u64> {
-        let fits = self.pfn >> PFN_BITS == 0
-            && self.from >> NODE_BITS == 0
-            && self.to >> NODE_BITS == 0;
+        let fits =
+            self.pfn >> PFN_BITS == 0 && self.from >> NODE_BITS == 0 && self.to >> NODE_BITS == 0;
         let nodes = u64::from(self.to) << NODE_BITS | u64::from(self.from);
         fits.then_some(nodes << PFN_BITS | self.pfn)
     }
@@ -109,7 +108,8 @@ pub struct Ring<'a> {
 
 impl Ring<'_> {
     fn slot(&self, at: u32) -> Option<&Slot> {
-        self.slots.get(at as usize & self.slots.len().wrapping_sub(1))
+        self.slots
+            .get(at as usize & self.slots.len().wrapping_sub(1))
     }
 
     /// For the CPU whose ring it is, not preempted meanwhile: notes an access. Whether there was

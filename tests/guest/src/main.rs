@@ -14,6 +14,7 @@ mod kernel;
 mod pattern;
 mod phases;
 mod plan;
+mod promotion;
 mod region;
 mod stats;
 mod stressor;

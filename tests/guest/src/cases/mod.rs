@@ -15,6 +15,7 @@ mod method;
 mod migrc;
 mod pinned;
 mod policy;
+mod promotion;
 mod races;
 mod settings;
 mod sysctl;
@@ -48,6 +49,7 @@ pub fn all() -> Vec<Case> {
         all.extend(dma::cases());
         all.extend(litmus::cases());
         all.extend(migrc::cases());
+        all.extend(promotion::cases());
     }
     all
 }
