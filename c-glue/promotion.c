@@ -9,10 +9,12 @@
  */
 #include <linux/cpuset.h>
 #include <linux/ferry_glue.h>
+#include <linux/hash.h>
 #include <linux/memory-tiers.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mempolicy.h>
 #include <linux/nodemask.h>
+#include <linux/percpu.h>
 #include <linux/sched.h>
 #include <linux/topology.h>
 #include <linux/vmstat.h>
@@ -90,11 +92,27 @@ static int ferry_promotion_target(void)
 	(BIT(PG_lru) | BIT(PG_swapbacked) | BIT(PG_dirty) |		\
 	 BIT(PG_writeback) | BIT(PG_unevictable) | BIT(PG_dropbehind))
 
+/*
+ * Which accesses are recorded of a CPU: those for which a sequence that meets all
+ * numbers alike, and has no period that a reader could have, is not above a
+ * limit. That is as Rust says.
+ */
+struct ferry_pace {
+	u32 at;
+	u32 most;
+};
+
+static DEFINE_PER_CPU(struct ferry_pace, ferry_pace) = { .most = U32_MAX };
+
 /* Called by ferry_folio_accessed(), for any context but NMI. */
 void ferry_record_access(struct folio *folio)
 {
+	unsigned int shift;
 	int to;
 
+	if (this_cpu_add_return(ferry_pace.at, GOLDEN_RATIO_32) >
+	    this_cpu_read(ferry_pace.most))
+		return;
 	if ((READ_ONCE(folio->flags.f) & FERRY_PROMOTION_FLAGS) !=
 	    FERRY_PROMOTED_FLAGS)
 		return;
@@ -104,8 +122,9 @@ void ferry_record_access(struct folio *folio)
 	if (to == NUMA_NO_NODE)
 		return;
 	count_vm_event(NUMA_HINT_PAGE_CACHE);
-	ferry_promotion_record(get_cpu(), folio_pfn(folio), folio_nid(folio),
-			       to);
+	shift = ferry_promotion_record(get_cpu(), folio_pfn(folio),
+				       folio_nid(folio), to);
+	this_cpu_write(ferry_pace.most, U32_MAX >> shift);
 	put_cpu();
 }
 

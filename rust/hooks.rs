@@ -457,6 +457,8 @@ pub mod promotion {
     /// A folio of a lower tier was read: called by `ferry_record_access()`. For any context but
     /// NMI.
     ///
+    /// Returns of how many accesses the next is to be recorded, as a power of two.
+    ///
     /// # Safety
     ///
     /// `cpu` must be the one that this runs on, without being preempted.
@@ -466,9 +468,9 @@ pub mod promotion {
         pfn: c_ulong,
         from: c_int,
         to: c_int,
-    ) {
+    ) -> c_uint {
         let (pfn, from, to) = (pfn as u64, from as u16, to as u16);
-        promote::record(cpu as usize, Access { pfn, from, to });
+        promote::record(cpu as usize, Access { pfn, from, to })
     }
 
     /// A folio was promoted: called by `ferry_record_migration()`. For any context but NMI.

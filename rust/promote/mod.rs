@@ -291,13 +291,15 @@ struct Held<'a> {
     table: MutexGuard<'a, KVVec<u64>>,
 }
 
-/// A folio of a lower tier was read, on this CPU, by whoever is not preempted meanwhile. For any
-/// context but NMI.
-pub fn record(cpu: usize, access: Access) {
+/// A folio of a lower tier was read, on this CPU, by whoever is not preempted meanwhile. Of how many
+/// accesses the next is to be recorded, as a power of two. For any context but NMI.
+pub fn record(cpu: usize, access: Access) -> u32 {
     let ring = promotion().and_then(|promotion| promotion.ring(cpu));
-    if !ring.is_some_and(|ring| ring.push(access)) {
+    let used = ring.and_then(|ring| ring.push(access));
+    if used.is_none() {
         Event::Lost.count(1);
     }
+    ring::pace(ring::SLOTS, used.unwrap_or(ring::SLOTS))
 }
 
 /// A folio was promoted. For any context but NMI.

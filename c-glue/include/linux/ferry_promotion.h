@@ -89,8 +89,8 @@ void ferry_count_unpromoted(enum ferry_promotion_refusal why, unsigned int nr);
 void ferry_count_promotion(enum ferry_promotion_event what, unsigned int nr);
 
 /* rust/hooks.rs */
-void ferry_promotion_record(unsigned int cpu, unsigned long pfn, int from,
-			    int to);
+unsigned int ferry_promotion_record(unsigned int cpu, unsigned long pfn,
+				    int from, int to);
 void ferry_promotion_promoted(const struct ferry_cached *cached);
 void ferry_promotion_demoted(const struct ferry_cached *cached);
 int ferry_promotion_start(void);

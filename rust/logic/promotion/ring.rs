@@ -13,8 +13,26 @@
 
 use super::super::sync::{const_unless_loom, AtomicU32, AtomicU64};
 
-/// Slots of a ring: 8 KB for each CPU.
-pub const SLOTS: usize = 1024;
+/// Slots of a ring: 16 KB for each CPU.
+pub const SLOTS: usize = 2048;
+
+/// Of how many accesses one is recorded, as a power of two, by how full the ring is: all while they
+/// are few, so that little is missed; then fewer and fewer, so that those who read fast pay for
+/// hardly any.
+///
+/// ```
+/// use ferry_logic::promotion::ring::{pace, SLOTS};
+///
+/// assert_eq!(pace(SLOTS, 0), 0);
+/// assert!(pace(SLOTS, SLOTS / 2) > pace(SLOTS, SLOTS / 8));
+/// ```
+pub fn pace(slots: usize, used: usize) -> u32 {
+    match used {
+        _ if used < slots / 16 => 0,
+        _ if used < slots / 2 => 3,
+        _ => 5,
+    }
+}
 
 /// Bits of a page frame number: more than any machine has.
 const PFN_BITS: u32 = 40;
@@ -112,8 +130,8 @@ impl Ring<'_> {
             .get(at as usize & self.slots.len().wrapping_sub(1))
     }
 
-    /// For the CPU whose ring it is, not preempted meanwhile: notes an access. Whether there was
-    /// room.
+    /// For the CPU whose ring it is, not preempted meanwhile: notes an access; how many slots are in
+    /// use then. [`None`]: there was no room.
     ///
     /// ```
     /// use ferry_logic::promotion::ring::{Access, Ends, Ring, Slot};
@@ -121,24 +139,23 @@ impl Ring<'_> {
     /// let (ends, slots) = (Ends::new(), [Slot::new(), Slot::new()]);
     /// let ring = Ring { ends: &ends, slots: &slots };
     /// let access = |pfn| Access { pfn, from: 1, to: 0 };
-    /// assert!(ring.push(access(7)) && ring.push(access(9)));
-    /// assert!(!ring.push(access(11)));
+    /// assert_eq!(ring.push(access(7)), Some(1));
+    /// assert_eq!(ring.push(access(9)), Some(2));
+    /// assert_eq!(ring.push(access(11)), None);
     /// let mut taken = Vec::new();
     /// ring.drain(|it| taken.push(it));
     /// assert_eq!(taken, [access(7), access(9)]);
     /// ```
-    pub fn push(&self, access: Access) -> bool {
+    pub fn push(&self, access: Access) -> Option<usize> {
         let head = self.ends.head.0.load_relaxed();
         let tail = self.ends.tail.0.load_acquire();
-        if head.wrapping_sub(tail) as usize >= self.slots.len() {
-            return false;
+        let used = head.wrapping_sub(tail) as usize;
+        if used >= self.slots.len() {
+            return None;
         }
-        let (Some(slot), Some(word)) = (self.slot(head), access.pack()) else {
-            return false;
-        };
-        slot.0.store_relaxed(word);
+        self.slot(head)?.0.store_relaxed(access.pack()?);
         self.ends.head.0.store_release(head.wrapping_add(1));
-        true
+        Some(used + 1)
     }
 
     /// For one at a time: takes what was noted by now; how many that is.

@@ -384,7 +384,7 @@ fn ring_of_accesses() {
                     to: pfn as u16,
                 };
                 (1..=4u64)
-                    .filter(|&pfn| ring.push(access(pfn)))
+                    .filter(|&pfn| ring.push(access(pfn)).is_some())
                     .collect::<Vec<_>>()
             })
         };

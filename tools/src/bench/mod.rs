@@ -6,12 +6,14 @@ mod dma;
 mod gather;
 mod migrc;
 mod policy;
+mod promotion;
 mod settings;
 
 pub use copy::copy;
 pub use dma::dma;
 pub use migrc::migrc;
 pub use policy::{policy, Part};
+pub use promotion::promotion;
 pub use settings::settings;
 
 use gather::{Answer, Gathered};

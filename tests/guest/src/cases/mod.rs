@@ -23,7 +23,7 @@ mod system;
 mod tiers;
 mod unplug;
 
-pub use disk::Tmpfs;
+pub use disk::{Ext4, Tmpfs};
 
 use crate::harness::Case;
 use crate::kernel;

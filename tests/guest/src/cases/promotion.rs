@@ -417,25 +417,24 @@ fn memcg() -> Result<()> {
     let disk = Ext4::new()?;
     let groups = Groups::new(&["small"])?;
     let (len, max) = (2 * LEN, LEN + (4 << 20));
+    let file = disk.create("file")?;
+    // What is written is charged twice, and the disk's part stays: that is another group's.
+    place(&file, len, 1, true, 1)?;
+    evict(&file)?;
     groups.set(0, "memory.max", &max.to_string())?;
     groups.add(0, Pid::this())?;
-    let file = disk.create("file")?;
     let _on = Promotion::on()?;
     let before = counter("promoted_pages")?;
-    // All of it does not stay: the part that does is read often.
-    place(&file, LEN / 4, 1, true, 1)?;
+    let lower = Policy::bind(1)?;
+    check(&file, LEN / 4, 1)?;
+    drop(lower);
     let some = || {
         let charged: usize = groups.get(0, "memory.current")?.trim().parse()?;
         ensure!(charged <= max, "{charged} bytes are charged, of {max}");
         Ok(counter("promoted_pages")? > before)
     };
     ensure!(read_until(&file, LEN / 4, some)?, "nothing was promoted");
-    let lower = Policy::bind(1)?;
-    for at in (0..len).step_by(1 << 20) {
-        file.write_all_at(&pattern::bytes(at / 8, 1 << 17, 1), at as u64)?;
-        file.sync_data()?;
-    }
-    drop(lower);
+    // Then all of it, of which a part is evicted for the rest.
     for _ in 0..4 {
         warm_up(&file, len)?;
         some()?;
