@@ -278,7 +278,8 @@ impl Promotion {
             let came_back = self.came_back.xchg(0, Relaxed);
             control.brake.look(now, promoted.into(), came_back.into());
             self.level.store(control.brake.level(), Relaxed);
-            self.shift.store(sample_shift(top_tier_pages(), rate), Relaxed);
+            self.shift
+                .store(sample_shift(top_tier_pages(), rate), Relaxed);
         }
         let limit = control.brake.limit(rate);
         control.bucket.refill(now_us(), limit);

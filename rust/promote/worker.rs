@@ -70,7 +70,11 @@ pub(super) fn run(id: NodeId, may: MayFlush<'_>) {
     while is_enabled() && choose(promotion, node, &mut picks) {
         let left = carry(promotion, node, &picks, may);
         if left > 0 {
-            put_back(promotion, node, picks.get(picks.len() - left..).unwrap_or_default());
+            put_back(
+                promotion,
+                node,
+                picks.get(picks.len() - left..).unwrap_or_default(),
+            );
             return;
         }
         cond_resched();
