@@ -162,8 +162,8 @@ void ferry_lookup_end(void)
 }
 
 /*
- * The folio that begins with a page, of a node, with a reference; NULL: there is
- * none, by now. Between ferry_lookup_begin() and ferry_lookup_end().
+ * The folio of the LRU that begins with a page, of a node, with a reference;
+ * NULL: there is none, by now. Between ferry_lookup_begin() and ferry_lookup_end().
  */
 struct folio *ferry_folio_get_pfn(unsigned long pfn, int nid)
 {
@@ -173,7 +173,8 @@ struct folio *ferry_folio_get_pfn(unsigned long pfn, int nid)
 	if (!page || PageTail(page))
 		return NULL;
 	folio = page_folio(page);
-	if (!folio_try_get(folio))
+	/* Others may have uses of their own for the count. */
+	if (!folio_test_lru(folio) || !folio_try_get(folio))
 		return NULL;
 	/* It may have become another, before. */
 	if (folio_page(folio, 0) == page && page_folio(page) == folio &&

@@ -171,7 +171,6 @@ pub struct Isolated {
     list: CListHead,
     to: NodeId,
     pages: u32,
-    #[pin]
     _task: NotThreadSafe,
 }
 

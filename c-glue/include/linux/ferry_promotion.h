@@ -28,8 +28,8 @@ struct kobj_attribute;
 /* Why a folio that was recorded is not promoted. */
 enum ferry_promotion_refusal {
 	FERRY_UNPROMOTED_NONE,		/* it is */
-	FERRY_UNPROMOTED_GONE,		/* freed, or moved already */
-	FERRY_UNPROMOTED_OFF_LRU,	/* isolated by others */
+	FERRY_UNPROMOTED_GONE,		/* freed, moved, or isolated by others */
+	FERRY_UNPROMOTED_OFF_LRU,	/* isolated just then */
 	FERRY_UNPROMOTED_NOT_FILE,	/* of another kind by now */
 	FERRY_UNPROMOTED_MAPPED,	/* NUMA balancing sees its accesses */
 	FERRY_UNPROMOTED_DIRTY,
