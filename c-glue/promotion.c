@@ -104,15 +104,11 @@ struct ferry_pace {
 
 static DEFINE_PER_CPU(struct ferry_pace, ferry_pace) = { .most = U32_MAX };
 
-/* Called by ferry_folio_accessed(), for any context but NMI. */
-void ferry_record_access(struct folio *folio)
+static noinline void ferry_record(struct folio *folio)
 {
 	unsigned int shift;
 	int to;
 
-	if (this_cpu_add_return(ferry_pace.at, GOLDEN_RATIO_32) >
-	    this_cpu_read(ferry_pace.most))
-		return;
 	if ((READ_ONCE(folio->flags.f) & FERRY_PROMOTION_FLAGS) !=
 	    FERRY_PROMOTED_FLAGS)
 		return;
@@ -126,6 +122,17 @@ void ferry_record_access(struct folio *folio)
 				       folio_nid(folio), to);
 	this_cpu_write(ferry_pace.most, U32_MAX >> shift);
 	put_cpu();
+}
+
+/*
+ * Called by ferry_folio_accessed(), for any context but NMI. Most accesses end
+ * here, of who reads fast.
+ */
+void ferry_record_access(struct folio *folio)
+{
+	if (this_cpu_add_return(ferry_pace.at, GOLDEN_RATIO_32) <=
+	    this_cpu_read(ferry_pace.most))
+		ferry_record(folio);
 }
 
 /* Called by ferry_folio_migrated(), with the folio locked. */
