@@ -222,6 +222,8 @@ fn sparse(disk: &Ext4, len: usize) -> Result<File> {
 fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
     const STEP: usize = 256 << 10;
     let _demotion = Demotion::on()?;
+    // So kswapd makes room for what is to come up, or there would be none.
+    let _tiering = Setting::change("/proc/sys/kernel/numa_balancing", "2")?;
     let top = kernel::node_free_bytes(0)?;
     for (name, len) in [("fits", top / 4), ("does not fit", top / 4 * 5)] {
         let len = len / STEP * STEP;
