@@ -8,6 +8,7 @@
 //! - [`crew`]: several tasks that migrate one list;
 //! - [`helpers`]: which CPUs help either, and how they are called;
 //! - `migrc`: TLB flushes that migration leaves for later, and what waits for them;
+//! - `promote`: page cache that is read is promoted to the top memory tier;
 //! - `service`: `/dev/page_migrate`, migration by physical address and of ranges;
 //! - [`hooks`]: every function that C calls.
 //!
@@ -26,6 +27,8 @@ pub mod hooks;
 pub mod logic;
 #[cfg(CONFIG_FERRY_MIGRC)]
 pub mod migrc;
+#[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+pub mod promote;
 #[cfg(CONFIG_FERRY_SERVICE)]
 pub mod service;
 

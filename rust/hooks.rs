@@ -442,6 +442,83 @@ pub mod migrc {
     }
 }
 
+#[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+pub mod promotion {
+    //! Those of [`promote`].
+    //!
+    //! C header: `mm/ferry/c-glue/include/linux/ferry_promotion.h`
+
+    use super::*;
+    use crate::{
+        logic::promotion::ring::Access,
+        promote, //
+    };
+
+    /// A folio of a lower tier was read: called by `ferry_record_access()`. For any context but
+    /// NMI.
+    ///
+    /// Returns of how many accesses the next is to be recorded, as a power of two.
+    ///
+    /// # Safety
+    ///
+    /// `cpu` must be the one that this runs on, without being preempted.
+    #[export]
+    pub unsafe extern "C" fn ferry_promotion_record(
+        cpu: c_uint,
+        pfn: c_ulong,
+        from: c_int,
+        to: c_int,
+    ) -> c_uint {
+        let (pfn, from, to) = (pfn as u64, from as u16, to as u16);
+        promote::record(cpu as usize, Access { pfn, from, to })
+    }
+
+    /// A folio was promoted: called by `ferry_record_migration()`. For any context but NMI.
+    ///
+    /// # Safety
+    ///
+    /// `cached` must be valid.
+    #[export]
+    pub unsafe extern "C" fn ferry_promotion_promoted(cached: *const bindings::ferry_cached) {
+        // SAFETY: By the safety requirement.
+        promote::promoted(unsafe { &*cached });
+    }
+
+    /// A folio was demoted: called by `ferry_record_migration()`. For any context but NMI.
+    ///
+    /// # Safety
+    ///
+    /// `cached` must be valid.
+    #[export]
+    pub unsafe extern "C" fn ferry_promotion_demoted(cached: *const bindings::ferry_cached) {
+        // SAFETY: By the safety requirement.
+        promote::came_back(unsafe { &*cached });
+    }
+
+    /// Promotion is on: called when its switch is written. May sleep; returns 0 or -ENOMEM. One
+    /// caller at a time.
+    #[export]
+    pub extern "C" fn ferry_promotion_start() -> c_int {
+        match promote::start() {
+            Ok(()) => 0,
+            Err(error) => error.to_errno(),
+        }
+    }
+
+    /// It is off: when this returns nothing is off the LRU for it, nor will be. May sleep. One
+    /// caller at a time.
+    #[export]
+    pub extern "C" fn ferry_promotion_stop() {
+        promote::stop();
+    }
+
+    /// How far the brake is drawn, 0 to 8. For any context.
+    #[export]
+    pub extern "C" fn ferry_promotion_brake() -> c_uint {
+        promote::brake_level()
+    }
+}
+
 /// The service's device: called once, when all else is there. May sleep; 0 or an error number.
 #[cfg(CONFIG_FERRY_SERVICE)]
 #[export]

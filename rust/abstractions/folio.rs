@@ -270,6 +270,17 @@ impl FolioRef {
         // INVARIANT: It was just counted.
         Self(NonNull::from(folio).cast())
     }
+
+    /// Takes over a reference that somebody has.
+    ///
+    /// # Safety
+    ///
+    /// It must be the caller's, who may not use it again.
+    #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+    pub(super) unsafe fn adopt(folio: NonNull<bindings::folio>) -> Self {
+        // INVARIANT: By the safety requirement.
+        Self(folio)
+    }
 }
 
 impl core::ops::Deref for FolioRef {

@@ -18,6 +18,8 @@ use kernel::{
 };
 
 use super::may_flush::MayFlush;
+#[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+use super::sched::NodeId;
 
 /// By which of the system's queues. None has a task of its own for when memory is short, so nothing
 /// that makes memory free may wait for them.
@@ -29,13 +31,20 @@ pub enum Queue {
     Freezable,
 }
 
+/// What is called.
+enum Call {
+    Plain(fn(MayFlush<'_>)),
+    #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+    ForNode(fn(NodeId, MayFlush<'_>), NodeId),
+}
+
 /// A function, and the work item that calls it.
 #[pin_data]
 pub struct Later {
     #[pin]
     work: DelayedWork<Self>,
     queue: Queue,
-    call: fn(MayFlush<'_>),
+    call: Call,
 }
 
 impl_has_delayed_work! {
@@ -45,6 +54,20 @@ impl_has_delayed_work! {
 impl Later {
     /// Has `call` called by a queue. May sleep; fails with `ENOMEM`.
     pub fn new(queue: Queue, call: fn(MayFlush<'_>)) -> Result<Arc<Self>> {
+        Self::calling(queue, Call::Plain(call))
+    }
+
+    /// The same, of a function that is for a node.
+    #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+    pub fn for_node(
+        queue: Queue,
+        node: NodeId,
+        call: fn(NodeId, MayFlush<'_>),
+    ) -> Result<Arc<Self>> {
+        Self::calling(queue, Call::ForNode(call, node))
+    }
+
+    fn calling(queue: Queue, call: Call) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 work <- new_delayed_work!("ferry::Later"),
@@ -72,6 +95,12 @@ impl WorkItem for Later {
 
     fn run(this: Arc<Self>) {
         // SAFETY: A work item runs in a task of its own, with interrupts on.
-        unsafe { MayFlush::with(|may| (this.call)(may)) };
+        unsafe {
+            MayFlush::with(|may| match this.call {
+                Call::Plain(call) => call(may),
+                #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+                Call::ForNode(call, node) => call(node, may),
+            })
+        };
     }
 }

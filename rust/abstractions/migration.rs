@@ -83,7 +83,8 @@ impl Help {
 /// # Invariants
 ///
 /// For `'a` its functions may be called, with its private data, by any task, by several at a time.
-/// The private data is a `struct migration_target_control`, but for [`SharedReason::Mbind`].
+/// The private data is a `struct migration_target_control`, but for [`SharedReason::Mbind`] and
+/// [`SharedReason::NumaMisplaced`]; of that it is the number of a node.
 pub struct MigrateCall<'a> {
     raw: bindings::ferry_call,
     reason: SharedReason,
@@ -129,6 +130,9 @@ pub enum SharedReason {
     Demotion,
     /// DAMON's schemes, which migrate as demotion does.
     Damon,
+    /// Promotion: NUMA balancing's is of a folio, but page cache is promoted in lists. Allocations
+    /// reclaim nothing.
+    NumaMisplaced,
 }
 
 impl SharedReason {
@@ -139,6 +143,7 @@ impl SharedReason {
             bindings::migrate_reason_MR_MEMORY_HOTPLUG => Self::MemoryHotplug,
             bindings::migrate_reason_MR_DEMOTION => Self::Demotion,
             bindings::migrate_reason_MR_DAMON => Self::Damon,
+            bindings::migrate_reason_MR_NUMA_MISPLACED => Self::NumaMisplaced,
             _ => return None,
         })
     }
@@ -204,6 +209,7 @@ impl<'a> MigrateCall<'a> {
     pub fn target(&self) -> Option<NodeId> {
         match self.reason {
             SharedReason::Mbind | SharedReason::MemoryHotplug => None,
+            SharedReason::NumaMisplaced => Some(NodeId(self.raw.private as i32)),
             SharedReason::Syscall | SharedReason::Demotion | SharedReason::Damon => {
                 // SAFETY: By the type invariant.
                 Some(NodeId(unsafe {

@@ -33,6 +33,8 @@ pub mod move_pages;
 pub mod owned_pairs;
 #[cfg(CONFIG_FERRY_SERVICE)]
 pub mod page_frame;
+#[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+pub mod promotion;
 pub mod sched;
 #[cfg(CONFIG_FERRY_SERVICE)]
 pub mod service_event;

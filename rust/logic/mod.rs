@@ -8,6 +8,7 @@
 //! - [`method`]: whether a batch is copied through the caches;
 //! - [`route`]: whether CPUs or DMA engines copy a batch;
 //! - [`retention`]: for how long what waits for a flush may;
+//! - [`promotion`]: which page cache is promoted, and how much of it;
 //! - [`policy`]: how many helpers a batch deserves at most;
 //! - [`gain`]: how many are worth it, by what was measured;
 //! - [`budget`]: how large a batch may grow;
@@ -34,6 +35,7 @@ pub mod gain;
 pub mod item;
 pub mod method;
 pub mod policy;
+pub mod promotion;
 pub mod retention;
 pub mod route;
 pub mod span;

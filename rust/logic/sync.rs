@@ -95,6 +95,10 @@ impl AtomicU32 {
         self.0.store(value, Relaxed);
     }
 
+    pub(crate) fn store_release(&self, value: u32) {
+        self.0.store(value, Release);
+    }
+
     pub(crate) fn fetch_add_release(&self, value: u32) -> u32 {
         self.0.fetch_add(value, Release)
     }

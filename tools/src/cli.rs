@@ -90,6 +90,8 @@ enum Bench {
     Policy(PolicyArgs),
     /// TLB flushes that migrc leaves for later: who is interrupted, and how fast it is, while others read
     Migrc(MigrcArgs),
+    /// Promotion of page cache: what it costs readers, and what they gain
+    Promotion(JsonArgs),
     /// 750 MB by the service of /dev/page_migrate, beside move_pages() of the same pages
     Service(ServiceArgs),
     /// What the settings in /sys/kernel/mm/ferry/copy/ are worth, beside the defaults
@@ -301,6 +303,7 @@ impl Cli {
                     Bench::Phases(args) => phases::phases(&context, &args),
                     Bench::Policy(args) => bench::policy(&context, &args),
                     Bench::Migrc(args) => bench::migrc(&context, &args),
+                    Bench::Promotion(args) => bench::promotion(&context, &args),
                     Bench::Service(args) => bench::service(&context, &args),
                     Bench::Settings(args) => bench::settings(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),

@@ -8,6 +8,7 @@
 #include "ferry.h"
 #include "ferry_dma.h"
 #include "ferry_group.h"
+#include "ferry_promotion.h"
 #include "ferry_reclaim.h"
 #include "ferry_service.h"
 #include "ferry_syscall.h"

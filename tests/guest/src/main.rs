@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod cached;
 mod cargo;
 mod cases;
 mod cgroup;
@@ -14,6 +15,7 @@ mod kernel;
 mod pattern;
 mod phases;
 mod plan;
+mod promotion;
 mod region;
 mod stats;
 mod stressor;
@@ -49,6 +51,15 @@ enum Command {
         /// As for bench; turns are not taken.
         #[arg(long)]
         plan: String,
+        /// Where the results go, as JSON; - for standard output.
+        #[arg(long)]
+        out: String,
+    },
+    /// Measure what reading files costs and gains with promotion of page cache.
+    Promotion {
+        /// What is measured.
+        #[arg(value_enum)]
+        part: cached::Part,
         /// Where the results go, as JSON; - for standard output.
         #[arg(long)]
         out: String,
@@ -105,6 +116,8 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Bench { plan, out } => bench::run(&plan, &out),
         Command::Phases { plan, out } => phases(&plan, &out),
+        Command::Promotion { part, out } => cached::run(part)
+            .and_then(|readings| bench::put(&out, &serde_json::to_string(&readings)?)),
         Command::Test {
             filters,
             except,

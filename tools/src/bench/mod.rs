@@ -6,6 +6,7 @@ mod dma;
 mod gather;
 mod migrc;
 mod policy;
+mod promotion;
 mod service;
 mod settings;
 
@@ -13,6 +14,7 @@ pub use copy::copy;
 pub use dma::dma;
 pub use migrc::migrc;
 pub use policy::{policy, Part};
+pub use promotion::promotion;
 pub use service::service;
 pub use settings::settings;
 

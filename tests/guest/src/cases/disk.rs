@@ -108,27 +108,43 @@ impl Drop for Loop {
 /// An ext4 with blocks of 4 KB: its page cache carries buffer heads.
 pub struct Ext4 {
     dir: PathBuf,
-    _device: Loop,
+    device: Loop,
 }
 
 impl Ext4 {
     pub fn new() -> Result<Self> {
-        let device = Loop::new(64 << 20)?;
+        Self::of(64 << 20)
+    }
+
+    /// One that has room for so many bytes, and what it needs itself.
+    pub fn of(len: u64) -> Result<Self> {
+        let device = Loop::new(len)?;
         output("mkfs.ext4", &["-q", "-b", "4096", &device.device])?;
         let dir = nix::unistd::mkdtemp("/run/ferry-guest-XXXXXX").context("mkdtemp")?;
-        let flags = MsFlags::MS_NOATIME;
+        let disk = Self { dir, device };
+        disk.mount()?;
+        Ok(disk)
+    }
+
+    fn mount(&self) -> Result<()> {
         mount(
-            Some(device.device.as_str()),
-            &dir,
+            Some(self.device.device.as_str()),
+            &self.dir,
             Some("ext4"),
-            flags,
+            MsFlags::MS_NOATIME,
             None::<&str>,
         )
-        .context("mounting ext4")?;
-        Ok(Self {
-            dir,
-            _device: device,
-        })
+        .context("mounting ext4")
+    }
+
+    /// Unmounts it, and mounts it again: nobody may have a file open.
+    pub fn remount(&mut self) -> Result<()> {
+        umount2(&self.dir, MntFlags::empty()).context("unmounting ext4")?;
+        self.mount()
+    }
+
+    pub fn remove(&self, name: &str) -> Result<()> {
+        fs::remove_file(self.dir.join(name)).context("unlinking")
     }
 
     pub fn create(&self, name: &str) -> Result<File> {

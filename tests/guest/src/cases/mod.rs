@@ -15,6 +15,7 @@ mod method;
 mod migrc;
 pub mod pinned;
 pub mod policy;
+mod promotion;
 mod races;
 mod service;
 mod settings;
@@ -23,7 +24,7 @@ mod system;
 mod tiers;
 mod unplug;
 
-pub use disk::Tmpfs;
+pub use disk::{Ext4, Tmpfs};
 
 use crate::harness::Case;
 use crate::kernel;
@@ -52,6 +53,7 @@ pub fn all() -> Vec<Case> {
         all.extend(dma::cases());
         all.extend(litmus::cases());
         all.extend(migrc::cases());
+        all.extend(promotion::cases());
     }
     all
 }

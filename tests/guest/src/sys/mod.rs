@@ -4,12 +4,14 @@
 //! Everything exported is safe: user memory is named through [`Mapping`], whose words are atomics, so
 //! that the kernel and other threads may change them at any time.
 
+mod cache;
 mod map;
 mod numa;
 mod process;
 pub mod service;
 mod uring;
 
+pub use cache::{Policy, cached_pages, evict, nodes_of, read_singly};
 pub use map::{Mapping, PAGE, Reserved};
 pub use numa::{
     MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UserPtr, mbind, migrate_pages,

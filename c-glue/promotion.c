@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: what promotion of page cache needs that Rust cannot reach: the flags of
+ * folios, what a task may use, and nodes of tiers.
+ *
+ * No locks but the one of memory hotplug, held by who looks folios up by their
+ * numbers. The masks of nodes change under that of the memory tiers, and are
+ * read without: who sees an old one records a folio more, or less.
+ */
+#include <linux/cpuset.h>
+#include <linux/ferry_glue.h>
+#include <linux/hash.h>
+#include <linux/memory-tiers.h>
+#include <linux/memory_hotplug.h>
+#include <linux/mempolicy.h>
+#include <linux/nodemask.h>
+#include <linux/percpu.h>
+#include <linux/sched.h>
+#include <linux/topology.h>
+#include <linux/vmstat.h>
+
+DEFINE_STATIC_KEY_FALSE(ferry_promotion_key);
+nodemask_t ferry_lower_nodes __read_mostly;
+
+/* Those of the top tier that have memory. */
+static nodemask_t ferry_top_nodes __read_mostly;
+
+/* Called with the lock of the memory tiers, when they were built anew. */
+void ferry_tiers_changed(void)
+{
+	int nid;
+
+	for_each_node(nid) {
+		bool top = node_state(nid, N_MEMORY) && node_is_toptier(nid);
+		bool lower = node_state(nid, N_MEMORY) && !top;
+
+		assign_bit(nid, ferry_top_nodes.bits, top);
+		assign_bit(nid, ferry_lower_nodes.bits, lower);
+	}
+}
+
+unsigned long ferry_top_tier_pages(void)
+{
+	unsigned long pages = 0;
+	int nid;
+
+	for_each_node_mask(nid, ferry_top_nodes)
+		pages += node_present_pages(nid);
+	return pages;
+}
+
+/* Of those that the task may use; or NUMA_NO_NODE. */
+static noinline int ferry_nearest_target(const struct mempolicy *policy, int here)
+{
+	int nid, nearest = NUMA_NO_NODE;
+
+	for_each_node_mask(nid, ferry_top_nodes) {
+		if (!node_isset(nid, cpuset_current_mems_allowed))
+			continue;
+		/* Of a local policy there are none. */
+		if (policy && !nodes_empty(policy->nodes) &&
+		    !node_isset(nid, policy->nodes))
+			continue;
+		if (nearest == NUMA_NO_NODE ||
+		    node_distance(here, nid) < node_distance(here, nearest))
+			nearest = nid;
+	}
+	return nearest;
+}
+
+/*
+ * The node of the top tier next to where the task runs, of those that its cpuset
+ * and its policy allow; kernel threads may use any. Both may change meanwhile:
+ * what is recorded is a wish.
+ */
+static int ferry_promotion_target(void)
+{
+	const struct mempolicy *policy = current->mempolicy;
+	int here = numa_node_id();
+
+	if (likely(!policy && node_isset(here, ferry_top_nodes) &&
+		   node_isset(here, cpuset_current_mems_allowed)))
+		return here;
+	return ferry_nearest_target(policy, here);
+}
+
+/*
+ * Flags of what is promoted: on the LRU, of a file, and as it is on disk.
+ */
+#define FERRY_PROMOTED_FLAGS	BIT(PG_lru)
+#define FERRY_PROMOTION_FLAGS						\
+	(BIT(PG_lru) | BIT(PG_swapbacked) | BIT(PG_dirty) |		\
+	 BIT(PG_writeback) | BIT(PG_unevictable) | BIT(PG_dropbehind))
+
+/*
+ * Which accesses are recorded of a CPU: those for which a sequence that meets all
+ * numbers alike, and has no period that a reader could have, is not above a
+ * limit. That is as Rust says.
+ */
+struct ferry_pace {
+	u32 at;
+	u32 most;
+};
+
+static DEFINE_PER_CPU(struct ferry_pace, ferry_pace) = { .most = U32_MAX };
+
+static noinline void ferry_record(struct folio *folio)
+{
+	unsigned int shift;
+	int to;
+
+	if ((READ_ONCE(folio->flags.f) & FERRY_PROMOTION_FLAGS) !=
+	    FERRY_PROMOTED_FLAGS)
+		return;
+	if (folio_test_anon(folio) || folio_mapped(folio))
+		return;
+	to = ferry_promotion_target();
+	if (to == NUMA_NO_NODE)
+		return;
+	count_vm_event(NUMA_HINT_PAGE_CACHE);
+	shift = ferry_promotion_record(get_cpu(), folio_pfn(folio),
+				       folio_nid(folio), to);
+	this_cpu_write(ferry_pace.most, U32_MAX >> shift);
+	put_cpu();
+}
+
+/*
+ * Called by ferry_folio_accessed(), for any context but NMI. Most accesses end
+ * here, of who reads fast.
+ */
+void ferry_record_access(struct folio *folio)
+{
+	if (this_cpu_add_return(ferry_pace.at, GOLDEN_RATIO_32) <=
+	    this_cpu_read(ferry_pace.most))
+		ferry_record(folio);
+}
+
+/* Called by ferry_folio_migrated(), with the folio locked. */
+void ferry_record_migration(const struct folio *folio, int reason)
+{
+	struct ferry_cached cached;
+	bool lower = node_isset(folio_nid(folio), ferry_lower_nodes);
+
+	if (folio_test_anon(folio) || folio_test_swapbacked(folio))
+		return;
+	ferry_folio_cached(folio, &cached);
+	if (reason == MR_DEMOTION && lower)
+		ferry_promotion_demoted(&cached);
+	else if (reason == MR_NUMA_MISPLACED && !lower && !folio_mapped(folio))
+		ferry_promotion_promoted(&cached);
+}
+
+/* Where it is; of one that is not locked, a hint. */
+void ferry_folio_cached(const struct folio *folio, struct ferry_cached *cached)
+{
+	cached->mapping = (unsigned long)READ_ONCE(folio->mapping);
+	cached->index = READ_ONCE(folio->index);
+}
+
+/* Between these no memory comes or goes. May sleep. */
+void ferry_lookup_begin(void)
+{
+	get_online_mems();
+}
+
+void ferry_lookup_end(void)
+{
+	put_online_mems();
+}
+
+/*
+ * The folio of the LRU that begins with a page, of a node, with a reference;
+ * NULL: there is none, by now. Between ferry_lookup_begin() and ferry_lookup_end().
+ */
+struct folio *ferry_folio_get_pfn(unsigned long pfn, int nid)
+{
+	struct page *page = pfn_to_online_page(pfn);
+	struct folio *folio;
+
+	if (!page || PageTail(page))
+		return NULL;
+	folio = page_folio(page);
+	/* Others may have uses of their own for the count. */
+	if (!folio_test_lru(folio) || !folio_try_get(folio))
+		return NULL;
+	/* It may have become another, before. */
+	if (folio_page(folio, 0) == page && page_folio(page) == folio &&
+	    folio_nid(folio) == nid)
+		return folio;
+	folio_put(folio);
+	return NULL;
+}
+
+/*
+ * Why a folio is to be left where it is, if it is. The caller has a reference;
+ * all but that may change.
+ */
+enum ferry_promotion_refusal ferry_unpromoted(const struct folio *folio)
+{
+	if (folio_test_anon(folio) || folio_test_swapbacked(folio) ||
+	    folio_test_hugetlb(folio) || !READ_ONCE(folio->mapping))
+		return FERRY_UNPROMOTED_NOT_FILE;
+	if (folio_test_unevictable(folio))
+		return FERRY_UNPROMOTED_UNEVICTABLE;
+	if (!folio_test_lru(folio))
+		return FERRY_UNPROMOTED_OFF_LRU;
+	if (folio_mapped(folio))
+		return FERRY_UNPROMOTED_MAPPED;
+	if (folio_test_writeback(folio))
+		return FERRY_UNPROMOTED_WRITEBACK;
+	if (folio_test_dirty(folio))
+		return FERRY_UNPROMOTED_DIRTY;
+	if (folio_test_dropbehind(folio))
+		return FERRY_UNPROMOTED_DROPBEHIND;
+	if (folio_test_locked(folio))
+		return FERRY_UNPROMOTED_LOCKED;
+	return FERRY_UNPROMOTED_NONE;
+}
+
+/*
+ * Isolates a folio that the caller has a reference of, for the end of a list;
+ * false: there is no room for it, or somebody else has isolated it.
+ */
+bool ferry_isolate_promoted(struct folio *folio, int nid, struct list_head *list)
+{
+	if (!node_state(nid, N_MEMORY) ||
+	    migrate_misplaced_folio_prepare(folio, NULL, nid))
+		return false;
+	list_add_tail(&folio->lru, list);
+	return true;
+}
+
+/* Migrates isolated folios; how many pages. May sleep. */
+unsigned int ferry_promote(struct list_head *list, int nid)
+{
+	return migrate_misplaced_folio_batch(list, nid);
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Folios of the page cache that are to be promoted: found by their numbers, looked at, isolated
+//! and migrated.
+//!
+//! Locks: a [`Lookup`] is a read lock of memory hotplug; inside it, for each folio, that of its
+//! LRU. To migrate takes the locks of folios, without it.
+//!
+//! C header: `mm/ferry/c-glue/include/linux/ferry_promotion.h`
+
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings,
+    interop::list::CListHead,
+    prelude::*,
+    types::NotThreadSafe, //
+};
+
+use super::{
+    folio::FolioRef,
+    may_flush::MayFlush,
+    sched::NodeId, //
+};
+
+/// Why a folio is not promoted: one of `FERRY_UNPROMOTED_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal(bindings::ferry_promotion_refusal);
+
+impl Refusal {
+    /// There is no such folio any more, on this node.
+    pub const GONE: Self = Self(bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_GONE);
+    /// There is no room for it, or somebody else has isolated it just then.
+    pub const NO_ROOM: Self = Self(bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_NO_ROOM);
+    /// It was to be migrated, and is where it was.
+    pub const FAILED: Self = Self(bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_FAILED);
+
+    /// Counts so many folios; of those that failed, pages. For any context.
+    pub fn count(self, nr: u32) {
+        if nr > 0 {
+            // SAFETY: It only counts.
+            unsafe { bindings::ferry_count_unpromoted(self.0, nr) };
+        }
+    }
+}
+
+/// What is counted, beside refusals: `FERRY_PROMOTION_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Event {
+    /// Folios that were hot enough.
+    Candidates = bindings::ferry_promotion_event_FERRY_PROMOTION_CANDIDATES,
+    /// Pages.
+    Promoted = bindings::ferry_promotion_event_FERRY_PROMOTION_PROMOTED,
+    /// Accesses that there was no room to record.
+    Lost = bindings::ferry_promotion_event_FERRY_PROMOTION_LOST,
+    /// Times that folios had to wait, by the rate.
+    RateLimited = bindings::ferry_promotion_event_FERRY_PROMOTION_RATE_LIMITED,
+    /// And by what the brake has left of it.
+    Braked = bindings::ferry_promotion_event_FERRY_PROMOTION_BRAKED,
+    /// Folios that came back, of those that are looked at.
+    CameBack = bindings::ferry_promotion_event_FERRY_PROMOTION_CAME_BACK,
+}
+
+impl Event {
+    /// Counts so many. For any context.
+    pub fn count(self, nr: u32) {
+        if nr > 0 {
+            // SAFETY: It only counts.
+            unsafe { bindings::ferry_count_promotion(self as u32, nr) };
+        }
+    }
+}
+
+/// Whether anything may be promoted. For any context.
+pub fn is_enabled() -> bool {
+    // SAFETY: It is one word, which C writes with `WRITE_ONCE()`.
+    unsafe { (&raw const bindings::ferry_promotion_enabled).read_volatile() }
+}
+
+/// How many pages may be off the LRU at a time, for each node. For any context.
+pub fn max_isolated() -> u32 {
+    // SAFETY: As above.
+    unsafe { (&raw const bindings::ferry_max_isolated).read_volatile() }
+}
+
+/// How much may be promoted a second, in MB of 2^20 bytes. For any context.
+pub fn rate_mbps() -> u32 {
+    // SAFETY: It only reads.
+    unsafe { bindings::ferry_promotion_mbps() }
+}
+
+/// Pages that the top tier has, by and large. For any context.
+pub fn top_tier_pages() -> u64 {
+    // SAFETY: It only reads.
+    unsafe { bindings::ferry_top_tier_pages() as u64 }
+}
+
+/// Where in the page cache a folio is: of one that is not locked, a hint.
+pub type Cached = bindings::ferry_cached;
+
+/// While this is, no memory comes or goes. It stays in its task.
+pub struct Lookup(NotThreadSafe);
+
+impl Lookup {
+    /// Waits for memory that is coming or going. May sleep.
+    pub fn begin() -> Self {
+        // SAFETY: It is ended when this is dropped, in the same task.
+        unsafe { bindings::ferry_lookup_begin() };
+        Self(NotThreadSafe)
+    }
+
+    /// The folio that begins with this page, if there is one, and on that node. For any context.
+    pub fn folio(&self, pfn: u64, node: NodeId) -> Option<Candidate<'_>> {
+        // SAFETY: No memory goes meanwhile.
+        let folio = unsafe { bindings::ferry_folio_get_pfn(pfn as c_ulong, node.0) };
+        // SAFETY: The function has taken a reference for us.
+        let folio = unsafe { FolioRef::adopt(NonNull::new(folio)?) };
+        Some(Candidate(folio, PhantomData))
+    }
+}
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        // SAFETY: It has begun, in this task.
+        unsafe { bindings::ferry_lookup_end() };
+    }
+}
+
+/// A folio that somebody may use, with a reference. It is given back before the lookup ends: a
+/// reference keeps others from freeing and migrating.
+pub struct Candidate<'a>(FolioRef, PhantomData<&'a Lookup>);
+
+impl Candidate<'_> {
+    /// Why it is to be left where it is, if it is: others may change that at any time. For any
+    /// context.
+    pub fn refusal(&self) -> Option<Refusal> {
+        // SAFETY: By the type invariant of the reference the folio exists.
+        match unsafe { bindings::ferry_unpromoted(self.0.as_raw()) } {
+            bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_NONE => None,
+            why => Some(Refusal(why)),
+        }
+    }
+
+    /// Where in the page cache it is. For any context.
+    pub fn cached(&self) -> Cached {
+        let mut cached = Cached::default();
+        // SAFETY: By the type invariant of the reference the folio exists.
+        unsafe { bindings::ferry_folio_cached(self.0.as_raw(), &mut cached) };
+        cached
+    }
+
+    /// Its base pages. For any context.
+    pub fn nr_pages(&self) -> u32 {
+        self.0.nr_pages() as u32
+    }
+}
+
+/// Folios that are isolated, for a node; put back where they came from when this is dropped, which
+/// may sleep.
+///
+/// # Invariants
+///
+/// The list is nobody else's. It links folios that `migrate_misplaced_folio_prepare()` has isolated
+/// and counted as such.
+#[pin_data(PinnedDrop)]
+pub struct Isolated {
+    #[pin]
+    list: CListHead,
+    to: NodeId,
+    pages: u32,
+    _task: NotThreadSafe,
+}
+
+impl Isolated {
+    /// None.
+    pub fn new(to: NodeId) -> impl PinInit<Self> {
+        // INVARIANT: There are none.
+        pin_init!(Self {
+            list <- CListHead::new(),
+            to,
+            pages: 0,
+            _task: NotThreadSafe,
+        })
+    }
+
+    /// How many base pages these are.
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// Isolates a folio, as the last. `false`: it is where it was, see [`Refusal::NO_ROOM`]. May not
+    /// be called with interrupts off.
+    pub fn add(self: Pin<&mut Self>, candidate: Candidate<'_>) -> bool {
+        let pages = candidate.nr_pages();
+        let this = self.project();
+        let list = this.list.as_raw();
+        // SAFETY: We have a reference, and by the type invariant the list is ours.
+        let added =
+            unsafe { bindings::ferry_isolate_promoted(candidate.0.as_raw(), this.to.0, list) };
+        if added {
+            // INVARIANT: It was isolated, with a reference for the list, and counted.
+            *this.pages += pages;
+        }
+        added
+    }
+
+    /// Migrates them; how many base pages. None is left. May sleep.
+    pub fn promote(self: Pin<&mut Self>, _: MayFlush<'_>) -> u32 {
+        let this = self.project();
+        if core::mem::take(this.pages) == 0 {
+            return 0;
+        }
+        // SAFETY: By the type invariant; the function leaves the list empty.
+        unsafe { bindings::ferry_promote(this.list.as_raw(), this.to.0) }
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Isolated {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: By the type invariant; the function takes the counts back.
+        unsafe { bindings::putback_movable_pages(self.list.as_raw()) };
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How much less may be promoted, as what was comes back: by the next power of two each time that
+//! too much does, to nothing in the end; and more again, step by step, when nothing has for a while.
+//! That while grows each time that it was too short.
+
+/// At this level nothing is promoted; at each below it, half of what is at the one before.
+pub const STOPPED: u32 = 8;
+
+/// How often it is looked at, in milliseconds.
+pub const EPOCH_MS: u64 = 500;
+
+/// Of those that were promoted lately one in so many may come back.
+const TOLERATED: u64 = 8;
+/// Fewer than that say nothing.
+const LEAST: u64 = 4;
+/// Epochs without, before the next step: at first, and at most.
+const FIRST_HOLD: u32 = 2;
+const LONGEST_HOLD: u32 = 128;
+
+/// A brake. Its numbers are of the folios that are looked at.
+pub struct Brake {
+    level: u32,
+    hold: u32,
+    calm: u32,
+    since_ms: u64,
+    promoted: u64,
+    came_back: u64,
+}
+
+impl Default for Brake {
+    fn default() -> Self {
+        Self {
+            level: 0,
+            hold: FIRST_HOLD,
+            calm: 0,
+            since_ms: 0,
+            promoted: 0,
+            came_back: 0,
+        }
+    }
+}
+
+impl Brake {
+    /// From 0, released, to [`STOPPED`].
+    pub fn level(&self) -> u32 {
+        self.level
+    }
+
+    /// What is left of a rate.
+    pub fn limit(&self, bytes_per_s: u64) -> u64 {
+        match self.level {
+            STOPPED => 0,
+            level => bytes_per_s >> level,
+        }
+    }
+
+    /// Whether it is time to [`Self::look`].
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.since_ms) >= EPOCH_MS
+    }
+
+    /// So many folios were promoted since the last time, and so many came back, however long ago
+    /// they were.
+    pub fn look(&mut self, now_ms: u64, promoted: u64, came_back: u64) {
+        self.since_ms = now_ms;
+        // Half of what was is forgotten in about two epochs.
+        self.promoted = self.promoted * 3 / 4 + promoted;
+        self.came_back = self.came_back * 3 / 4 + came_back;
+        let too_many = self.came_back >= LEAST && self.came_back * TOLERATED > self.promoted;
+        if too_many && came_back > 0 {
+            let steps = match self.came_back * 2 > self.promoted {
+                true => 2,
+                false => 1,
+            };
+            if self.calm > 0 || self.level == 0 {
+                self.hold = (self.hold * 2).min(LONGEST_HOLD);
+            }
+            self.level = (self.level + steps).min(STOPPED);
+            self.calm = 0;
+            return;
+        }
+        self.calm += 1;
+        if self.level > 0 && self.calm >= self.hold {
+            self.level -= 1;
+            self.calm = 0;
+        } else if self.level == 0 && self.calm >= self.hold {
+            self.hold = (self.hold / 2).max(FIRST_HOLD);
+            self.calm = 0;
+        }
+    }
+}

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is promoted of made-up traces of accesses: linear reads, zipf, a working set that moves, a
+//! scan over a hot set; how much, and what the brake makes of a set that does not fit.
+#![cfg(not(loom))]
+
+use std::collections::{HashSet, VecDeque};
+
+use ferry_logic::promotion::brake::{Brake, EPOCH_MS, STOPPED};
+use ferry_logic::promotion::choose::{least_frequency, next_look_ms, BUSY_MS, IDLE_MS};
+use ferry_logic::promotion::lately::{Lately, Name, Word, SOON_S};
+use ferry_logic::promotion::rate::{Bucket, MB};
+use ferry_logic::promotion::record::{Pick, Record, Tick, ENTRIES};
+use ferry_logic::promotion::ring::{Access, Ends, Ring, Slot};
+use proptest::prelude::*;
+
+const PAGE: u64 = 4096;
+const ROUND_MS: u64 = 20;
+
+/// Two tiers: what is on the top one, the longest there first; all else is on the other.
+struct Machine {
+    words: Vec<u64>,
+    lately: Vec<Word>,
+    top: HashSet<u64>,
+    order: VecDeque<u64>,
+    room: usize,
+    bucket: Bucket,
+    brake: Brake,
+    rate: u64,
+    now_ms: u64,
+    came_back: u64,
+    promoted_now: u64,
+    promoted: u64,
+}
+
+impl Machine {
+    fn new(room: usize, rate: u64) -> Self {
+        Self {
+            words: vec![0; ENTRIES],
+            lately: (0..32768).map(|_| Word::new()).collect(),
+            top: HashSet::new(),
+            order: VecDeque::new(),
+            room,
+            bucket: Bucket::default(),
+            brake: Brake::default(),
+            rate,
+            now_ms: 1000,
+            came_back: 0,
+            promoted_now: 0,
+            promoted: 0,
+        }
+    }
+
+    /// Reads pages, which takes a round; what part of them the top tier had.
+    fn read(&mut self, pages: impl IntoIterator<Item = u64>) -> f64 {
+        let tick = Tick::at(self.now_ms);
+        let (mut hits, mut reads) = (0, 0);
+        for pfn in pages {
+            reads += 1;
+            match self.top.contains(&pfn) {
+                true => hits += 1,
+                false => Record(&mut self.words).note(
+                    Pick {
+                        to: 0,
+                        pfn,
+                        frequency: 1,
+                    },
+                    tick,
+                ),
+            }
+        }
+        self.promote(tick);
+        self.now_ms += ROUND_MS;
+        f64::from(hits) / f64::from(reads.max(1))
+    }
+
+    fn promote(&mut self, tick: Tick) {
+        if self.brake.is_due(self.now_ms) {
+            let (promoted, came_back) = (self.promoted_now, self.came_back);
+            self.brake.look(self.now_ms, promoted, came_back);
+            (self.promoted_now, self.came_back) = (0, 0);
+        }
+        let limit = self.brake.limit(self.rate);
+        self.bucket.refill(self.now_ms * 1000, limit);
+        let least = least_frequency(self.brake.level());
+        let mut picks = Vec::new();
+        Record(&mut self.words).choose(tick, least, 512, 0, |pick| picks.push(pick));
+        picks.sort_unstable();
+        for pick in picks {
+            if !self.bucket.take(PAGE) {
+                Record(&mut self.words).note(pick, tick);
+                continue;
+            }
+            let now_s = self.now_ms / 1000;
+            let lately = Lately(&self.lately);
+            if !self.top.insert(pick.pfn) {
+                continue;
+            }
+            self.order.push_back(pick.pfn);
+            lately.remember(Name::of(1, pick.pfn), now_s);
+            self.promoted_now += 1;
+            self.promoted += 1;
+            if self.top.len() > self.room {
+                let old = self.order.pop_front().unwrap();
+                self.top.remove(&old);
+                self.came_back += u64::from(lately.take(Name::of(1, old), now_s));
+            }
+        }
+    }
+
+    /// A linear reader of a file, over and over: what part of its last reads the top tier had.
+    fn loop_over(&mut self, first: u64, pages: u64, each: u64, rounds: u64) -> f64 {
+        let mut last = 0.0;
+        for round in 0..rounds {
+            let at = round * each;
+            last = self.read((at..at + each).map(|page| first + page % pages));
+        }
+        last
+    }
+}
+
+/// Numbers below `n`, the small ones more often: as 1 / rank.
+fn zipf(n: u64, seed: &mut u64) -> u64 {
+    *seed = seed
+        .wrapping_mul(6364136223846793005)
+        .wrapping_add(1442695040888963407);
+    let unit = (*seed >> 11) as f64 / (1u64 << 53) as f64;
+    ((n as f64).powf(unit) - 1.0) as u64
+}
+
+/// Ranks are spread over a file.
+fn place(rank: u64, pages: u64) -> u64 {
+    rank * 7919 % pages
+}
+
+#[test]
+fn a_linear_read_that_fits_comes_up() {
+    let mut machine = Machine::new(10_000, 64 * MB);
+    assert_eq!(machine.loop_over(0, 8000, 1000, 80), 1.0);
+    assert_eq!(machine.promoted, 8000);
+    assert_eq!(machine.brake.level(), 0);
+}
+
+#[test]
+fn a_linear_read_that_does_not_fit_is_left_alone() {
+    let mut machine = Machine::new(10_000, 256 * MB);
+    machine.loop_over(0, 20_000, 2000, 200);
+    let (before, rounds) = (machine.promoted, 3000);
+    machine.loop_over(0, 20_000, 2000, rounds);
+    let unbraked = 256 * MB / PAGE * rounds * ROUND_MS / 1000;
+    let promoted = machine.promoted - before;
+    assert!(promoted * 30 < unbraked, "{promoted} of {unbraked}");
+    assert!(machine.brake.level() >= 3, "{}", machine.brake.level());
+}
+
+#[test]
+fn zipf_comes_up_by_nine_parts_in_ten() {
+    const PAGES: u64 = 30_000;
+    let mut machine = Machine::new(40_000, 64 * MB);
+    let (mut seed, mut share) = (1, 0.0);
+    for _ in 0..400 {
+        let reads: Vec<u64> = (0..1000)
+            .map(|_| place(zipf(PAGES, &mut seed), PAGES))
+            .collect();
+        share = machine.read(reads);
+    }
+    assert!(share > 0.9, "{share}");
+}
+
+#[test]
+fn of_zipf_that_does_not_fit_the_hot_come_up() {
+    const PAGES: u64 = 60_000;
+    let mut machine = Machine::new(15_000, 32 * MB);
+    let (mut seed, mut share) = (1, 0.0);
+    for _ in 0..3000 {
+        let reads: Vec<u64> = (0..500)
+            .map(|_| place(zipf(PAGES, &mut seed), PAGES))
+            .collect();
+        share = share * 0.99 + machine.read(reads) * 0.01;
+    }
+    // A random quarter of the pages would have a quarter of the reads.
+    assert!(share > 0.6, "{share}");
+}
+
+#[test]
+fn a_working_set_that_moves_is_followed() {
+    let mut machine = Machine::new(10_000, 64 * MB);
+    for set in 0..3u64 {
+        let share = machine.loop_over(set * 100_000, 4000, 1000, 200);
+        assert_eq!(share, 1.0, "set {set}");
+        // Long enough for what was promoted to have been worth it.
+        machine.now_ms += (SOON_S + 1) * 1000;
+    }
+}
+
+#[test]
+fn of_a_scan_over_a_hot_set_the_hot_come_first() {
+    let mut words = vec![0; ENTRIES];
+    let mut record = Record(&mut words);
+    let now = Tick::at(0);
+    let note = |record: &mut Record<'_>, pfn| {
+        record.note(
+            Pick {
+                to: 0,
+                pfn,
+                frequency: 1,
+            },
+            now,
+        )
+    };
+    for round in 0..8 {
+        (0..512).for_each(|pfn| note(&mut record, pfn * 16));
+        // A scan ten times as large as the table passes by meanwhile.
+        let from = 1_000_000 + round * 20_480;
+        (from..from + 20_480).for_each(|pfn| note(&mut record, pfn));
+    }
+    let mut hot = 0;
+    record.choose(now, 1, 512, 0, |pick| {
+        hot += u32::from(pick.pfn < 1_000_000)
+    });
+    assert!(hot > 400, "{hot} of 512");
+}
+
+#[test]
+fn what_is_old_is_forgotten() {
+    let mut words = vec![0; 64];
+    let mut record = Record(&mut words);
+    (0..10).for_each(|_| {
+        record.note(
+            Pick {
+                to: 3,
+                pfn: 9,
+                frequency: 1,
+            },
+            Tick::at(0),
+        )
+    });
+    let mut taken = Vec::new();
+    // Three ticks: an eighth.
+    let later = Tick::at(3 << 12);
+    assert_eq!(record.choose(later, 2, 10, 0, |pick| taken.push(pick)), 0);
+    assert!(taken.is_empty());
+    record.choose(later, 1, 10, 0, |pick| taken.push(pick));
+    assert_eq!(
+        taken,
+        [Pick {
+            to: 3,
+            pfn: 9,
+            frequency: 1
+        }]
+    );
+}
+
+#[test]
+fn the_brake_stops_all_and_recovers() {
+    let mut brake = Brake::default();
+    let mut now = 0;
+    let mut look = |brake: &mut Brake, promoted, came_back| {
+        now += EPOCH_MS;
+        assert!(brake.is_due(now));
+        brake.look(now, promoted, came_back);
+    };
+    (0..10).for_each(|_| look(&mut brake, 1000, 10));
+    assert_eq!(brake.level(), 0);
+    (0..10).for_each(|_| look(&mut brake, 1000, 600));
+    assert_eq!((brake.level(), brake.limit(1 << 30)), (STOPPED, 0));
+    (0..2000).for_each(|_| look(&mut brake, 0, 0));
+    assert_eq!((brake.level(), brake.limit(1 << 30)), (0, 1 << 30));
+}
+
+#[test]
+fn looks_are_rare_while_nothing_is_found() {
+    let pauses = (0..12).scan(BUSY_MS, |pause, _| {
+        *pause = next_look_ms(*pause, false);
+        Some(*pause)
+    });
+    assert_eq!(pauses.last(), Some(IDLE_MS));
+    assert_eq!(next_look_ms(IDLE_MS, true), BUSY_MS);
+}
+
+proptest! {
+    #[test]
+    fn a_rate_is_kept(steps in prop::collection::vec((1u64..200_000, 1u64..600), 1..200), mbps in 0u64..5000) {
+        let mut bucket = Bucket::default();
+        let (mut now, mut taken) = (0, 0);
+        for (us, pages) in steps {
+            now += us;
+            bucket.refill(now, mbps * MB);
+            for _ in 0..pages {
+                taken += u64::from(bucket.take(PAGE)) * PAGE;
+            }
+            let burst = if mbps == 0 { 0 } else { (mbps * MB / 10).max(2 * MB) + PAGE };
+            prop_assert!(taken <= mbps * MB * now / 1_000_000 + burst);
+        }
+    }
+
+    #[test]
+    fn a_ring_gives_what_it_took_in_order(steps in prop::collection::vec((0u32..40, any::<bool>()), 1..60)) {
+        let (ends, slots) = (Ends::new(), [(); 16].map(|()| Slot::new()));
+        let ring = Ring { ends: &ends, slots: &slots };
+        let (mut next, mut wanted) = (0, VecDeque::new());
+        for (pushes, drains) in steps {
+            for _ in 0..pushes {
+                next += 1;
+                let access = Access { pfn: next, from: 1023, to: (next % 1024) as u16 };
+                if ring.push(access).is_some() {
+                    wanted.push_back(access);
+                } else {
+                    prop_assert_eq!(wanted.len(), 16);
+                }
+            }
+            if drains {
+                let mut taken = VecDeque::new();
+                prop_assert_eq!(ring.drain(|access| taken.push_back(access)) as usize, wanted.len());
+                prop_assert_eq!(&taken, &wanted);
+                wanted.clear();
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_gives_each_folio_once(pfns in prop::collection::vec(0u64..(1 << 40), 1..300), most in 1usize..64) {
+        let mut words = vec![0; 1024];
+        let mut record = Record(&mut words);
+        let now = Tick::at(77 << 12);
+        for &pfn in &pfns {
+            record.note(Pick { to: (pfn % 1024) as u16, pfn, frequency: 1 }, now);
+        }
+        let mut seen = HashSet::new();
+        loop {
+            let mut picks = Vec::new();
+            let left = record.choose(now, 1, most, 500, |pick| picks.push(pick));
+            prop_assert!(picks.len() <= most);
+            for pick in &picks {
+                prop_assert!(pfns.contains(&pick.pfn) && pick.to == (pick.pfn % 1024) as u16);
+                prop_assert!(seen.insert(pick.pfn));
+            }
+            if picks.is_empty() {
+                prop_assert_eq!(left, 0);
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_access_that_does_not_fit_a_word_is_refused() {
+    let (ends, slots) = (Ends::new(), [Slot::new()]);
+    let ring = Ring {
+        ends: &ends,
+        slots: &slots,
+    };
+    assert_eq!(
+        ring.push(Access {
+            pfn: 1 << 40,
+            from: 0,
+            to: 0
+        }),
+        None
+    );
+    assert_eq!(
+        ring.push(Access {
+            pfn: 1,
+            from: 1024,
+            to: 0
+        }),
+        None
+    );
+    assert_eq!(
+        ring.push(Access {
+            pfn: (1 << 40) - 1,
+            from: 1023,
+            to: 1023
+        }),
+        Some(1)
+    );
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Promotion of page cache that is mapped nowhere: what is read of a lower memory tier, and read
+//! again, goes to the top one.
+//!
+//! Who reads records that, in a ring of its CPU ([`record`]), and no more. One work item, the
+//! collector, sorts what the rings have into a table for each node of a lower tier; a worker for
+//! each such node promotes what is hot in its table, in batches, within a rate. What is promoted is
+//! remembered for a while, some of it: if too much of that comes back the rate falls. See
+//! `docs/promotion.rst`.
+//!
+//! Locks: `pause`, of the collector, or `busy`, of the worker of a node, which are held while
+//! folios are migrated; in them `table` of a node, or `control`. Nothing is taken by who records.
+
+mod worker;
+
+use kernel::{
+    cpu::nr_cpu_ids,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        new_mutex,
+        Arc,
+        Mutex,
+        MutexGuard,
+        SetOnce, //
+    }, //
+};
+
+use crate::{
+    abstractions::{
+        clock::now_ns,
+        later::{
+            Later,
+            Queue, //
+        },
+        may_flush::MayFlush,
+        promotion::{
+            is_enabled,
+            rate_mbps,
+            top_tier_pages,
+            Cached,
+            Event, //
+        },
+        sched::{
+            nr_nodes,
+            NodeId, //
+        }, //
+    },
+    logic::promotion::{
+        brake::Brake,
+        choose::{
+            next_look_ms,
+            BUSY_MS, //
+        },
+        lately::{
+            self,
+            sample_shift,
+            Lately,
+            Name, //
+        },
+        rate::{
+            Bucket,
+            MB, //
+        },
+        record::{
+            self,
+            Pick,
+            Record,
+            Tick, //
+        },
+        ring::{
+            self,
+            Access,
+            Ends,
+            Ring,
+            Slot, //
+        }, //
+    }, //
+};
+
+use worker::BATCH;
+
+/// How much is promoted.
+#[derive(Default)]
+struct Control {
+    bucket: Bucket,
+    brake: Brake,
+}
+
+/// A node, which is of a lower tier or may be one day.
+#[pin_data]
+struct Node {
+    id: NodeId,
+    /// What was read of it; empty until something is.
+    #[pin]
+    table: Mutex<KVVec<u64>>,
+    /// What its worker has taken of that.
+    #[pin]
+    busy: Mutex<KVec<Pick>>,
+    /// Where to begin in the table, the next time.
+    from: Atomic<u32>,
+    worker: Arc<Later>,
+}
+
+#[pin_data]
+struct Promotion {
+    /// A ring for each CPU: their ends, and the slots of all.
+    ends: KVVec<Ends>,
+    slots: KVVec<Slot>,
+    collector: Arc<Later>,
+    /// When the collector looks again, in milliseconds.
+    #[pin]
+    pause: Mutex<u32>,
+    nodes: KVec<Pin<KBox<Node>>>,
+    #[pin]
+    control: Mutex<Control>,
+    /// Of `control`: to be read without.
+    level: Atomic<u32>,
+    lately: KVVec<lately::Word>,
+    /// Which folios are looked at, see [`Name::is_sample`]; and of those, how many were promoted,
+    /// and came back, since the brake has looked. Relaxed, as nothing depends on them.
+    shift: Atomic<u32>,
+    promoted: Atomic<u32>,
+    came_back: Atomic<u32>,
+}
+
+static PROMOTION: SetOnce<Pin<KBox<Promotion>>> = SetOnce::new();
+
+fn promotion() -> Option<&'static Promotion> {
+    PROMOTION.as_ref().map(|promotion| &**promotion)
+}
+
+fn now_us() -> u64 {
+    now_ns() as u64 / 1000
+}
+
+fn now_ms() -> u64 {
+    now_us() / 1000
+}
+
+fn now_s() -> u64 {
+    now_ms() / 1000
+}
+
+fn many<T>(nr: usize, new: impl Fn() -> T) -> Result<KVVec<T>> {
+    let mut all = KVVec::with_capacity(nr, GFP_KERNEL)?;
+    for _ in 0..nr {
+        all.push(new(), GFP_KERNEL)?;
+    }
+    Ok(all)
+}
+
+impl Node {
+    fn new(id: NodeId) -> Result<Pin<KBox<Self>>> {
+        let picks = KVec::with_capacity(BATCH, GFP_KERNEL)?;
+        let worker = Later::for_node(Queue::Unbound, id, worker::run)?;
+        KBox::pin_init(
+            pin_init!(Self {
+                id,
+                table <- new_mutex!(KVVec::new(), "ferry::promote::Node::table"),
+                busy <- new_mutex!(picks, "ferry::promote::Node::busy"),
+                from: Atomic::new(0),
+                worker,
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+impl Promotion {
+    fn new() -> Result<Pin<KBox<Self>>> {
+        let cpus = nr_cpu_ids() as usize;
+        let mut nodes = KVec::new();
+        for id in 0..nr_nodes() {
+            nodes.push(Node::new(NodeId(id as i32))?, GFP_KERNEL)?;
+        }
+        let ends = many(cpus, Ends::new)?;
+        let slots = many(cpus * ring::SLOTS, Slot::new)?;
+        let lately = many(lately::ENTRIES, lately::Word::new)?;
+        let collector = Later::new(Queue::Unbound, collect)?;
+        KBox::pin_init(
+            pin_init!(Self {
+                ends,
+                slots,
+                collector,
+                pause <- new_mutex!(BUSY_MS, "ferry::promote::Promotion::pause"),
+                nodes,
+                control <- new_mutex!(Control::default(), "ferry::promote::Promotion::control"),
+                level: Atomic::new(0),
+                lately,
+                shift: Atomic::new(0),
+                promoted: Atomic::new(0),
+                came_back: Atomic::new(0),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn ring(&self, cpu: usize) -> Option<Ring<'_>> {
+        let first = cpu * ring::SLOTS;
+        Some(Ring {
+            ends: self.ends.get(cpu)?,
+            slots: self.slots.get(first..first + ring::SLOTS)?,
+        })
+    }
+
+    fn node(&self, id: NodeId) -> Option<&Node> {
+        let node = self.nodes.get(usize::try_from(id.0).ok()?)?;
+        Some(node)
+    }
+
+    /// The name of a folio, if it is looked at.
+    fn sample(&self, cached: &Cached) -> Option<Name> {
+        let name = Name::of(cached.mapping as u64, cached.index as u64);
+        name.is_sample(self.shift.load(Relaxed)).then_some(name)
+    }
+
+    /// It is back, if it was promoted lately.
+    fn came_back(&self, cached: &Cached) {
+        if let Some(name) = self.sample(cached) {
+            if Lately(&self.lately).take(name, now_s()) {
+                self.came_back.fetch_add(1, Relaxed);
+                Event::CameBack.count(1);
+            }
+        }
+    }
+
+    /// Sorts what the rings have into the tables of their nodes, and has their workers called;
+    /// whether there was something. May sleep.
+    fn gather(&self) -> bool {
+        let tick = Tick::at(now_ms());
+        let mut held: Option<Held<'_>> = None;
+        let mut found = 0;
+        for cpu in 0..self.ends.len() {
+            let Some(ring) = self.ring(cpu) else {
+                break;
+            };
+            found += ring.drain(|access| {
+                if held.as_ref().map(|held| held.from) != Some(access.from) {
+                    // One table is locked at a time.
+                    drop(held.take());
+                    held = self.hold(access.from);
+                }
+                if let Some(held) = &mut held {
+                    let Access { pfn, to, .. } = access;
+                    let frequency = 1;
+                    Record(&mut held.table).note(Pick { to, pfn, frequency }, tick);
+                }
+            });
+        }
+        found > 0
+    }
+
+    /// Locks the table of a node, and has its worker called; [`None`]: there is no memory for it.
+    /// May sleep.
+    fn hold(&self, from: u16) -> Option<Held<'_>> {
+        let node = self.node(NodeId(i32::from(from)))?;
+        let mut table = node.table.lock();
+        if table.is_empty() {
+            table.resize(record::ENTRIES, 0, GFP_KERNEL).ok()?;
+        }
+        Later::after(&node.worker, 0);
+        Some(Held { from, table })
+    }
+
+    /// Lets the brake look at what came back, and into the bucket what there may be by now. May
+    /// sleep.
+    fn adjust(&self) {
+        let rate = u64::from(rate_mbps()) * MB;
+        let mut control = self.control.lock();
+        let now = now_ms();
+        if control.brake.is_due(now) {
+            let promoted = self.promoted.xchg(0, Relaxed);
+            let came_back = self.came_back.xchg(0, Relaxed);
+            control.brake.look(now, promoted.into(), came_back.into());
+            self.level.store(control.brake.level(), Relaxed);
+            self.shift
+                .store(sample_shift(top_tier_pages(), rate), Relaxed);
+        }
+        let limit = control.brake.limit(rate);
+        control.bucket.refill(now_us(), limit);
+    }
+}
+
+/// The table of a node, locked.
+struct Held<'a> {
+    from: u16,
+    table: MutexGuard<'a, KVVec<u64>>,
+}
+
+/// A folio of a lower tier was read, on this CPU, by whoever is not preempted meanwhile. Of how many
+/// accesses the next is to be recorded, as a power of two. For any context but NMI.
+pub fn record(cpu: usize, access: Access) -> u32 {
+    let ring = promotion().and_then(|promotion| promotion.ring(cpu));
+    let used = ring.and_then(|ring| ring.push(access));
+    if used.is_none() {
+        Event::Lost.count(1);
+    }
+    ring::pace(ring::SLOTS, used.unwrap_or(ring::SLOTS))
+}
+
+/// A folio was promoted. For any context but NMI.
+pub fn promoted(cached: &Cached) {
+    let Some(promotion) = promotion() else {
+        return;
+    };
+    if let Some(name) = promotion.sample(cached) {
+        Lately(&promotion.lately).remember(name, now_s());
+        promotion.promoted.fetch_add(1, Relaxed);
+    }
+}
+
+/// A folio was demoted, which may have been promoted. For any context but NMI.
+pub fn came_back(cached: &Cached) {
+    if let Some(promotion) = promotion() {
+        promotion.came_back(cached);
+    }
+}
+
+/// Begins. May sleep; one caller at a time. Fails with `ENOMEM`.
+pub fn start() -> Result {
+    let promotion = match promotion() {
+        Some(promotion) => promotion,
+        None => {
+            PROMOTION.populate(Promotion::new()?);
+            promotion().ok_or(ENOMEM)?
+        }
+    };
+    *promotion.control.lock() = Control::default();
+    promotion.level.store(0, Relaxed);
+    *promotion.pause.lock() = BUSY_MS;
+    Later::after(&promotion.collector, 0);
+    Ok(())
+}
+
+/// Ends: when this returns nothing is isolated, nor will be. Nothing may be enabled by now. May
+/// sleep; one caller at a time.
+pub fn stop() {
+    let Some(promotion) = promotion() else {
+        return;
+    };
+    // Who runs now is waited for; who comes later sees that it is off.
+    drop(promotion.pause.lock());
+    for node in promotion.nodes.iter() {
+        let _busy = node.busy.lock();
+        *node.table.lock() = KVVec::new();
+    }
+}
+
+/// How far the brake is drawn, from 0 on. For any context.
+pub fn brake_level() -> u32 {
+    promotion().map_or(0, |promotion| promotion.level.load(Relaxed))
+}
+
+/// From a workqueue: the collector.
+fn collect(_: MayFlush<'_>) {
+    let Some(promotion) = promotion() else {
+        return;
+    };
+    let mut pause = promotion.pause.lock();
+    if !is_enabled() {
+        return;
+    }
+    promotion.adjust();
+    *pause = next_look_ms(*pause, promotion.gather());
+    Later::after(&promotion.collector, *pause);
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What reading files costs, and gains, with promotion of page cache: each part prints what it has
+//! measured, as JSON.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use clap::ValueEnum;
+use nix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use crate::cases::Ext4;
+use crate::demotion::{Demotion, generations};
+use crate::kernel::{self, Setting};
+use crate::promotion::{ENABLED, Promotion, counter, is_built, knob, place, warm_up};
+use crate::sys::{PAGE, nodes_of};
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// What a read of the top tier costs, in instructions: for a clock that counts these.
+    Cost,
+    /// And one of the lower tier while it is promoted; the same clock.
+    Meanwhile,
+    /// Reads at random: what part of them reaches the top tier, and when.
+    Zipf,
+    /// Linear reads of a file that fits into the top tier, and of one that does not.
+    Linear,
+}
+
+/// A figure: of what, with promotion or without, and how much.
+#[derive(Serialize)]
+pub struct Reading {
+    what: String,
+    on: bool,
+    value: f64,
+    unit: &'static str,
+}
+
+#[derive(Default)]
+struct Readings(Vec<Reading>);
+
+impl Readings {
+    fn add(&mut self, what: impl Into<String>, on: bool, value: f64, unit: &'static str) {
+        self.0.push(Reading {
+            what: what.into(),
+            on,
+            value,
+            unit,
+        });
+    }
+}
+
+pub fn run(part: Part) -> Result<Vec<Reading>> {
+    let mut readings = Readings::default();
+    for (lru, of_generations) in [("lru", false), ("mglru", true)] {
+        let _generations = match of_generations {
+            true => Some(generations()?),
+            false => None,
+        };
+        match part {
+            Part::Cost => cost(lru, &mut readings)?,
+            Part::Meanwhile => meanwhile(lru, &mut readings)?,
+            Part::Zipf => zipf(lru, &mut readings)?,
+            Part::Linear => linear(lru, &mut readings)?,
+        }
+    }
+    Ok(readings.0)
+}
+
+fn switch(on: bool) -> Result<Option<Promotion>> {
+    // Also where it was left on.
+    if is_built() {
+        kernel::write(ENABLED, "false")?;
+    }
+    on.then(Promotion::on).transpose()
+}
+
+/// This thread's own CPU time, in seconds.
+fn own_time() -> Result<f64> {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+    Ok(Duration::from(time).as_secs_f64())
+}
+
+/// Reads a file once, in pieces; this thread's own nanoseconds for each.
+fn read_once(file: &File, len: usize, step: usize) -> Result<f64> {
+    let mut buf = vec![0; step];
+    let start = own_time()?;
+    for at in (0..len).step_by(step) {
+        file.read_exact_at(&mut buf, at as u64)?;
+    }
+    Ok((own_time()? - start) * 1e9 / (len / step) as f64)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// All is on the top tier.
+fn cost(lru: &str, readings: &mut Readings) -> Result<()> {
+    const LEN: usize = 16 << 20;
+    let disk = Ext4::new()?;
+    for small in [true, false] {
+        let file = disk.create("file")?;
+        place(&file, LEN, 0, small, 1)?;
+        let kind = if small { "small" } else { "large" };
+        for on in [false, true] {
+            if on && !is_built() {
+                continue;
+            }
+            let _on = switch(on)?;
+            warm_up(&file, LEN)?;
+            let runs = (0..9).map(|_| read_once(&file, LEN, PAGE));
+            let each = median(runs.collect::<Result<_>>()?);
+            readings.add(format!("read of 4K, {kind} folios, {lru}"), on, each, "ns");
+        }
+    }
+    Ok(())
+}
+
+/// All is on the lower tier, and is promoted.
+fn meanwhile(lru: &str, readings: &mut Readings) -> Result<()> {
+    const LEN: usize = 16 << 20;
+    let disk = Ext4::new()?;
+    // Slow enough for all of the reads.
+    let _rate = Setting::change(&knob("rate_mbps"), "16")?;
+    for on in [false, true] {
+        let file = disk.create("file")?;
+        switch(false)?;
+        place(&file, LEN, 1, true, 1)?;
+        warm_up(&file, LEN)?;
+        let before = counter("promoted_pages")?;
+        let _on = switch(on)?;
+        let (mut runs, part) = (Vec::new(), LEN / 16);
+        let half = (LEN / PAGE / 2) as u64;
+        // As many reads with promotion as it takes for half of it to come up.
+        while runs.len() < 256 || (on && runs.len() < 4096) {
+            if counter("promoted_pages")? - before >= half {
+                break;
+            }
+            let mut buf = [0; PAGE];
+            let start = own_time()?;
+            for at in (0..part).step_by(PAGE) {
+                let at = (runs.len() * part + at) % LEN;
+                file.read_exact_at(&mut buf, at as u64)?;
+            }
+            runs.push((own_time()? - start) * 1e9 / (part / PAGE) as f64);
+        }
+        ensure!(runs.len() >= 3, "all came up at once");
+        let mean = runs.iter().sum::<f64>() / runs.len() as f64;
+        readings.add(format!("read of 4K while promoting, {lru}"), on, mean, "ns");
+        let promoted = (counter("promoted_pages")? - before) as f64;
+        readings.add(format!("promoted meanwhile, {lru}"), on, promoted, "pages");
+    }
+    Ok(())
+}
+
+/// Ranks below `n`, the small ones more often: as 1 / rank. They are spread over the file.
+fn at_random(n: usize) -> usize {
+    let rank = (n as f64).powf(fastrand::f64()) as usize - 1;
+    rank * 7919 % n
+}
+
+fn zipf(lru: &str, readings: &mut Readings) -> Result<()> {
+    const LEN: usize = 128 << 20;
+    const SHARE: f64 = 0.9;
+    let pages = LEN / PAGE;
+    let disk = Ext4::of(192 << 20)?;
+    let file = disk.create("file")?;
+    place(&file, LEN, 1, true, 1)?;
+    let rate: f64 = kernel::read(knob("rate_mbps"))?.trim().parse()?;
+    let before = counter("promoted_pages")?;
+    let mut buf = [0; PAGE];
+    let mut read = |times: usize| -> Result<()> {
+        for _ in 0..times {
+            file.read_exact_at(&mut buf, (at_random(pages) * PAGE) as u64)?;
+        }
+        Ok(())
+    };
+    // What is hot is known to the LRU.
+    read(4 * pages)?;
+    let _on = switch(true)?;
+    let start = Instant::now();
+    let mut share = 0.0;
+    while start.elapsed() < Duration::from_secs(60) && share < SHARE {
+        read(pages)?;
+        let nodes = nodes_of(&file, LEN)?;
+        let reads = 200_000;
+        let hits = (0..reads).filter(|_| nodes[at_random(pages)] == 0).count();
+        share = hits as f64 / f64::from(reads);
+    }
+    let took = start.elapsed().as_secs_f64();
+    let bytes = ((counter("promoted_pages")? - before) as usize * PAGE) as f64;
+    let by_rate = bytes / (1 << 20) as f64 / rate;
+    readings.add(
+        format!("zipf: reads of the top tier, {lru}"),
+        true,
+        share * 100.0,
+        "%",
+    );
+    readings.add(format!("zipf: until then, {lru}"), true, took, "s");
+    readings.add(
+        format!("zipf: at least, by the rate, {lru}"),
+        true,
+        by_rate,
+        "s",
+    );
+    Ok(())
+}
+
+/// A file without contents on the disk: what it has in the page cache are zeroes.
+fn sparse(disk: &Ext4, len: usize) -> Result<File> {
+    let file = disk.create("sparse")?;
+    file.set_len(len as u64)?;
+    Ok(file)
+}
+
+/// A file as large as a part of node 0, and one larger than that, but not than both nodes.
+fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
+    const STEP: usize = 256 << 10;
+    let _demotion = Demotion::on()?;
+    // So kswapd makes room for what is to come up, or there would be none.
+    let _tiering = Setting::change("/proc/sys/kernel/numa_balancing", "2")?;
+    let top = kernel::node_free_bytes(0)?;
+    for (name, len) in [("fits", top / 4), ("does not fit", top / 4 * 5)] {
+        let len = len / STEP * STEP;
+        let disk = Ext4::new()?;
+        let file = sparse(&disk, len)?;
+        if len < top {
+            let _policy = crate::sys::Policy::bind(1)?;
+            read_once(&file, len, STEP)?;
+        }
+        (0..3).try_for_each(|_| read_once(&file, len, STEP).map(drop))?;
+        let (mut wall, mut own) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        let passes = if len < top { 40 } else { 8 };
+        // Off, on, on, off: what drifts is in both.
+        for on in [false, true, true, false] {
+            let _on = switch(on)?;
+            for _ in 0..passes {
+                let start = Instant::now();
+                own[usize::from(on)].push(read_once(&file, len, STEP)?);
+                wall[usize::from(on)].push(start.elapsed().as_secs_f64());
+            }
+        }
+        for on in [false, true] {
+            let seconds: f64 = wall[usize::from(on)].iter().sum();
+            let passes = wall[usize::from(on)].len();
+            let gbps = (len * passes) as f64 / seconds / 1e9;
+            readings.add(format!("linear, {name}, {lru}"), on, gbps, "GB/s");
+            let each = own[usize::from(on)].iter().sum::<f64>() / passes as f64 / 1000.0;
+            readings.add(
+                format!("linear, own time of 256K, {name}, {lru}"),
+                on,
+                each,
+                "us",
+            );
+        }
+        let promoted = counter("promoted_pages")?;
+        readings.add(
+            format!("linear, {name}: promoted by now, {lru}"),
+            true,
+            promoted as f64,
+            "pages",
+        );
+        let brake = counter("brake")?;
+        readings.add(
+            format!("linear, {name}: brake, {lru}"),
+            true,
+            brake as f64,
+            "",
+        );
+        sleep(Duration::from_millis(100));
+    }
+    if readings.0.is_empty() {
+        bail!("nothing was measured");
+    }
+    Ok(())
+}

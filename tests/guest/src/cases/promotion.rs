@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Promotion of page cache that is mapped nowhere: what is read of the lower tier comes up, with its
+//! content, whatever else is done to it; what may not does not.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::unistd::Pid;
+
+use super::disk::Ext4;
+use crate::cgroup::Groups;
+use crate::demotion::{Reclaim, generations};
+use crate::harness::{Case, skip};
+use crate::kernel::{self, Setting};
+use crate::promotion::{
+    Promotion, check, count_on, counter, is_built, knob, place, read_until, warm_up,
+};
+use crate::sys::{Mapping, PAGE, Policy, cached_pages, evict, fork_child};
+use crate::{pattern, promotion};
+
+const SLOW: u32 = 240;
+const LEN: usize = 8 << 20;
+const LIMIT: &str = "/proc/sys/kernel/numa_balancing_promote_rate_limit_MBps";
+
+pub fn cases() -> Vec<Case> {
+    if !is_built() {
+        return Vec::new();
+    }
+    let mut cases = Vec::new();
+    let mut both = |name: &str, body: fn() -> Result<()>| {
+        cases.push(Case::new(format!("promotion/{name}"), move |_| body()).limit(SLOW));
+        let generations = move || {
+            let _generations = generations()?;
+            body()
+        };
+        let name = format!("promotion/{name}-generations");
+        cases.push(Case::new(name, move |_| generations()).limit(SLOW));
+    };
+    both("small", || promoted(true));
+    both("large", || promoted(false));
+    both("left", left);
+    both("races", races);
+    let one = |name: &str, body: fn() -> Result<()>| {
+        Case::new(format!("promotion/{name}"), move |_| body()).limit(SLOW)
+    };
+    cases.extend([
+        one("off", off),
+        one("policy", policy),
+        one("cpuset", cpuset),
+        one("rate", rate),
+        one("brake", brake),
+        one("remount", remount),
+        one("memcg", memcg),
+        one("oom", oom),
+        one("offline", offline),
+    ]);
+    cases
+}
+
+/// A file on the lower tier.
+fn on_lower(disk: &Ext4, small: bool) -> Result<File> {
+    let file = disk.create("file")?;
+    place(&file, LEN, 1, small, 1)?;
+    Ok(file)
+}
+
+/// Reads a file until nearly all of it is on node 0.
+fn bring_up(file: &File) -> Result<()> {
+    let pages = LEN / PAGE;
+    let before = counter("promoted_pages")?;
+    // To ask where pages are is to map them, and what is mapped is not promoted.
+    let enough = || Ok(counter("promoted_pages")? - before >= pages as u64 * 9 / 10);
+    let came = read_until(file, LEN, enough)?;
+    let up = count_on(file, LEN, 0)?;
+    ensure!(
+        came && up >= pages * 9 / 10,
+        "{up} of {pages} pages came up; refused: {}",
+        refused()?
+    );
+    Ok(())
+}
+
+fn refused() -> Result<String> {
+    let names = [
+        "gone",
+        "isolated",
+        "not_file",
+        "mapped",
+        "dirty",
+        "writeback",
+        "dropbehind",
+        "locked",
+        "unevictable",
+        "no_room",
+        "failed",
+    ];
+    let told = names.map(|name| Ok(format!("{name} {}", counter(&format!("refused/{name}"))?)));
+    Ok(told.into_iter().collect::<Result<Vec<_>>>()?.join(", "))
+}
+
+fn stat(row: &str) -> Result<u64> {
+    // Each CPU keeps small changes to itself.
+    kernel::write("/proc/sys/vm/stat_refresh", "1")?;
+    let rows = kernel::vmstat(row)?;
+    rows.get(row).copied().with_context(|| format!("no {row}"))
+}
+
+/// Nothing is isolated any more, nor has a page a reference left that is nobody's: then it could not be
+/// evicted.
+fn nothing_left(file: &File, len: usize) -> Result<()> {
+    // Switched off, nothing is under way.
+    let off = Setting::change(promotion::ENABLED, "false")?;
+    let isolated = stat("nr_isolated_file")?;
+    ensure!(isolated == 0, "{isolated} pages are isolated for good");
+    file.sync_all()?;
+    // Those that a CPU keeps for the LRU have a reference more, until it is drained.
+    kernel::write("/proc/sys/vm/drop_caches", "1")?;
+    evict(file)?;
+    let left = cached_pages(file, len)?;
+    ensure!(left == 0, "{left} pages cannot be evicted");
+    drop(off);
+    Ok(())
+}
+
+fn promoted(small: bool) -> Result<()> {
+    let disk = Ext4::new()?;
+    let file = on_lower(&disk, small)?;
+    let seen = stat("numa_hint_page_cache")?;
+    let _on = Promotion::on()?;
+    bring_up(&file)?;
+    ensure!(
+        stat("numa_hint_page_cache")? > seen,
+        "no access was counted"
+    );
+    check(&file, LEN, 1)?;
+    nothing_left(&file, LEN)
+}
+
+/// Switched off, nothing is recorded, nor promoted.
+fn off() -> Result<()> {
+    let disk = Ext4::new()?;
+    let file = on_lower(&disk, true)?;
+    drop(Promotion::on()?);
+    let before = (stat("numa_hint_page_cache")?, counter("promoted_pages")?);
+    warm_up(&file, LEN)?;
+    sleep(Duration::from_millis(300));
+    let after = (stat("numa_hint_page_cache")?, counter("promoted_pages")?);
+    ensure!(before == after, "{before:?} became {after:?}");
+    Ok(())
+}
+
+/// What is read long enough for others to come up stays where it is: `file` is read together with one
+/// that may be promoted.
+fn stays(disk: &Ext4, file: &File, why: &str) -> Result<()> {
+    let other = disk.create("other")?;
+    place(&other, LEN, 1, true, 2)?;
+    let before = counter("promoted_pages")?;
+    let enough = || {
+        warm_up(file, LEN)?;
+        Ok(counter("promoted_pages")? - before >= (LEN / PAGE) as u64 * 9 / 10)
+    };
+    ensure!(read_until(&other, LEN, enough)?, "nothing comes up at all");
+    let up = count_on(file, LEN, 0)?;
+    ensure!(up == 0, "{up} pages that are {why} came up");
+    check(file, LEN, 1)
+}
+
+/// Dirty pages, and pages that are mapped.
+fn left() -> Result<()> {
+    let disk = Ext4::new()?;
+    let _late = [
+        Setting::change("/proc/sys/vm/dirty_writeback_centisecs", "0")?,
+        Setting::change("/proc/sys/vm/dirty_background_ratio", "90")?,
+        Setting::change("/proc/sys/vm/dirty_ratio", "95")?,
+    ];
+    let file = on_lower(&disk, true)?;
+    {
+        let _on = Promotion::on()?;
+        let map = Mapping::file(&file, LEN, libc::MAP_SHARED, PAGE)?;
+        map.advise(0, LEN, libc::MADV_POPULATE_READ)?;
+        stays(&disk, &file, "mapped")?;
+    }
+    // All of it is written again, and stays dirty.
+    let _lower = Policy::bind(1)?;
+    file.write_all_at(&pattern::bytes(0, LEN / 8, 1), 0)?;
+    drop(_lower);
+    let other = disk.create("other")?;
+    place(&other, LEN, 1, true, 2)?;
+    let dirtied = |file: &File| file.write_all_at(&pattern::bytes(0, LEN / 8, 1), 0);
+    let _on = Promotion::on()?;
+    // The other file was synced, and this one may have been with it.
+    dirtied(&file)?;
+    let before = counter("promoted_pages")?;
+    let enough = || {
+        dirtied(&file)?;
+        warm_up(&file, LEN)?;
+        Ok(counter("promoted_pages")? - before >= (LEN / PAGE) as u64 * 9 / 10)
+    };
+    ensure!(read_until(&other, LEN, enough)?, "nothing comes up at all");
+    drop(_on);
+    let up = count_on(&file, LEN, 0)?;
+    ensure!(up == 0, "{up} dirty pages came up");
+    nothing_left(&file, LEN)
+}
+
+/// A policy that has none of the top tier.
+fn policy() -> Result<()> {
+    let disk = Ext4::new()?;
+    let file = on_lower(&disk, true)?;
+    let _on = Promotion::on()?;
+    let bound = Policy::bind(1)?;
+    let seen = stat("numa_hint_page_cache")?;
+    warm_up(&file, LEN)?;
+    warm_up(&file, LEN)?;
+    sleep(Duration::from_millis(300));
+    let came = count_on(&file, LEN, 0)?;
+    ensure!(
+        came == 0 && stat("numa_hint_page_cache")? == seen,
+        "{came} pages came up for a task bound to node 1"
+    );
+    drop(bound);
+    bring_up(&file)
+}
+
+/// The same for a cpuset.
+fn cpuset() -> Result<()> {
+    let disk = Ext4::new()?;
+    let file = on_lower(&disk, true)?;
+    let groups = Groups::new(&["lower"])?;
+    groups.set(0, "cpuset.mems", "1")?;
+    let _on = Promotion::on()?;
+    groups.add(0, Pid::this())?;
+    let seen = stat("numa_hint_page_cache")?;
+    warm_up(&file, LEN)?;
+    warm_up(&file, LEN)?;
+    sleep(Duration::from_millis(300));
+    let came = count_on(&file, LEN, 0)?;
+    ensure!(
+        came == 0 && stat("numa_hint_page_cache")? == seen,
+        "{came} pages came up for a task confined to node 1"
+    );
+    groups.set(0, "cpuset.mems", "0-1")?;
+    bring_up(&file)
+}
+
+/// No more than the rate, or than that of NUMA balancing; none with a rate of 0.
+fn rate() -> Result<()> {
+    const MB: u64 = 1 << 20;
+    let disk = Ext4::new()?;
+    let file = on_lower(&disk, true)?;
+    for (path, slow) in [(knob("rate_mbps"), "1"), (LIMIT.to_owned(), "1")] {
+        let setting = Setting::change(&path, "0")?;
+        let _on = Promotion::on()?;
+        let before = counter("promoted_pages")?;
+        warm_up(&file, LEN)?;
+        sleep(Duration::from_millis(300));
+        ensure!(counter("promoted_pages")? == before, "{path}: 0 promotes");
+        let start = Instant::now();
+        kernel::write(&path, slow)?;
+        let some = || Ok(counter("promoted_pages")? > before);
+        ensure!(read_until(&file, LEN, some)?, "{path}: 1 promotes nothing");
+        for _ in 0..10 {
+            warm_up(&file, LEN)?;
+            let promoted = (counter("promoted_pages")? - before) * PAGE as u64;
+            // What may be saved up, and a batch that is under way.
+            let most = MB * (start.elapsed().as_secs() + 1) + 4 * MB;
+            ensure!(promoted <= most, "{path}: {promoted} bytes of {most}");
+        }
+        drop(setting);
+    }
+    ensure!(counter("rate_limited")? > 0, "nothing ever waited");
+    Ok(())
+}
+
+/// What comes back again and again is promoted less and less; and more again when it does not.
+fn brake() -> Result<()> {
+    let disk = Ext4::new()?;
+    let reclaim = Reclaim::new()?;
+    let file = on_lower(&disk, true)?;
+    let _on = Promotion::on()?;
+    let drawn = || Ok::<_, anyhow::Error>(counter("brake")? > 0);
+    let start = Instant::now();
+    while !drawn()? && start.elapsed() < Duration::from_secs(90) {
+        warm_up(&file, LEN)?;
+        sleep(Duration::from_millis(50));
+        reclaim.ask(2 * LEN)?;
+    }
+    ensure!(
+        drawn()?,
+        "the brake is released, though {} folios came back of {} pages",
+        counter("came_back")?,
+        counter("promoted_pages")?
+    );
+    let start = Instant::now();
+    while drawn()? {
+        ensure!(
+            start.elapsed() < Duration::from_secs(120),
+            "the brake is not released: {}",
+            counter("brake")?
+        );
+        sleep(Duration::from_millis(200));
+    }
+    check(&file, LEN, 1)?;
+    nothing_left(&file, LEN)
+}
+
+/// Readers that look at what they read, and a writer that writes the same anew, while pages of the file
+/// are cut off and come again, holes are punched and filled, and another file is unlinked.
+fn races() -> Result<()> {
+    const ROUNDS: u64 = 12;
+    let disk = Ext4::new()?;
+    let file = on_lower(&disk, true)?;
+    let half = LEN / 2;
+    let _on = Promotion::on()?;
+    let before = counter("promoted_pages")?;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Result<()> {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| -> Result<()> {
+                    while !done.load(Relaxed) {
+                        check(&file, half, 1)?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        let writer = scope.spawn(|| -> Result<()> {
+            while !done.load(Relaxed) {
+                for at in (0..half).step_by(64 * PAGE) {
+                    file.write_all_at(&pattern::bytes(at / 8, PAGE / 8, 1), at as u64)?;
+                }
+                file.sync_data()?;
+            }
+            Ok(())
+        });
+        let changed = (|| {
+            for round in 0..ROUNDS {
+                change(&disk, &file, half, round)?;
+            }
+            Ok(())
+        })();
+        done.store(true, Relaxed);
+        for reader in readers {
+            reader.join().ok().context("a reader panicked")??;
+        }
+        writer.join().ok().context("the writer panicked")??;
+        changed
+    })?;
+    ensure!(counter("promoted_pages")? > before, "nothing was promoted");
+    file.set_len(half as u64)?;
+    check(&file, half, 1)?;
+    nothing_left(&file, half)
+}
+
+/// Changes the second half of a file in every way, and looks at it each time.
+fn change(disk: &Ext4, file: &File, half: usize, round: u64) -> Result<()> {
+    let lower = Policy::bind(1)?;
+    let seed = 100 + round;
+    file.set_len(half as u64)?;
+    file.write_all_at(&pattern::bytes(0, half / 8, seed), half as u64)?;
+    file.sync_data()?;
+    let doomed = disk.create("doomed")?;
+    doomed.write_all_at(&pattern::bytes(0, half / 8, seed), 0)?;
+    doomed.sync_data()?;
+    drop(lower);
+    warm_up(&doomed, half)?;
+    disk.remove("doomed")?;
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let (hole, len) = ((half + half / 4) as i64, (half / 4) as i64);
+    let mut buf = vec![0; half];
+    for step in 0..4 {
+        file.read_exact_at(&mut buf, half as u64)?;
+        let wanted = pattern::bytes(0, half / 8, seed);
+        ensure!(buf == wanted, "step {step}: contents differ");
+        fallocate(file, flags, hole, len)?;
+        file.read_exact_at(&mut buf, half as u64)?;
+        let (from, to) = (half / 4, half / 2);
+        ensure!(
+            buf[from..to].iter().all(|&byte| byte == 0)
+                && buf[..from] == wanted[..from]
+                && buf[to..] == wanted[to..],
+            "step {step}: beside the hole, or in it, contents differ"
+        );
+        file.write_all_at(&wanted[from..to], hole as u64)?;
+        file.sync_data()?;
+    }
+    check(&doomed, half, seed)
+}
+
+/// The file system goes away while its pages come up, and has all that was written when it is back.
+fn remount() -> Result<()> {
+    let mut disk = Ext4::new()?;
+    place(&disk.create("file")?, LEN, 1, true, 1)?;
+    let _on = Promotion::on()?;
+    let before = counter("promoted_pages")?;
+    for _ in 0..8 {
+        let file = disk.open("file")?;
+        let lower = Policy::bind(1)?;
+        check(&file, LEN, 1)?;
+        drop(lower);
+        warm_up(&file, LEN)?;
+        drop(file);
+        disk.remount()?;
+    }
+    ensure!(counter("promoted_pages")? > before, "nothing was promoted");
+    nothing_left(&disk.open("file")?, LEN)
+}
+
+/// A group that has no room for all of the file: never more is charged to it than it may have.
+fn memcg() -> Result<()> {
+    let disk = Ext4::new()?;
+    let groups = Groups::new(&["small"])?;
+    let (len, max) = (2 * LEN, LEN + (4 << 20));
+    let file = disk.create("file")?;
+    // What is written is charged twice, and the disk's part stays: that is another group's.
+    place(&file, len, 1, true, 1)?;
+    evict(&file)?;
+    groups.set(0, "memory.max", &max.to_string())?;
+    groups.add(0, Pid::this())?;
+    let _on = Promotion::on()?;
+    let before = counter("promoted_pages")?;
+    let lower = Policy::bind(1)?;
+    check(&file, LEN / 4, 1)?;
+    drop(lower);
+    let some = || {
+        let charged: usize = groups.get(0, "memory.current")?.trim().parse()?;
+        ensure!(charged <= max, "{charged} bytes are charged, of {max}");
+        Ok(counter("promoted_pages")? > before)
+    };
+    ensure!(read_until(&file, LEN / 4, some)?, "nothing was promoted");
+    // Then all of it, of which a part is evicted for the rest.
+    for _ in 0..4 {
+        warm_up(&file, len)?;
+        some()?;
+    }
+    check(&file, len, 1)?;
+    let text = groups.get(0, "memory.stat")?;
+    let row = text
+        .lines()
+        .find_map(|line| line.strip_prefix("numa_pages_migrated "));
+    let migrated: u64 = row
+        .context("no numa_pages_migrated in memory.stat")?
+        .parse()?;
+    ensure!(migrated > 0, "the group's statistics know of no migration");
+    nothing_left(&file, len)
+}
+
+/// A task of a group is killed for its memory, while the file that it reads comes up.
+fn oom() -> Result<()> {
+    let disk = Ext4::new()?;
+    let file = on_lower(&disk, true)?;
+    let _on = Promotion::on()?;
+    for round in 0..4 {
+        let groups = Groups::new(&["killed"])?;
+        groups.set(0, "memory.max", &(16 << 20).to_string())?;
+        if groups.get(0, "memory.swap.max").is_ok() {
+            groups.set(0, "memory.swap.max", "0")?;
+        }
+        let child = fork_child(|| {
+            // Until it is moved to the group.
+            sleep(Duration::from_millis(100));
+            let mut kept = Vec::new();
+            for seed in 0.. {
+                if warm_up(&file, LEN / 8).is_err() {
+                    return false;
+                }
+                kept.push(pattern::bytes(0, 1 << 18, seed));
+            }
+            kept.is_empty()
+        })?;
+        groups.add(0, child)?;
+        match nix::sys::wait::waitpid(child, None)? {
+            nix::sys::wait::WaitStatus::Signaled(_, nix::sys::signal::Signal::SIGKILL, _) => {}
+            other => bail!("round {round}: the child was not killed: {other:?}"),
+        }
+        check(&file, LEN, 1)?;
+    }
+    nothing_left(&file, LEN)
+}
+
+/// Memory of the lower tier goes away while what is there comes up.
+fn offline() -> Result<()> {
+    let blocks = kernel::memory_blocks(1)?;
+    if blocks.is_empty() {
+        return Err(skip("node 1 has no block of memory to take away"));
+    }
+    let disk = Ext4::new()?;
+    let file = on_lower(&disk, true)?;
+    let _on = Promotion::on()?;
+    let done = AtomicBool::new(false);
+    let taken = std::thread::scope(|scope| -> Result<usize> {
+        let reader = scope.spawn(|| -> Result<()> {
+            while !done.load(Relaxed) {
+                check(&file, LEN, 1)?;
+            }
+            Ok(())
+        });
+        let mut taken = 0;
+        for block in blocks.iter().rev().cycle().take(24) {
+            let state = block.join("state");
+            // Refused where something cannot be moved.
+            if std::fs::write(&state, "offline").is_ok() {
+                taken += 1;
+                sleep(Duration::from_millis(20));
+                kernel::write(&state, "online")?;
+            }
+        }
+        done.store(true, Relaxed);
+        reader.join().ok().context("the reader panicked")??;
+        Ok(taken)
+    })?;
+    ensure!(taken > 0, "no block of memory could be taken away");
+    nothing_left(&file, LEN)
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Promotion of page cache: its switch, its counters, and files that are on the lower tier.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::demotion::has_lower_tier;
+use crate::kernel::{self, Setting};
+use crate::pattern;
+use crate::sys::{PAGE, Policy, evict, nodes_of, read_singly};
+
+pub const ENABLED: &str = "/sys/kernel/mm/numa/pagecache_promotion_enabled";
+const DIR: &str = "/sys/kernel/mm/ferry/promotion";
+/// Of a folio that is in use every read counts, by either LRU.
+const WARM_UP: usize = 6;
+
+/// Whether this kernel has it.
+pub fn is_built() -> bool {
+    Path::new(ENABLED).exists()
+}
+
+pub fn knob(name: &str) -> String {
+    format!("{DIR}/{name}")
+}
+
+pub fn counter(name: &str) -> Result<u64> {
+    let text = kernel::read(knob(name))?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{name}: {text}"))
+}
+
+/// Promotion, on as long as this lives.
+pub struct Promotion {
+    _enabled: Setting,
+}
+
+impl Promotion {
+    pub fn on() -> Result<Self> {
+        ensure!(has_lower_tier()?, "node 1 is of no lower tier than node 0");
+        Ok(Self {
+            _enabled: Setting::change(ENABLED, "true")?,
+        })
+    }
+}
+
+/// Fills a file, and has it in the page cache of a node, clean: in folios of a page, or as the file
+/// system likes.
+pub fn place(file: &File, len: usize, node: u32, small: bool, seed: u64) -> Result<()> {
+    let _policy = Policy::bind(node)?;
+    const STEP: usize = 1 << 20;
+    for at in (0..len).step_by(STEP) {
+        let bytes = pattern::bytes(at / 8, STEP.min(len - at) / 8, seed);
+        file.write_all_at(&bytes, at as u64)?;
+    }
+    file.sync_all()?;
+    if small {
+        evict(file)?;
+        read_singly(file)?;
+        read_all(file, len, PAGE)?;
+    }
+    let there = count_on(file, len, node as i32)?;
+    ensure!(
+        there >= len / PAGE * 9 / 10,
+        "only {there} pages of the file are on node {node}"
+    );
+    Ok(())
+}
+
+/// How many pages of a file are on a node.
+pub fn count_on(file: &File, len: usize, node: i32) -> Result<usize> {
+    Ok(nodes_of(file, len)?
+        .iter()
+        .filter(|&&at| at == node)
+        .count())
+}
+
+fn read_all(file: &File, len: usize, step: usize) -> Result<()> {
+    let mut buf = vec![0; step];
+    for at in (0..len).step_by(step) {
+        file.read_exact_at(&mut buf, at as u64)?;
+    }
+    Ok(())
+}
+
+/// Reads a file once, page by page, and looks at what it has.
+pub fn check(file: &File, len: usize, seed: u64) -> Result<()> {
+    let mut buf = [0; PAGE];
+    for at in (0..len).step_by(PAGE) {
+        file.read_exact_at(&mut buf, at as u64)?;
+        ensure!(
+            buf[..] == pattern::bytes(at / 8, PAGE / 8, seed)[..],
+            "contents differ in the page at {at:#x}"
+        );
+    }
+    Ok(())
+}
+
+/// Reads a file so often that each folio of it is known to be in use.
+pub fn warm_up(file: &File, len: usize) -> Result<()> {
+    (0..WARM_UP).try_for_each(|_| read_all(file, len, PAGE))
+}
+
+/// Reads a file over and over until `enough`; whether that came before a minute was over.
+pub fn read_until(
+    file: &File,
+    len: usize,
+    mut enough: impl FnMut() -> Result<bool>,
+) -> Result<bool> {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(60) {
+        read_all(file, len, PAGE)?;
+        if enough()? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
