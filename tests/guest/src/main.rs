@@ -10,6 +10,7 @@ mod crowd;
 mod damon;
 mod demotion;
 mod harness;
+mod hot;
 mod kernel;
 mod pattern;
 mod phases;
@@ -47,6 +48,16 @@ enum Command {
     /// Measure what a system call does when, by trace events.
     Phases {
         /// As for bench; turns are not taken.
+        #[arg(long)]
+        plan: String,
+        /// Where the results go, as JSON; - for standard output.
+        #[arg(long)]
+        out: String,
+    },
+    /// Find the hot pages of a process in physical memory, and have the service of /dev/page_migrate
+    /// bring them near it.
+    Hot {
+        /// How often and for how long, as JSON; - for standard input.
         #[arg(long)]
         plan: String,
         /// Where the results go, as JSON; - for standard output.
@@ -105,6 +116,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Bench { plan, out } => bench::run(&plan, &out),
         Command::Phases { plan, out } => phases(&plan, &out),
+        Command::Hot { plan, out } => hot::answer(&plan, &out),
         Command::Test {
             filters,
             except,

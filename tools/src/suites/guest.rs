@@ -150,7 +150,7 @@ fn ready(
         .kernel_args("kunit.enable=0")
         .kernel_args(variant.boot_args())
         .timeout(limit);
-    guest.bring(program)?;
+    guest.bring_programs(program)?;
     Ok((guest, format!("{}, {cpus} CPUs: ", variant.name())))
 }
 

@@ -15,7 +15,9 @@ mod method;
 mod migrc;
 mod pinned;
 mod policy;
+mod programs;
 mod races;
+mod seed;
 mod settings;
 mod sysctl;
 mod system;
@@ -39,6 +41,8 @@ pub fn all() -> Vec<Case> {
     all.extend(tiers::cases());
     all.extend(system::cases());
     all.extend(unplug::cases());
+    all.extend(seed::cases());
+    all.extend(programs::cases());
     if kernel::has_engine() {
         all.extend(sysctl::cases());
         all.extend(settings::cases());

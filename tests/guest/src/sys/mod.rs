@@ -7,6 +7,7 @@
 mod map;
 mod numa;
 mod process;
+pub mod seed;
 mod uring;
 
 pub use map::{Mapping, PAGE, Reserved};

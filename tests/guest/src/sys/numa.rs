@@ -51,7 +51,7 @@ pub enum UserPtr<'a> {
 }
 
 impl UserPtr<'_> {
-    fn addr(self) -> usize {
+    pub(super) fn addr(self) -> usize {
         match self {
             Self::Null => 0,
             Self::Bad => usize::MAX - 0xfff,
