@@ -128,8 +128,9 @@ fn text(answer: &Answer) -> String {
         ));
     }
     text.push_str(
-        "The contents were checked. Emulated nodes are equally near: the times show what finding and \
-         migrating\ncost, not what they gain; the share of accesses near is what they are for.\n",
+        "The contents were checked. Emulated nodes are equally near: times differ by chance, and by what \
+         finding and\nmigrating cost, never by what they gain. What they are for is the share of accesses \
+         near.\n",
     );
     if let Some([near, far]) = answer.latency_ns {
         text.push_str(&format!(
@@ -165,7 +166,7 @@ fn table(answer: &Answer) -> String {
             percent(share(|run| run.near_at_start)),
             percent(share(|run| run.near_at_end)),
             percent(near),
-            format!("{:.2}", seconds(placement)),
+            spread(of(answer, placement).map(|run| run.seconds)),
             percent(seconds(placement) / seconds(Placement::Random)),
         ];
         if let Some([fast, slow]) = answer.latency_ns {
@@ -179,6 +180,14 @@ fn table(answer: &Answer) -> String {
 fn of(answer: &Answer, placement: Placement) -> impl Iterator<Item = &Run> {
     let runs = answer.runs.iter();
     runs.filter(move |run| run.placement == placement)
+}
+
+/// The median, and the least and the most.
+fn spread(numbers: impl Iterator<Item = f64>) -> String {
+    let all: Vec<f64> = numbers.collect();
+    let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    format!("{:.2} ({least:.2}-{most:.2})", median(all.into_iter()))
 }
 
 /// Of a few numbers; of two in the middle the higher.
@@ -226,12 +235,27 @@ mod tests {
         };
         assert_eq!(
             row("then migrated"),
-            ["50.0 %", "99.0 %", "90.0 %", "12.00", "120.0 %", "13.0"]
+            [
+                "50.0 %",
+                "99.0 %",
+                "90.0 %",
+                "12.00 (12.00-12.00)",
+                "120.0 %",
+                "13.0"
+            ]
         );
         assert_eq!(
             row("right from"),
-            ["100.0 %", "100.0 %", "100.0 %", "8.00", "80.0 %", "10.0"]
+            [
+                "100.0 %",
+                "100.0 %",
+                "100.0 %",
+                "8.00 (8.00-8.00)",
+                "80.0 %",
+                "10.0"
+            ]
         );
+        assert!(text.contains("10.00 (9.00-30.00)"));
         assert!(text.contains("4096 hot pages") && text.contains("6 failed"));
         assert!(text.contains("not measured"));
     }
