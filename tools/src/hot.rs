@@ -119,7 +119,8 @@ fn text(answer: &Answer) -> String {
             median(runs.filter_map(|run| run.found.as_ref()).map(what))
         };
         text.push_str(&format!(
-            "Found {:.0} hot pages on the far node in {:.2} s; migrated in {:.3} s: {:.0} pages, {:.0} failed.\n",
+            "Found {:.0} hot pages on the far node in {:.2} s; migrated in {:.3} s: {:.0} pages, {:.0} \
+             failed.\n",
             found(|found| found.addresses as f64),
             found(|found| found.tracking_seconds),
             found(|found| found.migrating_seconds),
