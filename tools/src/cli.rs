@@ -2,7 +2,7 @@
 //! The command line: what may be asked for, and who answers.
 
 use crate::{
-    apply, bench, choice, context::Context, method, phases, run, series, shell, suites, top,
+    apply, bench, choice, context::Context, hot, method, phases, run, series, shell, suites, top,
 };
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -34,6 +34,8 @@ enum Command {
         #[command(subcommand)]
         what: Bench,
     },
+    /// Find hot pages in physical memory, migrate them by their addresses, and show what that is worth
+    Hot(HotArgs),
     /// Open a shell inside the booted Ferry kernel, on two NUMA nodes
     Shell,
     /// Show what Ferry does on the machine this runs on: live, or once for scripts
@@ -59,6 +61,19 @@ pub struct RunArgs {
     /// Where move_pages.json and move_pages.svg go
     #[arg(long, value_name = "DIR", default_value = "ferry-results")]
     pub out: PathBuf,
+}
+
+#[derive(Args)]
+pub struct HotArgs {
+    /// Write the figures here
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Runs with each placement
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+    /// About how long a run is to be
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub seconds: u32,
 }
 
 #[derive(Args)]
@@ -313,6 +328,7 @@ impl Cli {
                 }
                 .map(|()| true)
             }
+            Command::Hot(args) => hot::hot(&context()?, &args).map(|()| true),
             Command::Shell => shell::shell(&context()?).map(|()| true),
             Command::Top(args) => top::top(&args).map(|()| true),
             Command::Apply { tree } => apply::apply(&tree).map(|()| true),

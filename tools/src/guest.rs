@@ -111,6 +111,15 @@ impl Guest {
         self.share.path()
     }
 
+    /// Puts the guest's program into the shared folder, and those of the service.
+    pub fn bring_programs(&self, program: &Path) -> Result<()> {
+        self.bring(program)?;
+        for name in SERVICE_PROGRAMS {
+            self.bring(&program.with_file_name(name))?;
+        }
+        Ok(())
+    }
+
     /// Puts a program or a file into the shared folder.
     pub fn bring(&self, file: &Path) -> Result<PathBuf> {
         let name = file.file_name().context("not a file")?;
@@ -254,14 +263,17 @@ fn virtme_ng(context: &Context) -> Result<PathBuf> {
     Ok(vng)
 }
 
-/// The guest's program, built for this machine: the guest runs on its files. Before that, whether a
-/// guest can be had here at all.
+/// The programs of the page migration service, which lie beside the guest's own.
+const SERVICE_PROGRAMS: [&str; 5] = ["ph", "v", "vmig", "victim", "migstat"];
+
+/// The guest's program and those of the service beside it, built for this machine: the guest runs on its
+/// files. Before that, whether a guest can be had here at all.
 pub fn program(context: &Context) -> Result<PathBuf> {
     quoted(context.cache.root())?;
     virtme_ng(context)?;
     let target = context.cache.dir("cargo-guest")?;
     Step::new(
-        "building the guest's program",
+        "building the guest's programs",
         context.cache.log("cargo-guest"),
     )
     .timeout(Duration::from_secs(1800))
@@ -270,6 +282,7 @@ pub fn program(context: &Context) -> Result<PathBuf> {
     .run(
         Command::new("cargo")
             .args(["build", "--release", "--locked", "--package", "ferry-guest"])
+            .args(["--package", "page-migrate-programs"])
             .arg("--manifest-path")
             .arg(context.repo.join("Cargo.toml"))
             .env("CARGO_TARGET_DIR", &target),

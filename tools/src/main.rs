@@ -12,6 +12,7 @@ mod context;
 mod elf;
 mod git;
 mod guest;
+mod hot;
 mod kernel;
 mod ktap;
 mod memcpy;

@@ -7,7 +7,13 @@ use crate::{
     kernel::{self, Variant},
 };
 use anyhow::{bail, Result};
-use std::{env, io::IsTerminal};
+use std::{
+    env,
+    fs::{self, Permissions},
+    io::IsTerminal,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 pub fn shell(context: &Context) -> Result<()> {
     if !std::io::stdin().is_terminal() {
@@ -19,21 +25,66 @@ pub fn shell(context: &Context) -> Result<()> {
         node_gib: 1,
     };
     let guest = Guest::new(context, &kernel.image, "shell", shape)?;
-    guest.bring(&guest::program(context)?)?;
+    guest.bring_programs(&guest::program(context)?)?;
     guest.bring(&env::current_exe()?)?;
+    let login = guest.share().join("shell");
+    fs::write(&login, script(&user_shell(), guest.share()))?;
+    fs::set_permissions(&login, Permissions::from_mode(0o755))?;
     eprintln!(
         "Ferry is off until: sysctl vm.mt_page_copy=1\n\
-         What it does: ./ferry top\n\
+         What it does: ferry top\n\
+         The service of 2004: ph, v, victim and vmig, migstat\n\
          {} is here and writable from both sides; leave with `exit`.",
         guest.share().display()
     );
     let mut vng = guest.vng()?;
-    if let Some(shell) = env::var_os("SHELL") {
-        vng.env("SHELL", shell);
-    }
+    vng.arg("--shell").arg(&login);
     let status = vng.status()?;
     if !status.success() {
         bail!("the guest ended with {status}");
     }
     Ok(())
+}
+
+/// The user's own shell, which the guest has as well: it runs on this machine's files.
+fn user_shell() -> PathBuf {
+    env::var_os("SHELL")
+        .map(PathBuf::from)
+        .filter(|shell| shell.is_file())
+        .unwrap_or_else(|| PathBuf::from("/bin/sh"))
+}
+
+/// What the guest starts as its shell: the user's, which finds what was brought.
+fn script(shell: &Path, folder: &Path) -> String {
+    format!(
+        "#!/bin/sh\nPATH={folder}:$PATH\nSHELL='{shell}'\nexport PATH SHELL\nexec '{shell}' \"$@\"\n",
+        folder = folder.display(),
+        shell = shell.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn what_was_brought_is_found_by_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = temp.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        put("ph", "#!/bin/sh\necho found $1\n");
+        let login = put("shell", &script(Path::new("/bin/sh"), temp.path()));
+        // Not the file itself: one that was just written may still be open in a child of another test.
+        let run = Command::new("/bin/sh")
+            .arg(login)
+            .args(["-c", "ph $SHELL"])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&run.stdout), "found /bin/sh\n");
+    }
 }

@@ -11,6 +11,7 @@ mod crowd;
 mod damon;
 mod demotion;
 mod harness;
+mod hot;
 mod kernel;
 mod pattern;
 mod phases;
@@ -60,6 +61,16 @@ enum Command {
         /// What is measured.
         #[arg(value_enum)]
         part: cached::Part,
+        /// Where the results go, as JSON; - for standard output.
+        #[arg(long)]
+        out: String,
+    },
+    /// Find the hot pages of a process in physical memory, and have the service of /dev/page_migrate
+    /// bring them near it.
+    Hot {
+        /// How often and for how long, as JSON; - for standard input.
+        #[arg(long)]
+        plan: String,
         /// Where the results go, as JSON; - for standard output.
         #[arg(long)]
         out: String,
@@ -118,6 +129,7 @@ fn main() -> ExitCode {
         Command::Phases { plan, out } => phases(&plan, &out),
         Command::Promotion { part, out } => cached::run(part)
             .and_then(|readings| bench::put(&out, &serde_json::to_string(&readings)?)),
+        Command::Hot { plan, out } => hot::answer(&plan, &out),
         Command::Test {
             filters,
             except,

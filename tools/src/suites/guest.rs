@@ -165,7 +165,7 @@ fn ready(
         .kernel_args(variant.boot_args())
         .kernel_args(booting.args)
         .timeout(limit);
-    guest.bring(program)?;
+    guest.bring_programs(program)?;
     let prefix = format!("{}{}, {cpus} CPUs: ", variant.name(), booting.name);
     Ok((guest, prefix))
 }

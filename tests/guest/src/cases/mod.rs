@@ -15,8 +15,10 @@ mod method;
 mod migrc;
 pub mod pinned;
 pub mod policy;
+mod programs;
 mod promotion;
 mod races;
+mod seed;
 mod service;
 mod settings;
 mod sysctl;
@@ -44,6 +46,8 @@ pub fn all() -> Vec<Case> {
     if kernel::has_service() {
         all.extend(service::cases());
     }
+    all.extend(seed::cases());
+    all.extend(programs::cases());
     if kernel::has_engine() {
         all.extend(sysctl::cases());
         all.extend(settings::cases());

@@ -8,6 +8,7 @@ mod cache;
 mod map;
 mod numa;
 mod process;
+pub mod seed;
 pub mod service;
 mod uring;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Memory that moves while two callers want it elsewhere, and its owner writes, forks, unmaps or exits.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -48,14 +48,21 @@ fn may_be(errno: i32) -> Result<()> {
     Ok(())
 }
 
+/// What movers are told, and how many pages they have moved.
+#[derive(Default)]
+struct Progress {
+    stop: AtomicBool,
+    moved: AtomicU64,
+}
+
 /// Migrates by range and by address, from node to node, until told to stop.
-fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, stop: &AtomicBool) -> Result<u64> {
+fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, progress: &Progress) -> Result<()> {
     let service = Service::open()?;
-    let (mut node, mut moved) = (first, 0);
-    while !stop.load(Relaxed) {
+    let mut node = first;
+    while !progress.stop.load(Relaxed) {
         let done = service.range(whole(map, node).pid(pid).flags(flags));
         may_be(done.errno)?;
-        moved += done.successful;
+        progress.moved.fetch_add(done.successful, Relaxed);
         node = 1 - node;
         // Where they were a moment ago: some are elsewhere now, or somebody else's.
         let Ok(frames) = kernel::frames_of(
@@ -73,40 +80,55 @@ fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, stop: &AtomicBool) -> 
             let call = Call::range(0, 0, node).pid(pid).flags(flags & !HOLES);
             let done = service.phys(&part, call);
             may_be(done.errno)?;
-            moved += done.successful;
+            progress.moved.fetch_add(done.successful, Relaxed);
         }
         node = 1 - node;
     }
-    Ok(moved)
+    Ok(())
 }
 
 /// Runs `body` while two callers move `map` of `pid`, each to another node than the other.
-fn against(pid: i32, map: &Mapping, flags: u32, body: impl FnOnce() -> Result<()>) -> Result<u64> {
-    let stop = AtomicBool::new(false);
+fn against(
+    pid: i32,
+    map: &Mapping,
+    flags: u32,
+    body: impl FnOnce(&Progress) -> Result<()>,
+) -> Result<u64> {
+    let progress = Progress::default();
     std::thread::scope(|scope| {
-        let movers: Vec<_> = [0, 1]
-            .map(|first| {
-                let stop = &stop;
-                scope.spawn(move || mover(pid, map, first, flags, stop))
-            })
-            .into();
-        let result = body();
-        stop.store(true, Relaxed);
-        let mut moved = 0;
+        let movers = [0, 1].map(|first| {
+            let progress = &progress;
+            scope.spawn(move || mover(pid, map, first, flags, progress))
+        });
+        let result = body(&progress);
+        progress.stop.store(true, Relaxed);
         for mover in movers {
-            moved += mover.join().expect("a mover panicked")?;
+            mover.join().expect("a mover panicked")?;
         }
-        result.map(|()| moved)
-    })
+        result
+    })?;
+    Ok(progress.moved.into_inner())
+}
+
+/// As [`against`]: `round`, with their numbers, until there were `rounds` of them at least and
+/// something has moved. On a loaded host the movers may begin when all rounds are over.
+fn rounds_against(
+    map: &Mapping,
+    flags: u32,
+    rounds: u64,
+    mut round: impl FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    against(0, map, flags, |progress| {
+        let wanted = |number: &u64| *number < rounds || progress.moved.load(Relaxed) == 0;
+        (0..).take_while(wanted).try_for_each(&mut round)
+    })?;
+    Ok(())
 }
 
 fn two_callers(folio: FolioSize, count: usize, log: &Log) -> Result<()> {
     let map = memory(folio, count)?;
     for flags in [0, MT] {
-        let moved = against(0, &map, flags, || {
-            (0..rounds(log)).try_for_each(|_| pattern::check(map.words(), 1))
-        })?;
-        ensure!(moved > 0, "nothing has moved");
+        rounds_against(&map, flags, rounds(log), |_| pattern::check(map.words(), 1))?;
     }
     pattern::check(map.words(), 1)?;
     // Nothing of it was lost on the way: all can still be moved.
@@ -121,37 +143,32 @@ fn two_callers(folio: FolioSize, count: usize, log: &Log) -> Result<()> {
 
 fn written(log: &mut Log) -> Result<()> {
     let map = memory(FolioSize::Small, 1024)?;
-    let moved = against(0, &map, 0, || {
-        for seed in 0..rounds(log) {
-            pattern::fill(map.words(), seed);
-            pattern::check(map.words(), seed)?;
-        }
-        Ok(())
+    let mut last = 0;
+    rounds_against(&map, 0, rounds(log), |seed| {
+        last = seed;
+        pattern::fill(map.words(), seed);
+        pattern::check(map.words(), seed)
     })?;
-    ensure!(moved > 0, "nothing has moved");
-    pattern::check(map.words(), rounds(log) - 1)
+    pattern::check(map.words(), last)
 }
 
 /// Children check what they got, and write it; what this process has stays.
 fn forked(log: &mut Log) -> Result<()> {
     let map = memory(FolioSize::Small, 512)?;
-    let moved = against(0, &map, SHARED, || {
-        for _ in 0..rounds(log) {
-            let child = sys::fork_child(|| {
-                let right = pattern::check(map.words(), 1).is_ok();
-                pattern::fill(map.words(), 3);
-                right && pattern::check(map.words(), 3).is_ok()
-            })?;
-            pattern::check(map.words(), 1)?;
-            let status = waitpid(child, None)?;
-            ensure!(
-                status == nix::sys::wait::WaitStatus::Exited(child, 0),
-                "a child found other contents: {status:?}"
-            );
-        }
+    rounds_against(&map, SHARED, rounds(log), |_| {
+        let child = sys::fork_child(|| {
+            let right = pattern::check(map.words(), 1).is_ok();
+            pattern::fill(map.words(), 3);
+            right && pattern::check(map.words(), 3).is_ok()
+        })?;
+        pattern::check(map.words(), 1)?;
+        let status = waitpid(child, None)?;
+        ensure!(
+            status == nix::sys::wait::WaitStatus::Exited(child, 0),
+            "a child found other contents: {status:?}"
+        );
         Ok(())
     })?;
-    ensure!(moved > 0, "nothing has moved");
     pattern::check(map.words(), 1)
 }
 
@@ -159,19 +176,14 @@ fn forked(log: &mut Log) -> Result<()> {
 fn unmapped(log: &mut Log) -> Result<()> {
     const PART: usize = 64 * PAGE;
     let map = memory(FolioSize::Small, 512)?;
-    let moved = against(0, &map, HOLES, || {
-        let mut rng = fastrand::Rng::with_seed(8);
-        for seed in 0..4 * rounds(log) {
-            let at = rng.usize(..map.len() / PART) * PART;
-            let words = &map.words()[at / 8..][..PART / 8];
-            map.replace(at, PART, 0)?;
-            pattern::fill(words, seed);
-            pattern::check(words, seed)?;
-        }
-        Ok(())
-    })?;
-    ensure!(moved > 0, "nothing has moved");
-    Ok(())
+    let mut rng = fastrand::Rng::with_seed(8);
+    rounds_against(&map, HOLES, 4 * rounds(log), |seed| {
+        let at = rng.usize(..map.len() / PART) * PART;
+        let words = &map.words()[at / 8..][..PART / 8];
+        map.replace(at, PART, 0)?;
+        pattern::fill(words, seed);
+        pattern::check(words, seed)
+    })
 }
 
 /// Owners that die while their pages move; and others that live on.
@@ -187,8 +199,11 @@ fn exiting(log: &mut Log) -> Result<()> {
                 }
             }
         })?;
-        moved += against(owner.as_raw(), &map, 0, || {
+        moved += against(owner.as_raw(), &map, 0, |progress| {
             std::thread::sleep(std::time::Duration::from_millis(20));
+            while moved + progress.moved.load(Relaxed) == 0 {
+                std::thread::yield_now();
+            }
             kill(owner, Signal::SIGKILL)?;
             let status = waitpid(owner, None)?;
             ensure!(
@@ -198,7 +213,6 @@ fn exiting(log: &mut Log) -> Result<()> {
             Ok(())
         })?;
     }
-    ensure!(moved > 0, "nothing has moved");
     pattern::check(map.words(), 1)?;
     table(&map).map(drop)
 }

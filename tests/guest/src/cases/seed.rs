@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `page_migrate.h` for programs in C: the two calls of 2004, with their signatures and errors; and the
+//! crate, which does the same.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::errno::Errno;
+use nix::sys::wait::{WaitStatus, waitpid};
+use page_migrate::{Error, Node, Options, PhysAddr, Pid, PidFd, Service, Stopped, Target};
+
+use super::programs::need_service;
+use crate::harness::{Case, skip};
+use crate::hot::{self, Placement, Shape};
+use crate::kernel;
+use crate::plan::FolioSize;
+use crate::sys::seed::{Counts, ph_pages, virt_addr_range};
+use crate::sys::{self, Mapping, PAGE, Ret, UserPtr};
+use crate::{pattern, region};
+
+const PAGES: usize = 64;
+/// A node and a process that are not there.
+const NO_NODE: i32 = 63;
+const NOBODY: i32 = i32::MAX;
+/// An ordinary user.
+pub const USER: u32 = 65534;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("seed/range", |_| range()),
+        Case::new("seed/physical", |_| physical()),
+        Case::new("seed/errors", |_| errors()),
+        Case::new("seed/other-user", |_| other_user()),
+        Case::new("seed/crate", |_| by_crate()),
+        Case::new("seed/hot", |_| finds_what_is_hot()).limit(240),
+    ]
+}
+
+fn memory() -> Result<Mapping> {
+    let map = region::anon(FolioSize::Small, PAGES)?;
+    pattern::fill(map.words(), 1);
+    Ok(map)
+}
+
+/// The physical addresses of `map`, in memory that the kernel can be pointed to.
+fn table(map: &Mapping) -> Result<Mapping> {
+    let table = Mapping::anon(2 * PAGE, PAGE)?;
+    for (word, frame) in table.words().iter().zip(kernel::frames(map)?) {
+        word.store(frame * PAGE as u64, std::sync::atomic::Ordering::Relaxed);
+    }
+    Ok(table)
+}
+
+fn all_moved(outcome: (Ret, Counts)) -> Result<()> {
+    let (ret, counts) = outcome;
+    ret.zero("the call")?;
+    let expected = Counts {
+        successful: PAGES as u32,
+        failed: 0,
+    };
+    ensure!(counts == expected, "{counts:?}");
+    Ok(())
+}
+
+fn fails(outcome: (Ret, Counts), errno: Errno) -> Result<()> {
+    let (ret, counts) = outcome;
+    let expected = Ret {
+        ret: -1,
+        errno: errno as i32,
+    };
+    ensure!(ret == expected, "{ret:?} instead of {errno}");
+    ensure!(counts == Counts::default(), "{counts:?}");
+    Ok(())
+}
+
+fn range() -> Result<()> {
+    need_service()?;
+    let map = memory()?;
+    for node in [1, 0] {
+        all_moved(virt_addr_range(map.addr(), map.len(), node, 0))?;
+        region::check_on(&map.addrs(PAGE), node)?;
+        pattern::check(map.words(), 1)?;
+    }
+    // There already: nothing was done, and nothing failed.
+    let (ret, counts) = virt_addr_range(map.addr(), map.len(), 0, std::process::id() as i32);
+    ret.zero("the call")?;
+    ensure!(counts == Counts::default(), "{counts:?}");
+    Ok(())
+}
+
+fn physical() -> Result<()> {
+    need_service()?;
+    let map = memory()?;
+    for node in [1, 0] {
+        let table = table(&map)?;
+        all_moved(ph_pages(UserPtr::In(&table, 0), PAGES, node, 0))?;
+        region::check_on(&map.addrs(PAGE), node)?;
+        pattern::check(map.words(), 1)?;
+    }
+    Ok(())
+}
+
+/// The list of 2004 but ENOMEM, of which the header knows nothing.
+fn errors() -> Result<()> {
+    need_service()?;
+    let map = memory()?;
+    let table = table(&map)?;
+    let addresses = UserPtr::In(&table, 0);
+    let (addr, len) = (map.addr(), map.len());
+    fails(virt_addr_range(addr, len, NO_NODE, 0), Errno::ENODEV)?;
+    fails(ph_pages(addresses, PAGES, NO_NODE, 0), Errno::ENODEV)?;
+    fails(virt_addr_range(addr, len, -1, 0), Errno::ENODEV)?;
+    fails(virt_addr_range(addr, len, 1, NOBODY), Errno::ESRCH)?;
+    fails(ph_pages(addresses, PAGES, 1, NOBODY), Errno::ESRCH)?;
+    fails(ph_pages(addresses, 513, 1, 0), Errno::EINVAL)?;
+    fails(ph_pages(UserPtr::Bad, PAGES, 1, 0), Errno::EFAULT)?;
+    let hole = sys::Reserved::new(2 * PAGE)?;
+    let at = hole.addr();
+    drop(hole);
+    fails(virt_addr_range(at, PAGE, 1, 0), Errno::EFAULT)?;
+    region::check_on(&map.addrs(PAGE), 0)?;
+    pattern::check(map.words(), 1)
+}
+
+/// Runs `body` as an ordinary user, in a child.
+fn as_user(body: impl FnOnce() -> Result<()>) -> Result<()> {
+    let child = sys::fork_child(|| {
+        let user = nix::unistd::Uid::from_raw(USER);
+        let done = nix::unistd::setuid(user)
+            .context("setuid")
+            .and_then(|()| body());
+        done.map_err(|e| eprintln!("# as a user: {e:#}")).is_ok()
+    })?;
+    let status = waitpid(child, None)?;
+    ensure!(
+        status == WaitStatus::Exited(child, 0),
+        "as a user: {status:?}"
+    );
+    Ok(())
+}
+
+/// His own range may go; nothing by physical address, and nothing of root's.
+fn other_user() -> Result<()> {
+    need_service()?;
+    let map = memory()?;
+    let table = table(&map)?;
+    let root = std::process::id() as i32;
+    as_user(|| {
+        let own = Mapping::anon(PAGES * PAGE, PAGE)?;
+        pattern::fill(own.words(), 2);
+        all_moved(virt_addr_range(own.addr(), own.len(), 1, 0))?;
+        region::check_on(&own.addrs(PAGE), 1)?;
+        pattern::check(own.words(), 2)?;
+        let others = virt_addr_range(map.addr(), map.len(), 1, root);
+        fails(others, Errno::EPERM)?;
+        fails(ph_pages(UserPtr::In(&table, 0), PAGES, 1, 0), Errno::EPERM)
+    })?;
+    region::check_on(&map.addrs(PAGE), 0)
+}
+
+fn by_crate() -> Result<()> {
+    need_service()?;
+    let told = |stopped: Stopped| anyhow!("{stopped}: {}", stopped.error.advice());
+    let node = |number| Node::new(number).context("no node");
+    let service = Service::open()?;
+    let map = memory()?;
+    let range = map.addr() as u64..(map.addr() + map.len()) as u64;
+    let own = Pid::new(std::process::id() as i32).context("no process")?;
+    let fd = PidFd::open(own)?;
+    let before = service.counters()?;
+    let moved = |counts: page_migrate::Counts| {
+        ensure!(
+            counts.successful == PAGES as u64 && counts.failed == 0,
+            "{counts}"
+        );
+        pattern::check(map.words(), 1)
+    };
+    let options = Options::default();
+    for (target, to) in [(Target::from(&fd), 1), (Target::Process(own), 0)] {
+        let counts = service.migrate_range(range.clone(), node(to)?, target, options);
+        moved(counts.map_err(told)?)?;
+        region::check_on(&map.addrs(PAGE), to)?;
+    }
+    let table: Vec<PhysAddr> = page_migrate::physical_addresses(range.clone())?
+        .into_iter()
+        .flatten()
+        .collect();
+    let frames: Vec<u64> = table.iter().map(|address| address.frame()).collect();
+    ensure!(
+        frames == kernel::frames(&map)?,
+        "other addresses than there are"
+    );
+    // More than one call's, mostly of nothing that is there.
+    let nothing = PhysAddr((1 << 45) - 1);
+    let mut list = vec![nothing; page_migrate::MAX_TABLE];
+    list.extend(table);
+    let counts = service.migrate_physical_all(&list, node(1)?, Target::Caller, options);
+    moved(counts.map_err(told)?)?;
+    region::check_on(&map.addrs(PAGE), 1)?;
+    let refused = service.migrate_physical(&list, node(0)?, Target::Caller, options);
+    let refused = refused.err().map(|stopped| stopped.error);
+    ensure!(refused == Some(Error::InvalidArgument), "{refused:?}");
+    let after = service.counters()?;
+    ensure!(
+        after.range_calls - before.range_calls >= 2
+            && after.phys_calls - before.phys_calls >= 2
+            && after.phys_ignored - before.phys_ignored >= nothing_named()
+            && after.successful - before.successful >= 3 * PAGES as u64
+            && after.refused > before.refused,
+        "{before:?}, then {after:?}"
+    );
+    Ok(())
+}
+
+fn nothing_named() -> u64 {
+    page_migrate::MAX_TABLE as u64
+}
+
+/// What a process works with is found in physical memory, and brought near it.
+fn finds_what_is_hot() -> Result<()> {
+    need_service()?;
+    if kernel::is_slow() {
+        return Err(skip(
+            "a kernel that checks much is too slow to look while a process works",
+        ));
+    }
+    let shape = Shape {
+        mib: 32,
+        hot_mib: 8,
+        cold_one_in: 1024,
+    };
+    let accesses = hot::how_many(shape, 10.0)?;
+    let run = hot::run(shape, Placement::Migrated, accesses, 1)?;
+    let found = run.found.context("nothing was looked for")?;
+    ensure!(
+        run.near_at_start < 0.6 && run.near_at_end > 0.9 && found.successful > 0,
+        "hot pages near: {} and then {}; {} of {} addresses migrated",
+        run.near_at_start,
+        run.near_at_end,
+        found.successful,
+        found.addresses
+    );
+    let right = hot::run(shape, Placement::Right, accesses / 10, 1)?;
+    ensure!(
+        right.near_at_start == 1.0 && right.near_accesses == 1.0,
+        "not right from the start"
+    );
+    Ok(())
+}

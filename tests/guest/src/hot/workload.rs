@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A process that works with few of its pages, chosen at random, and notes how many of these are near.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::{FAR, NEAR, Shape};
+use crate::plan::FolioSize;
+use crate::region;
+use crate::sys::{self, MF_MOVE, Mapping, PAGE};
+
+/// It looks where its pages are before and after each of so many parts of its work.
+const PARTS: u64 = 16;
+const WORDS: usize = PAGE / 8;
+/// In a page that parent and child share.
+const STATE: usize = 0;
+const RESULTS: usize = 1;
+/// The child has its memory where it is to be.
+const WORKING: u64 = 1;
+
+/// The child, until `finish`.
+pub struct Workload {
+    pid: Pid,
+    shared: Mapping,
+    ended: bool,
+}
+
+pub struct Outcome {
+    pub seconds: f64,
+    pub near_at_start: f64,
+    pub near_at_end: f64,
+    pub near_accesses: f64,
+}
+
+impl Workload {
+    /// Returns when the work has begun. Its process begins with `prepare`.
+    pub fn start(
+        prepare: impl FnOnce() -> Result<()>,
+        shape: Shape,
+        near: bool,
+        accesses: u64,
+        seed: u64,
+    ) -> Result<Self> {
+        let shared = Mapping::anon_flags(PAGE, libc::MAP_SHARED)?;
+        let words = shared.words();
+        let body = || -> Result<()> {
+            prepare()?;
+            let memory = Memory::new(shape, near, seed)?;
+            words[STATE].store(WORKING, Ordering::Release);
+            let outcome = memory.work(accesses, seed)?;
+            let numbers = outcome.numbers().into_iter();
+            for (word, number) in words[RESULTS..].iter().zip(numbers) {
+                word.store(number.to_bits(), Ordering::Release);
+            }
+            Ok(())
+        };
+        let pid = sys::fork_child(|| {
+            body().unwrap_or_else(|e| eprintln!("the workload: {e:#}"));
+            words[RESULTS].load(Ordering::Relaxed) != 0
+        })?;
+        let mut child = Self {
+            pid,
+            shared,
+            ended: false,
+        };
+        while child.shared.words()[STATE].load(Ordering::Acquire) != WORKING {
+            let status = waitpid(pid, Some(WaitPidFlag::WNOHANG))?;
+            if status != WaitStatus::StillAlive {
+                child.ended = true;
+                bail!("the workload ended before it began: {status:?}");
+            }
+            sleep(Duration::from_millis(1));
+        }
+        Ok(child)
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Waits for its end; its contents were checked then.
+    pub fn finish(mut self) -> Result<Outcome> {
+        let status = waitpid(self.pid, None)?;
+        self.ended = true;
+        ensure!(
+            status == WaitStatus::Exited(self.pid, 0),
+            "the workload ended with {status:?}"
+        );
+        let result =
+            |at: usize| f64::from_bits(self.shared.words()[RESULTS + at].load(Ordering::Acquire));
+        Ok(Outcome {
+            seconds: result(0),
+            near_at_start: result(1),
+            near_at_end: result(2),
+            near_accesses: result(3),
+        })
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        if !self.ended {
+            // Something else has failed, and that is told.
+            let _ = kill(self.pid, Signal::SIGKILL);
+            let _ = waitpid(self.pid, None);
+        }
+    }
+}
+
+impl Outcome {
+    fn numbers(&self) -> [f64; 4] {
+        [
+            self.seconds,
+            self.near_at_start,
+            self.near_at_end,
+            self.near_accesses,
+        ]
+    }
+}
+
+/// The child's memory: zeroes, of which each access adds one to a word.
+struct Memory {
+    map: Mapping,
+    /// Pages, by their place in the map.
+    hot: Vec<usize>,
+    cold: Vec<usize>,
+    cold_one_in: u32,
+}
+
+impl Memory {
+    /// Every page on any node, but hot ones near if that is asked for.
+    fn new(shape: Shape, near: bool, seed: u64) -> Result<Self> {
+        let pages = (shape.mib << 20) / PAGE;
+        let map = region::anon(FolioSize::Small, pages)?;
+        for word in map.words() {
+            word.store(0, Ordering::Relaxed);
+        }
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut hot: Vec<usize> = (0..pages).collect();
+        random.shuffle(&mut hot);
+        let cold = hot.split_off((shape.hot_mib << 20) / PAGE);
+        let mut nodes: Vec<i32> = (0..pages)
+            .map(|_| if random.bool() { NEAR } else { FAR })
+            .collect();
+        if near {
+            hot.iter().for_each(|&page| nodes[page] = NEAR);
+        }
+        let mut status = vec![i32::MIN; pages];
+        sys::move_pages(0, &map.addrs(PAGE), &nodes, &mut status, MF_MOVE).zero("move_pages")?;
+        ensure!(status == nodes, "not every page went where it was to go");
+        Ok(Self {
+            map,
+            hot,
+            cold,
+            cold_one_in: shape.cold_one_in,
+        })
+    }
+
+    /// What part of the hot pages is near.
+    fn near(&self) -> Result<f64> {
+        let addrs: Vec<usize> = self
+            .hot
+            .iter()
+            .map(|page| self.map.addr() + page * PAGE)
+            .collect();
+        let mut status = vec![i32::MIN; addrs.len()];
+        sys::query_nodes(0, &addrs, &mut status).zero("move_pages query")?;
+        let near = status.iter().filter(|&&node| node == NEAR).count();
+        Ok(near as f64 / addrs.len() as f64)
+    }
+
+    /// All accesses, with looks at the pages' places between: these are part of the time.
+    fn work(&self, accesses: u64, seed: u64) -> Result<Outcome> {
+        let mut random = fastrand::Rng::with_seed(!seed);
+        let start = Instant::now();
+        let near_at_start = self.near()?;
+        let (mut before, mut sum) = (near_at_start, 0.0);
+        for part in 0..PARTS {
+            self.access(part_of(accesses, part), &mut random);
+            let after = self.near()?;
+            // Pages are as often accessed one as the other, while they move as well.
+            sum += (before + after) / 2.0;
+            before = after;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let words = self.map.words().iter();
+        let found: u64 = words.map(|word| word.load(Ordering::Relaxed)).sum();
+        ensure!(
+            found == accesses,
+            "{accesses} accesses, of which {found} are left"
+        );
+        Ok(Outcome {
+            seconds,
+            near_at_start,
+            near_at_end: before,
+            near_accesses: sum / PARTS as f64,
+        })
+    }
+
+    fn access(&self, count: u64, random: &mut fastrand::Rng) {
+        let words = self.map.words();
+        for _ in 0..count {
+            let pages = match random.u32(..) % self.cold_one_in {
+                0 => &self.cold,
+                _ => &self.hot,
+            };
+            let page = pages[random.usize(..pages.len())];
+            add_one(&words[page * WORDS + random.usize(..WORDS)]);
+        }
+    }
+}
+
+/// Nobody else writes there.
+fn add_one(word: &AtomicU64) {
+    word.store(word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// How many accesses a part has, so that all have as many as there are.
+fn part_of(accesses: u64, part: u64) -> u64 {
+    accesses / PARTS + u64::from(part < accesses % PARTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_the_whole() {
+        for accesses in [0, 1, PARTS, 1_000_003] {
+            let all: u64 = (0..PARTS).map(|part| part_of(accesses, part)).sum();
+            assert_eq!(all, accesses);
+        }
+    }
+}

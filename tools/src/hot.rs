@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `ferry hot`: the hot pages of a process are found in physical memory, by idle page tracking, and
+//! migrated by their addresses while it works; beside a placement at random that stays, and one that
+//! was right from the start.
+
+use crate::{
+    bench::{ask, save_json},
+    cli::HotArgs,
+    context::Context,
+    guest::{self, Guest, Shape},
+    kernel::{self, Variant},
+    results::Machine,
+    steal::Steal,
+    table,
+};
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::{fs, time::Duration};
+
+const SHAPE: Shape = Shape {
+    cpus: 2,
+    node_gib: 2,
+};
+/// Runs of a placement take as long as was asked for, or a slow host longer.
+const SLOW: u32 = 4;
+
+/// What the guest answers; its own words for everything.
+#[derive(Serialize, Deserialize)]
+struct Answer {
+    mib: usize,
+    hot_mib: usize,
+    cold_one_in: u32,
+    accesses: u64,
+    runs: Vec<Run>,
+    latency_ns: Option<[f64; 2]>,
+    #[serde(skip_serializing)]
+    machine: serde_json::Value,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Run {
+    placement: Placement,
+    seconds: f64,
+    near_at_start: f64,
+    near_at_end: f64,
+    near_accesses: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    found: Option<Found>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Placement {
+    Random,
+    Migrated,
+    Right,
+}
+
+const ROWS: [(Placement, &str); 3] = [
+    (Placement::Random, "at random"),
+    (Placement::Migrated, "at random, then migrated"),
+    (Placement::Right, "right from the start"),
+];
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Found {
+    tracking_seconds: f64,
+    migrating_seconds: f64,
+    addresses: usize,
+    successful: u64,
+    failed: u64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    kernel: String,
+    machine: Machine,
+    #[serde(flatten)]
+    answer: Answer,
+}
+
+pub fn hot(context: &Context, args: &HotArgs) -> Result<()> {
+    let program = guest::program(context)?;
+    let kernel = kernel::build(context, Variant::Ferry)?;
+    let each = Duration::from_secs((args.seconds * SLOW + 60).into());
+    let guest = Guest::new(context, &kernel.image, "hot", SHAPE)?
+        .kernel_args("kunit.enable=0")
+        .timeout(each * (3 * args.runs + 1));
+    guest.bring(&program)?;
+    let plan = json!({"runs": args.runs, "seconds": args.seconds});
+    fs::write(guest.share().join("plan.json"), plan.to_string())?;
+    let steal = Steal::start();
+    let answer = ask(&guest, "hot", || false)?;
+    let answer: Answer = serde_json::from_slice(&answer).context("hot: the guest's answer")?;
+    println!("{}", text(&answer));
+    let report = Report {
+        kernel: context.source()?.version.clone(),
+        machine: Machine::this("qemu-tcg", Some(answer.machine.clone()), &steal),
+        answer,
+    };
+    save_json(&report, args.json.as_deref())
+}
+
+/// Everything that is said of it.
+fn text(answer: &Answer) -> String {
+    let [mib, hot] = [answer.mib, answer.hot_mib];
+    let mut text = format!(
+        "{} accesses at random: one in {} to any of {mib} MB, the others to {hot} MB that are spread among \
+         them;\nmedians of {} runs\n{}\n",
+        answer.accesses,
+        answer.cold_one_in,
+        of(answer, Placement::Random).count(),
+        table(answer)
+    );
+    if of(answer, Placement::Migrated).next().is_some() {
+        let found = |what: fn(&Found) -> f64| {
+            let runs = of(answer, Placement::Migrated);
+            median(runs.filter_map(|run| run.found.as_ref()).map(what))
+        };
+        text.push_str(&format!(
+            "Found {:.0} hot pages on the far node in {:.2} s; migrated in {:.3} s: {:.0} pages, {:.0} \
+             failed.\n",
+            found(|found| found.addresses as f64),
+            found(|found| found.tracking_seconds),
+            found(|found| found.migrating_seconds),
+            found(|found| found.successful as f64),
+            found(|found| found.failed as f64)
+        ));
+    }
+    text.push_str(
+        "The contents were checked. Emulated nodes are equally near: times differ by chance, and by what \
+         finding and\nmigrating cost, never by what they gain. What they are for is the share of accesses \
+         near.\n",
+    );
+    if let Some([near, far]) = answer.latency_ns {
+        text.push_str(&format!(
+            "Latency: what an access would take on average, by what the guest's firmware says of its nodes \
+             ({near:.0} and {far:.0} ns):\ncomputed, not measured.\n"
+        ));
+    }
+    text
+}
+
+fn table(answer: &Answer) -> String {
+    let mut header = [
+        "placement of hot pages",
+        "near before",
+        "near after",
+        "accesses near",
+        "run time s",
+        "of random",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    if answer.latency_ns.is_some() {
+        header.push("latency ns".to_owned());
+    }
+    let mut table = table::plain(&header);
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let seconds = |placement| median(of(answer, placement).map(|run| run.seconds));
+    for (placement, name) in ROWS {
+        let share = |what: fn(&Run) -> f64| median(of(answer, placement).map(what));
+        let near = share(|run| run.near_accesses);
+        let mut row = vec![
+            name.to_owned(),
+            percent(share(|run| run.near_at_start)),
+            percent(share(|run| run.near_at_end)),
+            percent(near),
+            spread(of(answer, placement).map(|run| run.seconds)),
+            percent(seconds(placement) / seconds(Placement::Random)),
+        ];
+        if let Some([fast, slow]) = answer.latency_ns {
+            row.push(format!("{:.1}", fast * near + slow * (1.0 - near)));
+        }
+        table.add_row(row);
+    }
+    table.to_string()
+}
+
+fn of(answer: &Answer, placement: Placement) -> impl Iterator<Item = &Run> {
+    let runs = answer.runs.iter();
+    runs.filter(move |run| run.placement == placement)
+}
+
+/// The median, and the least and the most.
+fn spread(numbers: impl Iterator<Item = f64>) -> String {
+    let all: Vec<f64> = numbers.collect();
+    let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    format!("{:.2} ({least:.2}-{most:.2})", median(all.into_iter()))
+}
+
+/// Of a few numbers; of two in the middle the higher.
+fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(placement: &str, seconds: f64, near: [f64; 3]) -> serde_json::Value {
+        json!({"placement": placement, "seconds": seconds, "near_at_start": near[0],
+               "near_at_end": near[1], "near_accesses": near[2]})
+    }
+
+    fn answer() -> Answer {
+        let mut migrated = run("migrated", 12.0, [0.5, 0.99, 0.9]);
+        migrated["found"] = json!({"tracking_seconds": 1.5, "migrating_seconds": 0.2, "addresses": 4096,
+                                   "successful": 4090, "failed": 6});
+        let runs = [
+            run("random", 9.0, [0.5, 0.5, 0.5]),
+            run("random", 10.0, [0.5, 0.5, 0.5]),
+            run("random", 30.0, [0.5, 0.5, 0.5]),
+            migrated,
+            run("right", 8.0, [1.0, 1.0, 1.0]),
+        ];
+        let whole = json!({"mib": 128, "hot_mib": 32, "cold_one_in": 1024, "accesses": 1000, "runs": runs,
+                           "latency_ns": [10, 40], "machine": {"cpus": 2}});
+        serde_json::from_value(whole).unwrap()
+    }
+
+    #[test]
+    fn rows_compare_with_what_stays_at_random() {
+        let text = text(&answer());
+        let row = |name: &str| {
+            let line = text.lines().find(|line| line.contains(name)).unwrap();
+            let cells = line.split(['│', '┆']).map(str::trim);
+            cells
+                .filter(|cell| !cell.is_empty())
+                .skip(1)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            row("then migrated"),
+            [
+                "50.0 %",
+                "99.0 %",
+                "90.0 %",
+                "12.00 (12.00-12.00)",
+                "120.0 %",
+                "13.0"
+            ]
+        );
+        assert_eq!(
+            row("right from"),
+            [
+                "100.0 %",
+                "100.0 %",
+                "100.0 %",
+                "8.00 (8.00-8.00)",
+                "80.0 %",
+                "10.0"
+            ]
+        );
+        assert!(text.contains("10.00 (9.00-30.00)"));
+        assert!(text.contains("4096 hot pages") && text.contains("6 failed"));
+        assert!(text.contains("not measured"));
+    }
+
+    #[test]
+    fn latency_is_not_invented() {
+        let unknown = Answer {
+            latency_ns: None,
+            ..answer()
+        };
+        assert!(!text(&unknown).to_lowercase().contains("latency"));
+    }
+
+    #[test]
+    fn figures_keep_what_the_guest_said() {
+        let kept = serde_json::to_value(answer()).unwrap();
+        assert_eq!(kept["runs"][3]["found"]["successful"], 4090);
+        assert!(kept["runs"][0].get("found").is_none());
+    }
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The structures and numbers of `linux/page_migrate.h`; `header_tests.rs` holds them against it.
+
+use std::mem::{offset_of, size_of};
+
+pub(crate) const MAX_TABLE: usize = 512;
+
+pub(crate) const SHARED: u32 = 1 << 0;
+pub(crate) const PIDFD: u32 = 1 << 1;
+pub(crate) const HOLES: u32 = 1 << 2;
+pub(crate) const MT: u32 = 1 << 3;
+
+const IOC: u32 = 0xbc;
+pub(crate) const PHYS: libc::Ioctl = libc::_IO(IOC, 0);
+pub(crate) const RANGE: libc::Ioctl = libc::_IO(IOC, 1);
+pub(crate) const COUNTERS: libc::Ioctl = libc::_IO(IOC, 2);
+
+/// `struct page_migrate_phys`, where `at` is called `table`, and `struct page_migrate_range`, where it is
+/// called `address`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Migrate {
+    pub(crate) size: u32,
+    pub(crate) flags: u32,
+    pub(crate) at: u64,
+    pub(crate) length: u64,
+    pub(crate) node: i32,
+    pub(crate) pid: i32,
+    pub(crate) successful: u64,
+    pub(crate) failed: u64,
+}
+
+/// `struct page_migrate_counters`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Counters {
+    pub(crate) size: u32,
+    pub(crate) flags: u32,
+    pub(crate) phys_calls: u64,
+    pub(crate) phys_entries: u64,
+    pub(crate) phys_ignored: u64,
+    pub(crate) range_calls: u64,
+    pub(crate) successful: u64,
+    pub(crate) failed: u64,
+    pub(crate) refused: u64,
+    pub(crate) aborted: u64,
+}
+
+// No padding, wherever a u64 is aligned to 4 bytes or to 8: so programs of 32 bits have the same layout.
+const _: () = {
+    assert!(size_of::<Migrate>() == 48);
+    assert!(offset_of!(Migrate, at) == 8);
+    assert!(offset_of!(Migrate, node) == 24);
+    assert!(offset_of!(Migrate, successful) == 32);
+    assert!(size_of::<Counters>() == 72);
+    assert!(offset_of!(Counters, phys_calls) == 8);
+    assert!(offset_of!(Counters, aborted) == 64);
+};

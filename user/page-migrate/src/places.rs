@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+//! On which nodes memory is, as `move_pages(2)` tells who moves nothing.
+
+use crate::{Node, Pid, page_size, sys};
+use std::{collections::BTreeMap, fmt, io, ops::Range};
+
+/// Pages to ask for in one call.
+const AT_ONCE: usize = 1 << 16;
+
+/// How many pages of some memory are on each node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    nodes: BTreeMap<Node, usize>,
+    absent: usize,
+}
+
+impl Spread {
+    /// Of a range of addresses of a process, or of the caller: every page that it touches.
+    pub fn of(pid: Option<Pid>, range: Range<u64>) -> io::Result<Self> {
+        let first = match range.is_empty() {
+            true => range.end,
+            false => range.start / page_size() * page_size(),
+        };
+        let mut pages = (first..range.end).step_by(page_size() as usize);
+        let mut spread = Self::default();
+        loop {
+            let some: Vec<u64> = pages.by_ref().take(AT_ONCE).collect();
+            if some.is_empty() {
+                return Ok(spread);
+            }
+            spread.add(&sys::query(pid.map_or(0, Pid::number), &some)?);
+        }
+    }
+
+    fn add(&mut self, status: &[i32]) {
+        for &status in status {
+            match Node::new(status) {
+                Some(node) => *self.nodes.entry(node).or_default() += 1,
+                // A negative error: nothing is there, or it is under way.
+                None => self.absent += 1,
+            }
+        }
+    }
+
+    /// Pages on a node.
+    pub fn on(&self, node: Node) -> usize {
+        self.nodes.get(&node).copied().unwrap_or(0)
+    }
+
+    /// Pages that are nowhere yet.
+    pub fn absent(&self) -> usize {
+        self.absent
+    }
+
+    /// The node that most are on, the first of several; `None` if all are nowhere.
+    pub fn most(&self) -> Option<Node> {
+        let most = self.nodes.iter().rev().max_by_key(|(_, count)| **count);
+        most.map(|(node, _)| *node)
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on = self
+            .nodes
+            .iter()
+            .map(|(node, count)| format!("{count} on node {node}"));
+        let absent = (self.absent > 0).then(|| format!("{} nowhere", self.absent));
+        let parts: Vec<String> = on.chain(absent).collect();
+        match parts.is_empty() {
+            true => f.write_str("no pages"),
+            false => f.write_str(&parts.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(status: &[i32]) -> Spread {
+        let mut spread = Spread::default();
+        spread.add(status);
+        spread
+    }
+
+    #[test]
+    fn pages_by_node() {
+        let spread = count(&[0, 1, 1, -libc::ENOENT, 0, 1]);
+        assert_eq!(spread.to_string(), "2 on node 0, 3 on node 1, 1 nowhere");
+        assert_eq!((spread.most(), spread.absent()), (Node::new(1), 1));
+        assert_eq!(count(&[3, 2]).most(), Node::new(2));
+        assert_eq!(count(&[-2]).most(), None);
+        assert_eq!(Spread::default().to_string(), "no pages");
+    }
+
+    #[test]
+    fn every_page_a_range_touches() {
+        let memory = vec![1u8; 4 * page_size() as usize];
+        let start = (memory.as_ptr().addr() as u64).next_multiple_of(page_size());
+        let range = start + 1..start + page_size() + 1;
+        let spread = Spread::of(None, range).unwrap();
+        let all: usize = spread.nodes.values().sum();
+        assert_eq!(all + spread.absent(), 2);
+        assert_eq!(
+            Spread::of(None, start + 2..start + 2).unwrap(),
+            Spread::default()
+        );
+    }
+}
