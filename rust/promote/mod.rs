@@ -68,7 +68,6 @@ use crate::{
         },
         record::{
             self,
-            Pick,
             Record,
             Tick, //
         },
@@ -82,7 +81,10 @@ use crate::{
     }, //
 };
 
-use worker::BATCH;
+use worker::{
+    Pick,
+    BATCH, //
+};
 
 /// How much is promoted.
 #[derive(Default)]
@@ -248,11 +250,24 @@ impl Promotion {
                 if let Some(held) = &mut held {
                     let Access { pfn, to, .. } = access;
                     let frequency = 1;
-                    Record(&mut held.table).note(Pick { to, pfn, frequency }, tick);
+                    Record(&mut held.table).note(record::Pick { to, pfn, frequency }, tick);
                 }
             });
         }
         found > 0
+    }
+
+    /// Forgets what was read and what was promoted, of a time before.
+    fn forget(&self) {
+        for cpu in 0..self.ends.len() {
+            if let Some(ring) = self.ring(cpu) {
+                ring.drain(drop);
+            }
+        }
+        Lately(&self.lately).forget();
+        self.promoted.store(0, Relaxed);
+        self.came_back.store(0, Relaxed);
+        self.level.store(0, Relaxed);
     }
 
     /// Locks the table of a node, and has its worker called; [`None`]: there is no memory for it.
@@ -330,9 +345,12 @@ pub fn start() -> Result {
             promotion().ok_or(ENOMEM)?
         }
     };
+    let mut pause = promotion.pause.lock();
+    *pause = BUSY_MS;
+    // By who has `pause`, as the collector: one at a time takes what the rings have.
+    promotion.forget();
     *promotion.control.lock() = Control::default();
-    promotion.level.store(0, Relaxed);
-    *promotion.pause.lock() = BUSY_MS;
+    drop(pause);
     Later::after(&promotion.collector, 0);
     Ok(())
 }

@@ -5,6 +5,8 @@
 //! Locks: see [`super`]. Memory hotplug waits while folios are looked up, not while they are
 //! migrated.
 
+use core::cell::Cell;
+
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
@@ -38,7 +40,7 @@ use crate::{
     logic::promotion::{
         choose::least_frequency,
         record::{
-            Pick,
+            self,
             Record,
             Tick, //
         }, //
@@ -50,6 +52,10 @@ pub(super) const BATCH: usize = 512;
 
 /// Of so many in a row that there was no room for, there is none for others.
 const FULL_AFTER: u32 = 8;
+
+/// What is taken out of a table. A cell, as core sorts what is none by a function that ends in one
+/// that does not return, and objtool does not know that one.
+pub(super) type Pick = Cell<record::Pick>;
 
 /// Why no more folios are added to a batch.
 enum Ended {
@@ -90,7 +96,7 @@ fn choose(promotion: &Promotion, node: &Node, picks: &mut KVec<Pick>) -> bool {
     let mut table = node.table.lock();
     Record(&mut table).choose(Tick::at(now_ms()), least, picks.capacity(), from, |pick| {
         // There is room for as many.
-        let _ = picks.push_within_capacity(pick);
+        let _ = picks.push_within_capacity(Cell::new(pick));
     });
     drop(table);
     picks.sort_unstable();
@@ -107,14 +113,14 @@ fn put_back(promotion: &Promotion, node: &Node, picks: &[Pick]) {
     let tick = Tick::at(now_ms());
     let mut table = node.table.lock();
     for pick in picks {
-        Record(&mut table).note(*pick, tick);
+        Record(&mut table).note(pick.get(), tick);
     }
 }
 
 /// Promotes folios; how many of the last could not be tried, by the rate. May sleep.
 fn carry(promotion: &Promotion, node: &Node, picks: &[Pick], may: MayFlush<'_>) -> usize {
     let mut rest = picks;
-    while let Some(&Pick { to, .. }) = rest.first() {
+    while let Some(record::Pick { to, .. }) = rest.first().map(Cell::get) {
         stack_pin_init!(let batch = Isolated::new(NodeId(i32::from(to))));
         let ended = fill(promotion, node, &mut rest, batch.as_mut());
         let pages = batch.pages();
@@ -144,8 +150,12 @@ fn fill(
     let lookup = Lookup::begin();
     let most = max_isolated();
     let mut no_room = 0;
-    let to = rest.first().map(|pick| pick.to);
-    while let Some((pick, others)) = rest.split_first().filter(|(pick, _)| Some(pick.to) == to) {
+    let to = rest.first().map(|pick| pick.get().to);
+    while let Some((pick, others)) = rest.split_first() {
+        let pick = pick.get();
+        if Some(pick.to) != to {
+            break;
+        }
         if batch.pages() >= most {
             return Ended::Full;
         }

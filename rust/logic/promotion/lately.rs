@@ -114,6 +114,23 @@ impl Lately<'_> {
         }
     }
 
+    /// Forgets all; what is remembered meanwhile may be forgotten or not.
+    ///
+    /// ```
+    /// use ferry_logic::promotion::lately::{Lately, Name, Word};
+    ///
+    /// let words: Vec<_> = (0..64).map(|_| Word::new()).collect();
+    /// let lately = Lately(&words);
+    /// lately.remember(Name::of(4096, 7), 100);
+    /// lately.forget();
+    /// assert!(!lately.take(Name::of(4096, 7), 100));
+    /// ```
+    pub fn forget(&self) {
+        for word in self.0 {
+            word.0.store_relaxed(0);
+        }
+    }
+
     /// It is back: whether it was promoted lately. That is told once.
     ///
     /// ```

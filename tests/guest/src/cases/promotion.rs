@@ -50,6 +50,7 @@ pub fn cases() -> Vec<Case> {
     };
     cases.extend([
         one("off", off),
+        one("forgotten", forgotten),
         one("policy", policy),
         one("cpuset", cpuset),
         one("rate", rate),
@@ -154,6 +155,35 @@ fn off() -> Result<()> {
     Ok(())
 }
 
+/// What was read before it was switched off is not promoted when it is on again: the folio may be
+/// another by then.
+fn forgotten() -> Result<()> {
+    let disk = Ext4::new()?;
+    let file = on_lower(&disk, true)?;
+    let none = Setting::change(&knob("rate_mbps"), "0")?;
+    let on = Promotion::on()?;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| -> Result<()> {
+            while !done.load(Relaxed) {
+                warm_up(&file, LEN)?;
+            }
+            Ok(())
+        });
+        sleep(Duration::from_millis(500));
+        drop(on);
+        done.store(true, Relaxed);
+        reader.join().expect("the reader panicked")
+    })?;
+    drop(none);
+    let before = (counter("candidates")?, counter("promoted_pages")?);
+    let _on = Promotion::on()?;
+    sleep(Duration::from_millis(500));
+    let after = (counter("candidates")?, counter("promoted_pages")?);
+    ensure!(before == after, "{before:?} became {after:?}");
+    Ok(())
+}
+
 /// What is read long enough for others to come up stays where it is: `file` is read together with one
 /// that may be promoted.
 fn stays(disk: &Ext4, file: &File, why: &str) -> Result<()> {
@@ -164,7 +194,12 @@ fn stays(disk: &Ext4, file: &File, why: &str) -> Result<()> {
         warm_up(file, LEN)?;
         Ok(counter("promoted_pages")? - before >= (LEN / PAGE) as u64 * 9 / 10)
     };
-    ensure!(read_until(&other, LEN, enough)?, "nothing comes up at all");
+    ensure!(
+        read_until(&other, LEN, enough)?,
+        "little comes up beside what is {why}: brake {}, refused: {}",
+        counter("brake")?,
+        refused()?
+    );
     let up = count_on(file, LEN, 0)?;
     ensure!(up == 0, "{up} pages that are {why} came up");
     check(file, LEN, 1)
@@ -201,7 +236,12 @@ fn left() -> Result<()> {
         warm_up(&file, LEN)?;
         Ok(counter("promoted_pages")? - before >= (LEN / PAGE) as u64 * 9 / 10)
     };
-    ensure!(read_until(&other, LEN, enough)?, "nothing comes up at all");
+    ensure!(
+        read_until(&other, LEN, enough)?,
+        "little comes up beside what is dirty: brake {}, refused: {}",
+        counter("brake")?,
+        refused()?
+    );
     drop(_on);
     let up = count_on(&file, LEN, 0)?;
     ensure!(up == 0, "{up} dirty pages came up");
