@@ -16,14 +16,27 @@ use crate::sys::service::{
 };
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 
-/// Calls of a run; `--times 50` makes a million of it. Fewer on a kernel that checks much.
-const CALLS: u64 = 20_000;
-const CALLS_OF_SLOW: u64 = 5_000;
+/// Calls of a run. Most of them are small.
+const CALLS: u64 = 1_000_000;
+/// One in so many is not: it may be about all there is. Fewer on a kernel that checks much.
+const LARGE_ONE_IN: u64 = 50;
+const LARGE_ONE_IN_OF_SLOW: u64 = 400;
+/// Calls between two looks at where all is: of large ones, and of small ones.
+const LOOK_AFTER: [u64; 2] = [64, 4096];
 /// Few: what takes time is to move them.
 const PAGES: usize = 32;
 
 pub fn cases() -> Vec<Case> {
     vec![Case::new("service/fuzz", fuzz).limit(3600)]
+}
+
+/// How much a call is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Size {
+    /// A page or an address, and nearly always there is something wrong with it.
+    Small,
+    /// Anything, and mostly right.
+    Large,
 }
 
 /// Everything that a call can be about.
@@ -65,17 +78,25 @@ fn fuzz(log: &mut Log) -> Result<()> {
     let log_before = kernel_log()?;
     let mut isolated = Vec::new();
     let mut moved = 0;
-    let calls = log.times
-        * if kernel::is_slow() {
-            CALLS_OF_SLOW
-        } else {
-            CALLS
-        };
+    let calls = log.times * CALLS;
+    let large_one_in = match kernel::is_slow() {
+        true => LARGE_ONE_IN_OF_SLOW,
+        false => LARGE_ONE_IN,
+    };
+    let look_after = LOOK_AFTER[1].min(LOOK_AFTER[0] * large_one_in);
+    let mut large = 0;
     for i in 0..calls {
-        if i % 64 == 0 {
+        if i % look_after == 0 {
             world.look(&mut rng)?;
         }
-        moved += world.one(&mut rng)?;
+        let size = match i % large_one_in {
+            0 => Size::Large,
+            _ => Size::Small,
+        };
+        let has_moved = world.one(size, &mut rng)?;
+        if size == Size::Large {
+            (large, moved) = (large + 1, moved + has_moved);
+        }
         if i % (calls / 8) == 0 {
             eprintln!("# service/fuzz: {i} of {calls} calls");
             isolated.push(counts_isolated()?);
@@ -87,8 +108,8 @@ fn fuzz(log: &mut Log) -> Result<()> {
     }
     world.check()?;
     ensure!(
-        moved > calls / 100,
-        "of {calls} calls hardly one has moved anything"
+        moved > large / 100,
+        "of {large} large calls hardly one has moved anything"
     );
     // Nothing is left behind: all can be moved, so has no reference too many, and is on its list.
     for map in [&world.small, &world.huge] {
@@ -161,9 +182,9 @@ impl World {
         Ok(())
     }
 
-    fn map(&self, rng: &mut Rng) -> &Mapping {
+    fn map(&self, size: Size, rng: &mut Rng) -> &Mapping {
         match rng.u8(..32) {
-            0 => &self.huge,
+            0 if size == Size::Large => &self.huge,
             1..4 => &self.shared,
             4..8 => &self.page,
             _ => &self.small,
@@ -171,7 +192,7 @@ impl World {
     }
 
     /// One call; whether it has moved something.
-    fn one(&self, rng: &mut Rng) -> Result<u64> {
+    fn one(&self, size: Size, rng: &mut Rng) -> Result<u64> {
         let words = self.page.words();
         let cmd = match rng.u8(..32) {
             0 => COUNTERS,
@@ -182,12 +203,12 @@ impl World {
         };
         // Mostly what such a call has, with some of it spoilt.
         let call = match cmd {
-            PHYS => self.phys(rng),
+            PHYS => self.phys(size, rng),
             COUNTERS => Call {
                 size: size_of::<Counters>() as u32,
                 ..Call::default()
             },
-            _ => self.range(rng),
+            _ => self.range(size, rng),
         };
         words[..16].iter().for_each(|word| word.store(0, Relaxed));
         let at = [
@@ -201,8 +222,16 @@ impl World {
         for (word, value) in words.iter().zip(at) {
             word.store(value, Relaxed);
         }
-        if rng.u8(..16) == 0 {
-            let word = rng.usize(..8);
+        let spoilt = match size {
+            Size::Small => rng.u8(..16) != 0,
+            Size::Large => rng.u8(..16) == 0,
+        };
+        if spoilt {
+            // A small call stays one: not its length.
+            let word = match size {
+                Size::Small => [0, 1, 3, 4, 5, 6, 7][rng.usize(..7)],
+                Size::Large => rng.usize(..8),
+            };
             words[word].store(number(rng), Relaxed);
         }
         if rng.u8(..16) == 0 {
@@ -276,10 +305,14 @@ impl World {
         }
     }
 
-    fn range(&self, rng: &mut Rng) -> Call {
-        let map = self.map(rng);
+    fn range(&self, size: Size, rng: &mut Rng) -> Call {
+        let map = self.map(size, rng);
         let call = self.common(rng);
         let (at, length) = match rng.u8(..32) {
+            _ if size == Size::Small => {
+                let at = map.addr() + rng.usize(..map.len());
+                (at as u64, rng.u64(..=PAGE as u64))
+            }
             0 => (number(rng), number(rng)),
             1 => (0, (1 << 47) - 1),
             _ => {
@@ -302,10 +335,11 @@ impl World {
         }
     }
 
-    fn phys(&self, rng: &mut Rng) -> Call {
+    fn phys(&self, size: Size, rng: &mut Rng) -> Call {
         let frames = &self.frames;
         let table = &self.page.words()[2 * PAGE / 8..3 * PAGE / 8];
         let len = match rng.u8(..16) {
+            _ if size == Size::Small => rng.usize(..2),
             0 => rng.usize(..1024),
             1 => 512,
             _ => rng.usize(..64),
