@@ -7,14 +7,18 @@
  * numbers. The masks of nodes change under that of the memory tiers, and are
  * read without: who sees an old one records a folio more, or less.
  */
+#include <linux/buffer_head.h>
 #include <linux/cpuset.h>
 #include <linux/ferry_glue.h>
 #include <linux/hash.h>
 #include <linux/memory-tiers.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mempolicy.h>
+#include <linux/mm_inline.h>
 #include <linux/nodemask.h>
+#include <linux/pagemap.h>
 #include <linux/percpu.h>
+#include <linux/preempt.h>
 #include <linux/sched.h>
 #include <linux/topology.h>
 #include <linux/vmstat.h>
@@ -49,11 +53,19 @@ unsigned long ferry_top_tier_pages(void)
 	return pages;
 }
 
-/* Of those that the task may use; or NUMA_NO_NODE. */
-static noinline int ferry_nearest_target(const struct mempolicy *policy, int here)
+/*
+ * Of those that the task may use, for what is on a node; or NUMA_NO_NODE. As
+ * mpol_misplaced() a policy that names this node, as that of interleaving does,
+ * has it there.
+ */
+static noinline int ferry_nearest_target(const struct mempolicy *policy,
+					 int here, int from)
 {
 	int nid, nearest = NUMA_NO_NODE;
 
+	if (policy && node_isset(from, policy->nodes) &&
+	    !(policy->flags & MPOL_F_MORON))
+		return NUMA_NO_NODE;
 	for_each_node_mask(nid, ferry_top_nodes) {
 		if (!node_isset(nid, cpuset_current_mems_allowed))
 			continue;
@@ -73,7 +85,7 @@ static noinline int ferry_nearest_target(const struct mempolicy *policy, int her
  * and its policy allow; kernel threads may use any. Both may change meanwhile:
  * what is recorded is a wish.
  */
-static int ferry_promotion_target(void)
+static int ferry_promotion_target(int from)
 {
 	const struct mempolicy *policy = current->mempolicy;
 	int here = numa_node_id();
@@ -81,7 +93,7 @@ static int ferry_promotion_target(void)
 	if (likely(!policy && node_isset(here, ferry_top_nodes) &&
 		   node_isset(here, cpuset_current_mems_allowed)))
 		return here;
-	return ferry_nearest_target(policy, here);
+	return ferry_nearest_target(policy, here, from);
 }
 
 /*
@@ -112,9 +124,10 @@ static noinline void ferry_record(struct folio *folio)
 	if ((READ_ONCE(folio->flags.f) & FERRY_PROMOTION_FLAGS) !=
 	    FERRY_PROMOTED_FLAGS)
 		return;
-	if (folio_test_anon(folio) || folio_mapped(folio))
+	/* Interrupts read no files; a ring is of the tasks of its CPU. */
+	if (folio_test_anon(folio) || folio_mapped(folio) || !in_task())
 		return;
-	to = ferry_promotion_target();
+	to = ferry_promotion_target(folio_nid(folio));
 	if (to == NUMA_NO_NODE)
 		return;
 	count_vm_event(NUMA_HINT_PAGE_CACHE);
@@ -125,14 +138,22 @@ static noinline void ferry_record(struct folio *folio)
 }
 
 /*
- * Called by ferry_folio_accessed(), for any context but NMI. Most accesses end
- * here, of who reads fast.
+ * Called by ferry_folio_accessed(), for any context. Most accesses end here, of
+ * who reads fast.
  */
 void ferry_record_access(struct folio *folio)
 {
 	if (this_cpu_add_return(ferry_pace.at, GOLDEN_RATIO_32) <=
 	    this_cpu_read(ferry_pace.most))
 		ferry_record(folio);
+}
+
+/* Where it is. It is locked. */
+static void ferry_folio_cached(const struct folio *folio,
+			       struct ferry_cached *cached)
+{
+	cached->mapping = (unsigned long)folio->mapping;
+	cached->index = folio->index;
 }
 
 /* Called by ferry_folio_migrated(), with the folio locked. */
@@ -148,13 +169,6 @@ void ferry_record_migration(const struct folio *folio, int reason)
 		ferry_promotion_demoted(&cached);
 	else if (reason == MR_NUMA_MISPLACED && !lower && !folio_mapped(folio))
 		ferry_promotion_promoted(&cached);
-}
-
-/* Where it is; of one that is not locked, a hint. */
-void ferry_folio_cached(const struct folio *folio, struct ferry_cached *cached)
-{
-	cached->mapping = (unsigned long)READ_ONCE(folio->mapping);
-	cached->index = READ_ONCE(folio->index);
 }
 
 /* Between these no memory comes or goes. May sleep. */
@@ -180,25 +194,47 @@ struct folio *ferry_folio_get_pfn(unsigned long pfn, int nid)
 	if (!page || PageTail(page))
 		return NULL;
 	folio = page_folio(page);
-	/* Others may have uses of their own for the count. */
-	if (!folio_test_lru(folio) || !folio_try_get(folio))
+	if (!folio_try_get(folio))
 		return NULL;
 	/* It may have become another, before. */
 	if (folio_page(folio, 0) == page && page_folio(page) == folio &&
-	    folio_nid(folio) == nid)
+	    folio_test_lru(folio) && folio_nid(folio) == nid)
 		return folio;
 	folio_put(folio);
 	return NULL;
 }
 
+/* Still known to be in use: what was recorded may be long gone. */
+static bool ferry_in_use(const struct folio *folio)
+{
+	return lru_gen_enabled() ? folio_test_workingset(folio) :
+				   folio_test_active(folio);
+}
+
 /*
- * Why a folio is to be left where it is, if it is. The caller has a reference;
- * all but that may change.
+ * Of block devices: the users of buffers are users of the folio, without which
+ * buffer_migrate_folio_norefs() calls all CPUs to drop theirs. It is locked.
  */
-enum ferry_promotion_refusal ferry_unpromoted(const struct folio *folio)
+static bool ferry_buffers_in_use(struct folio *folio)
+{
+	const struct address_space_operations *ops = folio->mapping->a_ops;
+	struct buffer_head *head = folio_buffers(folio), *bh = head;
+
+	if (!head || ops->migrate_folio != buffer_migrate_folio_norefs)
+		return false;
+	do {
+		if (atomic_read(&bh->b_count))
+			return true;
+		bh = bh->b_this_page;
+	} while (bh != head);
+	return false;
+}
+
+static enum ferry_promotion_refusal
+ferry_unpromoted_locked(struct folio *folio)
 {
 	if (folio_test_anon(folio) || folio_test_swapbacked(folio) ||
-	    folio_test_hugetlb(folio) || !READ_ONCE(folio->mapping))
+	    folio_test_hugetlb(folio) || !folio->mapping)
 		return FERRY_UNPROMOTED_NOT_FILE;
 	if (folio_test_unevictable(folio))
 		return FERRY_UNPROMOTED_UNEVICTABLE;
@@ -212,18 +248,52 @@ enum ferry_promotion_refusal ferry_unpromoted(const struct folio *folio)
 		return FERRY_UNPROMOTED_DIRTY;
 	if (folio_test_dropbehind(folio))
 		return FERRY_UNPROMOTED_DROPBEHIND;
-	if (folio_test_locked(folio))
-		return FERRY_UNPROMOTED_LOCKED;
+	if (!ferry_in_use(folio))
+		return FERRY_UNPROMOTED_COLD;
+	/* One is the caller's. Others keep it from being migrated. */
+	if (folio_ref_count(folio) > folio_expected_ref_count(folio) + 1 ||
+	    ferry_buffers_in_use(folio))
+		return FERRY_UNPROMOTED_BUSY;
 	return FERRY_UNPROMOTED_NONE;
+}
+
+/**
+ * ferry_unpromoted() - why a folio is to be left where it is, if it is
+ * @folio: of which the caller has a reference, and was on an LRU
+ * @cached: where in the page cache it is, if it is not to be left
+ *
+ * All of that may change at any time. Takes the lock of the folio, if it can be
+ * had at once.
+ */
+enum ferry_promotion_refusal ferry_unpromoted(struct folio *folio,
+					      struct ferry_cached *cached)
+{
+	enum ferry_promotion_refusal why;
+
+	if (!folio_trylock(folio))
+		return FERRY_UNPROMOTED_LOCKED;
+	why = ferry_unpromoted_locked(folio);
+	if (why == FERRY_UNPROMOTED_NONE)
+		ferry_folio_cached(folio, cached);
+	folio_unlock(folio);
+	return why;
+}
+
+/* Whether a node has room for so many pages, beside those it keeps free. */
+bool ferry_has_room(int nid, unsigned int pages)
+{
+	return migrate_misplaced_has_room(nid, pages);
 }
 
 /*
  * Isolates a folio that the caller has a reference of, for the end of a list;
- * false: there is no room for it, or somebody else has isolated it.
+ * false: there is no room for it, or somebody else has isolated it, or tiers are
+ * others by now.
  */
 bool ferry_isolate_promoted(struct folio *folio, int nid, struct list_head *list)
 {
-	if (!node_state(nid, N_MEMORY) ||
+	if (!node_state(nid, N_MEMORY) || !node_isset(nid, ferry_top_nodes) ||
+	    !node_isset(folio_nid(folio), ferry_lower_nodes) ||
 	    migrate_misplaced_folio_prepare(folio, NULL, nid))
 		return false;
 	list_add_tail(&folio->lru, list);

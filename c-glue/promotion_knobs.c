@@ -155,6 +155,8 @@ static const char * const ferry_unpromoted_names[FERRY_NR_UNPROMOTED] = {
 	[FERRY_UNPROMOTED_DROPBEHIND]	= "dropbehind",
 	[FERRY_UNPROMOTED_LOCKED]	= "locked",
 	[FERRY_UNPROMOTED_UNEVICTABLE]	= "unevictable",
+	[FERRY_UNPROMOTED_COLD]		= "cold",
+	[FERRY_UNPROMOTED_BUSY]		= "busy",
 	[FERRY_UNPROMOTED_NO_ROOM]	= "no_room",
 	[FERRY_UNPROMOTED_FAILED]	= "failed",
 };

@@ -3,8 +3,8 @@
 //! Folios of the page cache that are to be promoted: found by their numbers, looked at, isolated
 //! and migrated.
 //!
-//! Locks: a [`Lookup`] is a read lock of memory hotplug; inside it, for each folio, that of its
-//! LRU. To migrate takes the locks of folios, without it.
+//! Locks: a [`Lookup`] is a read lock of memory hotplug; inside it, for each folio, its own lock if
+//! that is free, then that of its LRU. To migrate takes the locks of folios, without it.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_promotion.h`
 
@@ -98,7 +98,7 @@ pub fn top_tier_pages() -> u64 {
     unsafe { bindings::ferry_top_tier_pages() as u64 }
 }
 
-/// Where in the page cache a folio is: of one that is not locked, a hint.
+/// Where in the page cache a folio is, or was.
 pub type Cached = bindings::ferry_cached;
 
 /// While this is, no memory comes or goes. It stays in its task.
@@ -134,22 +134,16 @@ impl Drop for Lookup {
 pub struct Candidate<'a>(FolioRef, PhantomData<&'a Lookup>);
 
 impl Candidate<'_> {
-    /// Why it is to be left where it is, if it is: others may change that at any time. For any
-    /// context.
-    pub fn refusal(&self) -> Option<Refusal> {
-        // SAFETY: By the type invariant of the reference the folio exists.
-        match unsafe { bindings::ferry_unpromoted(self.0.as_raw()) } {
-            bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_NONE => None,
-            why => Some(Refusal(why)),
-        }
-    }
-
-    /// Where in the page cache it is. For any context.
-    pub fn cached(&self) -> Cached {
+    /// Where in the page cache it is, if it may be promoted, or why it is to be left where it is:
+    /// others may change that at any time. For tasks.
+    pub fn place(&self) -> Result<Cached, Refusal> {
         let mut cached = Cached::default();
-        // SAFETY: By the type invariant of the reference the folio exists.
-        unsafe { bindings::ferry_folio_cached(self.0.as_raw(), &mut cached) };
-        cached
+        // SAFETY: By the type invariant of the reference the folio exists; it was on an LRU when we
+        // took that, so it is none of those that cannot be locked.
+        match unsafe { bindings::ferry_unpromoted(self.0.as_raw(), &mut cached) } {
+            bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_NONE => Ok(cached),
+            why => Err(Refusal(why)),
+        }
     }
 
     /// Its base pages. For any context.
@@ -189,6 +183,13 @@ impl Isolated {
     /// How many base pages these are.
     pub fn pages(&self) -> u32 {
         self.pages
+    }
+
+    /// Whether their node has room for them and so many pages more, beside what it keeps free. For
+    /// any context.
+    pub fn has_room_for(&self, more: u32) -> bool {
+        // SAFETY: It only reads, of a node that was found by its tier.
+        unsafe { bindings::ferry_has_room(self.to.0, self.pages.saturating_add(more)) }
     }
 
     /// Isolates a folio, as the last. `false`: it is where it was, see [`Refusal::NO_ROOM`]. May not

@@ -46,6 +46,7 @@ use crate::{
             Event, //
         },
         sched::{
+            cond_resched,
             nr_nodes,
             NodeId, //
         }, //
@@ -241,6 +242,7 @@ impl Promotion {
             let Some(ring) = self.ring(cpu) else {
                 break;
             };
+            let before = found;
             found += ring.drain(|access| {
                 if held.as_ref().map(|held| held.from) != Some(access.from) {
                     // One table is locked at a time.
@@ -253,6 +255,10 @@ impl Promotion {
                     Record(&mut held.table).note(record::Pick { to, pfn, frequency }, tick);
                 }
             });
+            if found > before {
+                drop(held.take());
+                cond_resched();
+            }
         }
         found > 0
     }
@@ -307,8 +313,8 @@ struct Held<'a> {
     table: MutexGuard<'a, KVVec<u64>>,
 }
 
-/// A folio of a lower tier was read, on this CPU, by whoever is not preempted meanwhile. Of how many
-/// accesses the next is to be recorded, as a power of two. For any context but NMI.
+/// A folio of a lower tier was read, on this CPU, by a task that is not preempted meanwhile. Of how
+/// many accesses the next is to be recorded, as a power of two. Not for interrupts.
 pub fn record(cpu: usize, access: Access) -> u32 {
     let ring = promotion().and_then(|promotion| promotion.ring(cpu));
     let used = ring.and_then(|ring| ring.push(access));

@@ -61,7 +61,7 @@ pub(super) type Pick = Cell<record::Pick>;
 enum Ended {
     /// There are no more for that node.
     Done,
-    /// As many pages are isolated as may be.
+    /// As many pages are isolated as may be, or as there is room for.
     Full,
     /// No more may be promoted, now.
     Rate,
@@ -125,10 +125,9 @@ fn carry(promotion: &Promotion, node: &Node, picks: &[Pick], may: MayFlush<'_>) 
         let ended = fill(promotion, node, &mut rest, batch.as_mut());
         let pages = batch.pages();
         let promoted = batch.as_mut().promote(may);
-        let failed = pages.saturating_sub(promoted);
+        // Those that failed have had their part of the rate: to try costs as much.
         Event::Promoted.count(promoted);
-        Refusal::FAILED.count(failed);
-        promotion.control.lock().bucket.give_back(bytes(failed));
+        Refusal::FAILED.count(pages.saturating_sub(promoted));
         if let Ended::Rate = ended {
             break;
         }
@@ -166,6 +165,10 @@ fn fill(
             continue;
         };
         let pages = candidate.nr_pages();
+        // What is isolated is not allocated yet.
+        if batch.pages() > 0 && !batch.has_room_for(pages) {
+            return Ended::Full;
+        }
         if !promotion.control.lock().bucket.take(bytes(pages)) {
             return Ended::Rate;
         }
@@ -193,11 +196,12 @@ fn isolate(
     candidate: Candidate<'_>,
     batch: Pin<&mut Isolated>,
 ) -> Option<Refusal> {
-    // It was promoted before, and is here and hot again.
-    promotion.came_back(&candidate.cached());
-    match candidate.refusal() {
-        None if batch.add(candidate) => None,
-        None => Some(Refusal::NO_ROOM),
-        refusal => refusal,
+    match candidate.place() {
+        Ok(cached) => {
+            // If it was promoted before, it is here and hot again.
+            promotion.came_back(&cached);
+            (!batch.add(candidate)).then_some(Refusal::NO_ROOM)
+        }
+        Err(refusal) => Some(refusal),
     }
 }

@@ -4,7 +4,7 @@
  * functions, and what its Rust part and its C part have in common.
  *
  * ferry_folio_accessed() may run under a lock of page tables, or with interrupts
- * off: it only records. No lock is taken, nothing is allocated, and no reference
+ * off: it only records, what tasks access. No lock is taken, nothing is allocated, and no reference
  * is kept.
  */
 #ifndef _LINUX_FERRY_PROMOTION_H
@@ -37,6 +37,8 @@ enum ferry_promotion_refusal {
 	FERRY_UNPROMOTED_DROPBEHIND,
 	FERRY_UNPROMOTED_LOCKED,
 	FERRY_UNPROMOTED_UNEVICTABLE,
+	FERRY_UNPROMOTED_COLD,		/* not known to be in use any more */
+	FERRY_UNPROMOTED_BUSY,		/* others have references */
 	FERRY_UNPROMOTED_NO_ROOM,	/* the target is full, or too slow */
 	FERRY_UNPROMOTED_FAILED,	/* migration did */
 	FERRY_NR_UNPROMOTED
@@ -71,8 +73,9 @@ void ferry_record_access(struct folio *folio);
 void ferry_record_migration(const struct folio *folio, int reason);
 void ferry_tiers_changed(void);
 struct folio *ferry_folio_get_pfn(unsigned long pfn, int nid);
-enum ferry_promotion_refusal ferry_unpromoted(const struct folio *folio);
-void ferry_folio_cached(const struct folio *folio, struct ferry_cached *cached);
+enum ferry_promotion_refusal ferry_unpromoted(struct folio *folio,
+					      struct ferry_cached *cached);
+bool ferry_has_room(int nid, unsigned int pages);
 bool ferry_isolate_promoted(struct folio *folio, int nid,
 			    struct list_head *list);
 unsigned int ferry_promote(struct list_head *list, int nid);
@@ -101,7 +104,7 @@ unsigned int ferry_promotion_brake(void);
  * ferry_folio_accessed() - a folio that is known to be in use is accessed
  * @folio: the folio, of which the caller has a reference or may not be freed
  *
- * For any context but NMI.
+ * For any context.
  */
 static inline void ferry_folio_accessed(struct folio *folio)
 {

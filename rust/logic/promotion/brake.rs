@@ -10,10 +10,17 @@ pub const STOPPED: u32 = 8;
 /// How often it is looked at, in milliseconds.
 pub const EPOCH_MS: u64 = 500;
 
-/// Of those that were promoted lately one in so many may come back.
+/// Of those that were promoted one in so many may come back.
 const TOLERATED: u64 = 8;
 /// Fewer than that say nothing.
 const LEAST: u64 = 4;
+/// If so many were promoted just now, what comes back is theirs: else it is of all that are
+/// remembered.
+const MANY: u64 = 32;
+/// What is remembered counts in parts, and a part of it is forgotten in each epoch: half in 44
+/// seconds, as the table of what was promoted forgets in a minute.
+const PARTS: u64 = 256;
+const FORGOTTEN: u64 = 128;
 /// Epochs without, before the next step: at first, and at most.
 const FIRST_HOLD: u32 = 2;
 const LONGEST_HOLD: u32 = 128;
@@ -24,8 +31,21 @@ pub struct Brake {
     hold: u32,
     calm: u32,
     since_ms: u64,
+    now: Gone,
+    all: Gone,
+}
+
+/// What was promoted, and how many of it came back: just now, or in the last minute.
+#[derive(Default)]
+struct Gone {
     promoted: u64,
     came_back: u64,
+}
+
+impl Gone {
+    fn are_more_than_one_in(&self, part: u64) -> bool {
+        self.came_back * part > self.promoted
+    }
 }
 
 impl Default for Brake {
@@ -35,8 +55,8 @@ impl Default for Brake {
             hold: FIRST_HOLD,
             calm: 0,
             since_ms: 0,
-            promoted: 0,
-            came_back: 0,
+            now: Gone::default(),
+            all: Gone::default(),
         }
     }
 }
@@ -65,11 +85,18 @@ impl Brake {
     pub fn look(&mut self, now_ms: u64, promoted: u64, came_back: u64) {
         self.since_ms = now_ms;
         // Half of what was is forgotten in about two epochs.
-        self.promoted = self.promoted * 3 / 4 + promoted;
-        self.came_back = self.came_back * 3 / 4 + came_back;
-        let too_many = self.came_back >= LEAST && self.came_back * TOLERATED > self.promoted;
-        if too_many && came_back > 0 {
-            let steps = match self.came_back * 2 > self.promoted {
+        self.now.promoted = self.now.promoted * 3 / 4 + promoted;
+        self.now.came_back = self.now.came_back * 3 / 4 + came_back;
+        let fade = |parts: u64, more: u64| parts - parts / FORGOTTEN + more * PARTS;
+        self.all.promoted = fade(self.all.promoted, promoted);
+        self.all.came_back = fade(self.all.came_back, came_back);
+        let those = match self.now.promoted >= MANY {
+            true => &self.now,
+            false => &self.all,
+        };
+        let enough = came_back > 0 && self.now.came_back >= LEAST;
+        if enough && those.are_more_than_one_in(TOLERATED) {
+            let steps = match those.are_more_than_one_in(2) {
                 true => 2,
                 false => 1,
             };

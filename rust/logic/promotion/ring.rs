@@ -8,8 +8,8 @@
 //!
 //! The writer fills a slot and then moves the head, with a release; the reader takes what the head
 //! it has acquired covers, and then moves the tail, with a release: the writer, who acquires that,
-//! fills no slot that is being read. An interrupt that writes between two steps of the task it
-//! interrupts is lost, or its task's access is.
+//! fills no slot that is being read. An interrupt that wrote between two steps of the task that it
+//! interrupts could move the head behind the tail: only tasks write.
 
 use super::super::sync::{const_unless_loom, AtomicU32, AtomicU64};
 

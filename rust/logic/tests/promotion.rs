@@ -269,6 +269,24 @@ fn the_brake_stops_all_and_recovers() {
 }
 
 #[test]
+fn what_little_comes_back_of_much_is_let_pass() {
+    let mut brake = Brake::default();
+    let mut now = 0;
+    let mut look = |brake: &mut Brake, promoted, came_back| {
+        now += EPOCH_MS;
+        brake.look(now, promoted, came_back);
+    };
+    (0..10).for_each(|_| look(&mut brake, 128, 0));
+    (0..20).for_each(|_| look(&mut brake, 0, 0));
+    // All is where it should be; then something else needs room for a while.
+    (0..30).for_each(|_| look(&mut brake, 0, 2));
+    assert_eq!(brake.level(), 0);
+    // In the end it is too much.
+    (0..100).for_each(|_| look(&mut brake, 0, 4));
+    assert!(brake.level() > 0);
+}
+
+#[test]
 fn looks_are_rare_while_nothing_is_found() {
     let pauses = (0..12).scan(BUSY_MS, |pause, _| {
         *pause = next_look_ms(*pause, false);
