@@ -97,6 +97,8 @@ fn refused() -> Result<String> {
         "dropbehind",
         "locked",
         "unevictable",
+        "cold",
+        "busy",
         "no_room",
         "failed",
     ];
