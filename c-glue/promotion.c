@@ -20,6 +20,7 @@
 #include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/sched.h>
+#include <linux/swap.h>
 #include <linux/topology.h>
 #include <linux/vmstat.h>
 
@@ -166,7 +167,7 @@ void ferry_record_migration(const struct folio *folio, int reason)
 		return;
 	ferry_folio_cached(folio, &cached);
 	if (reason == MR_DEMOTION && lower)
-		ferry_promotion_demoted(&cached);
+		ferry_promotion_demoted(&cached, current_is_kswapd());
 	else if (reason == MR_NUMA_MISPLACED && !lower && !folio_mapped(folio))
 		ferry_promotion_promoted(&cached);
 }

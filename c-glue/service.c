@@ -29,6 +29,7 @@
 #include <linux/sched/signal.h>
 #include <linux/secretmem.h>
 #include <linux/security.h>
+#include <linux/sizes.h>
 #include <linux/swap.h>
 #include <linux/vmstat.h>
 
@@ -66,8 +67,9 @@ static struct mm_struct *ferry_mm_of(struct task_struct *task,
 	if (down_read_killable(&task->signal->exec_update_lock))
 		return ERR_PTR(-EINTR);
 	rc = -EPERM;
-	if (ptrace_may_access(task, PTRACE_MODE_READ_REALCREDS))
-		rc = security_task_movememory(task);
+	if (ptrace_may_access(task, PTRACE_MODE_READ_REALCREDS) &&
+	    !security_task_movememory(task))
+		rc = 0;
 	if (rc) {
 		mm = ERR_PTR(rc);
 	} else {
@@ -86,8 +88,8 @@ static struct mm_struct *ferry_mm_of(struct task_struct *task,
  * @pid: a thread of it; 0: the caller
  * @pidfd: @pid is a pidfd
  *
- * May sleep. Return: 0; ESRCH: there is none; EBADF: no pidfd; EPERM, or what a
- * security module says: not by this caller; EINVAL: it is the kernel's; EINTR.
+ * May sleep. Return: 0; ESRCH: there is none; EBADF: no pidfd; EPERM: not by this
+ * caller, or a security module says so; EINVAL: it is the kernel's; EINTR.
  */
 int ferry_target_find(struct ferry_target *target, int pid, bool pidfd)
 {
@@ -123,6 +125,16 @@ void ferry_target_put(struct ferry_target *target)
 	mmput(target->mm);
 }
 
+/* Takes the tag out of an address, if there is one. 0, or EINTR. May sleep. */
+int ferry_target_untag(const struct ferry_target *target, unsigned long *addr)
+{
+	if (mmap_read_lock_killable(target->mm))
+		return -EINTR;
+	*addr = untagged_addr_remote(target->mm, *addr);
+	mmap_read_unlock(target->mm);
+	return 0;
+}
+
 /**
  * ferry_folio_is_refused() - must a folio not be migrated?
  * @folio: which; locked, or mapped under the lock of a page table
@@ -137,12 +149,16 @@ bool ferry_folio_is_refused(struct folio *folio)
 	    folio_contain_hwpoisoned_page(folio) ||
 	    folio_maybe_dma_pinned(folio))
 		return true;
-	if (folio_test_anon(folio))
+	/* What drivers map may have other things there. */
+	if (folio_test_anon(folio) || !folio_test_lru(folio))
 		return false;
 	mapping = folio_mapping(folio);
 	return mapping && (mapping_inaccessible(mapping) ||
 			   secretmem_mapping(mapping));
 }
+
+/* Of page tables, between two looks at who waits. */
+#define FERRY_BYTES_PER_LOOK	SZ_1G
 
 struct ferry_walk {
 	struct ferry_range *range;
@@ -256,6 +272,7 @@ static int ferry_walk_hugetlb(pte_t *ptep, unsigned long hmask,
 	struct ferry_walk *walk = mm_walk->private;
 	unsigned long nr_pages = (end - addr) >> PAGE_SHIFT;
 	struct ferry_range *range = walk->range;
+	unsigned long before = range->isolated;
 	spinlock_t *ptl;	/* of the page table */
 	pte_t pte;
 
@@ -268,6 +285,7 @@ static int ferry_walk_hugetlb(pte_t *ptep, unsigned long hmask,
 		  softleaf_is_migration(softleaf_from_pte(pte))))
 		range->failed += nr_pages;
 	spin_unlock(ptl);
+	range->hugetlb |= range->isolated > before;
 	range->addr = end;
 	return ferry_walk_ends(walk, mm_walk->mm);
 }
@@ -316,7 +334,11 @@ int ferry_isolate_range(struct ferry_range *range, struct list_head *folios)
 			range->addr = min(end, range->end);
 			continue;
 		}
-		end = min(vma->vm_end, range->end);
+		if (is_vm_hugetlb_page(vma) && !range->take_hugetlb)
+			break;
+		/* There may be page tables without end, with nothing in them. */
+		end = min3(vma->vm_end, range->end,
+			   ALIGN(range->addr + 1, FERRY_BYTES_PER_LOOK));
 		if (vma_migratable(vma) && !vma_is_secretmem(vma)) {
 			rc = walk_page_range_vma(vma, range->addr, end,
 						 &ferry_walk_ops, &walk);
@@ -331,15 +353,7 @@ int ferry_isolate_range(struct ferry_range *range, struct list_head *folios)
 	return min(rc, 0);
 }
 
-/**
- * ferry_folio_at() - the folio of a page frame, if it could be migrated at all
- * @pfn: any number
- * @unsettled: set if it might be one soon, see ferry_lru_drain()
- *
- * Any context. Return: the folio, with a reference; NULL: no memory, or nobody's,
- * or of another kind than what is on LRU lists.
- */
-struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled)
+static struct folio *ferry_online_folio(unsigned long pfn, bool *unsettled)
 {
 	struct page *page = pfn_to_online_page(pfn);
 	struct folio *folio;
@@ -358,6 +372,26 @@ struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled)
 		return folio;
 	folio_put(folio);
 	return NULL;
+}
+
+/**
+ * ferry_folio_at() - the folio of a page frame, if it could be migrated at all
+ * @pfn: any number
+ * @unsettled: set if it might be one soon, see ferry_lru_drain()
+ *
+ * May sleep: no memory goes meanwhile, but not as long as there is a reference.
+ *
+ * Return: the folio, with a reference; NULL: no memory, or nobody's, or of another
+ * kind than what is on LRU lists.
+ */
+struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled)
+{
+	struct folio *folio;
+
+	get_online_mems();
+	folio = ferry_online_folio(pfn, unsettled);
+	put_online_mems();
+	return folio;
 }
 
 /* 0, or EINTR. May sleep. */
@@ -391,12 +425,18 @@ static bool ferry_owner_one(struct folio *folio, struct vm_area_struct *vma,
 	return !walk->own || !walk->others;
 }
 
+static int ferry_owner_done(struct folio *folio)
+{
+	return fatal_signal_pending(current);
+}
+
 /**
  * ferry_folio_owner() - who has a folio mapped?
  * @folio: locked
  * @mm: whose view
  *
- * Who maps it meanwhile may be missed. May sleep.
+ * Who maps it meanwhile may be missed, and anybody if the caller is being killed.
+ * May sleep.
  */
 enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm)
 {
@@ -404,6 +444,7 @@ enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm)
 	struct rmap_walk_control rwc = {
 		.arg		= &walk,
 		.rmap_one	= ferry_owner_one,
+		.done		= ferry_owner_done,
 		.anon_lock	= folio_lock_anon_vma_read,
 	};
 

@@ -484,15 +484,19 @@ pub mod promotion {
         promote::promoted(unsafe { &*cached });
     }
 
-    /// A folio was demoted: called by `ferry_record_migration()`. For any context but NMI.
+    /// A folio was demoted, or `for_room`, as its node was short of free memory: called by
+    /// `ferry_record_migration()`. For any context but NMI.
     ///
     /// # Safety
     ///
     /// `cached` must be valid.
     #[export]
-    pub unsafe extern "C" fn ferry_promotion_demoted(cached: *const bindings::ferry_cached) {
+    pub unsafe extern "C" fn ferry_promotion_demoted(
+        cached: *const bindings::ferry_cached,
+        for_room: bool,
+    ) {
         // SAFETY: By the safety requirement.
-        promote::came_back(unsafe { &*cached });
+        promote::demoted(unsafe { &*cached }, for_room);
     }
 
     /// Promotion is on: called when its switch is written. May sleep; returns 0 or -ENOMEM. One

@@ -32,7 +32,7 @@ pub enum Found {
     Nothing,
 }
 
-/// Looks at a page frame: any number. Any context.
+/// Looks at a page frame: any number. May sleep, while memory comes or goes.
 ///
 /// # Examples
 ///

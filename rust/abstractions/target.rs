@@ -80,10 +80,12 @@ impl Target {
         unsafe { Destination::checked(node, &self.0.nodes) }.map_err(|_| ENODEV)
     }
 
-    /// An address without the tag that the process may have put into it. May sleep.
-    pub fn untagged(&self, addr: usize) -> usize {
+    /// An address without the tag that the process may have put into it; `EINTR`: the caller is
+    /// being killed. May sleep.
+    pub fn untagged(&self, mut addr: usize) -> Result<usize> {
         // SAFETY: By the type invariant the address space is valid.
-        unsafe { bindings::ferry_untag(self.0.mm, addr) }
+        to_result(unsafe { bindings::ferry_target_untag(&self.0, &mut addr) })?;
+        Ok(addr)
     }
 
     /// Who has the folio mapped. Who maps it meanwhile may be missed. May sleep.
@@ -115,6 +117,8 @@ impl Target {
             all: shared,
             holes,
             wait: true,
+            take_hugetlb: true,
+            hugetlb: false,
             want: 0,
             isolated: 0,
             failed: 0,
@@ -163,7 +167,14 @@ impl Range<'_> {
         self.isolate_run(want, list, true)
     }
 
-    /// As [`Range::isolate`], but looks at none if somebody has the mmap lock. May sleep.
+    /// Whether folios of hugetlb are among those that were isolated since this was asked last: crews
+    /// have no way to migrate them.
+    pub fn had_hugetlb(&mut self) -> bool {
+        core::mem::take(&mut self.0.hugetlb)
+    }
+
+    /// As [`Range::isolate`], but looks at none if somebody has the mmap lock, and ends before
+    /// folios of hugetlb. May sleep.
     pub fn isolate_now(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
         self.isolate_run(want, list, false)
     }
@@ -176,6 +187,7 @@ impl Range<'_> {
     ) -> (usize, Result) {
         self.0.want = want;
         self.0.wait = wait;
+        self.0.take_hugetlb = wait;
         self.0.isolated = 0;
         // SAFETY: By the type invariants the address space and the list are valid.
         let rc = unsafe { bindings::ferry_isolate_range(&mut self.0, list.as_raw()) };

@@ -222,7 +222,7 @@ impl Promotion {
         name.is_sample(self.shift.load(Relaxed)).then_some(name)
     }
 
-    /// It is back, if it was promoted lately.
+    /// It is back, if it was promoted lately, or demoted for room and is hot.
     fn came_back(&self, cached: &Cached) {
         if let Some(name) = self.sample(cached) {
             if Lately(&self.lately).take(name, now_s()) {
@@ -335,10 +335,15 @@ pub fn promoted(cached: &Cached) {
     }
 }
 
-/// A folio was demoted, which may have been promoted. For any context but NMI.
-pub fn came_back(cached: &Cached) {
-    if let Some(promotion) = promotion() {
-        promotion.came_back(cached);
+/// A folio was demoted, which may have been promoted; and if that was `for_room`, others may have
+/// taken its place that are no hotter. For any context but NMI.
+pub fn demoted(cached: &Cached, for_room: bool) {
+    let Some(promotion) = promotion() else {
+        return;
+    };
+    promotion.came_back(cached);
+    if let Some(name) = promotion.sample(cached).filter(|_| for_room) {
+        Lately(&promotion.lately).remember(name, now_s());
     }
 }
 

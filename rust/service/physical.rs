@@ -32,7 +32,10 @@ use super::{
 use crate::abstractions::{
     folio::FolioRef,
     migration::IsolatedList,
-    misc_device::Capability,
+    misc_device::{
+        is_being_killed,
+        Capability, //
+    },
     move_pages::{
         try_to_node,
         IsolatedFolios, //
@@ -83,7 +86,8 @@ pub fn migrate(call: &Phys, job: &Admitted, counts: &mut Counts) -> Result {
     let mut result = table.isolate(&mut frames, &mut folios.as_mut().list());
     for is_last in [false, true] {
         let mut left = 0;
-        if !folios.is_empty() {
+        let is_killed = result.is_err_and(|error: Error| error == EINTR);
+        if !folios.is_empty() && !is_killed {
             let (failed, nr) = try_to_node(folios.as_mut(), job.node, job.help);
             left = failed;
             moved += u64::from(nr);
@@ -121,7 +125,7 @@ fn read_table(call: &Phys) -> Result<KVec<u64>> {
 /// What becomes of the page frames of a table.
 struct Table<'a> {
     job: &'a Admitted,
-    /// Page frames of the folio that was isolated last.
+    /// Page frames of the folio that was isolated last, or could not be.
     last: core::ops::Range<u64>,
     /// Base pages.
     isolated: usize,
@@ -139,6 +143,12 @@ enum Fate {
     Ignored,
     /// To be looked at once more.
     Unsettled,
+}
+
+/// The page frames of a folio of so many, by one of them: folios are aligned to their size.
+fn around(frame: u64, nr: usize) -> core::ops::Range<u64> {
+    let first = frame & !(nr as u64 - 1);
+    first..first + nr as u64
 }
 
 impl<'a> Table<'a> {
@@ -162,12 +172,13 @@ impl<'a> Table<'a> {
             match self.look(frame, list) {
                 Ok(Fate::Isolated(folio)) => {
                     let nr = folio.nr_pages();
-                    // Folios are aligned to their size.
-                    let first = frame & !(nr as u64 - 1);
-                    self.last = first..first + nr as u64;
+                    self.last = around(frame, nr);
                     self.isolated += nr;
                 }
-                Ok(Fate::Failed(pages)) => self.failed += pages as u64,
+                Ok(Fate::Failed(nr)) => {
+                    self.last = around(frame, nr);
+                    self.failed += nr as u64;
+                }
                 Ok(Fate::Ignored) => self.ignored += 1,
                 Ok(Fate::Unsettled) => return true,
                 Err(error) => result = Err(error),
@@ -178,6 +189,9 @@ impl<'a> Table<'a> {
     }
 
     fn look(&self, frame: u64, list: &mut IsolatedList<'_>) -> Result<Fate> {
+        if is_being_killed() {
+            return Err(EINTR);
+        }
         cond_resched();
         let folio = match page_frame::find(frame) {
             Found::Folio(folio) => folio,

@@ -63,7 +63,7 @@ pub fn migrate(call: &bindings::page_migrate_range, job: &Admitted, counts: &mut
     if call.length == 0 {
         return Ok(());
     }
-    let address = job.target.untagged(call.address as usize) as u64;
+    let address = job.target.untagged(call.address as usize)? as u64;
     let pages = whole_pages(address, call.length, PAGE_SIZE as u64).ok_or(EFAULT)?;
     let pages = pages.start as usize..pages.end as usize;
     if pages.len() <= SHORT_PAGES * PAGE_SIZE {
@@ -108,14 +108,20 @@ impl Walk<'_> {
         } else {
             LIST_PAGES
         };
-        let (isolated, found) = self.isolate(want, &mut folios.as_mut().list());
+        let (mut isolated, mut found) = self.isolate(want, &mut folios.as_mut().list());
         if isolated == 0 {
             return found;
         }
         if crewed && isolated >= want && found.is_ok() {
-            if let Some(result) = self.share(folios.as_mut(), isolated) {
-                return result;
+            if !self.range.had_hugetlb() {
+                if let Some(result) = self.share(folios.as_mut(), isolated) {
+                    return result;
+                }
             }
+            // No CPU is idle, or none may help: a list as long as without.
+            let rest = LIST_PAGES.saturating_sub(isolated);
+            let (pages, result) = self.isolate(rest, &mut folios.as_mut().list());
+            (isolated, found) = (isolated + pages, result);
         }
         let (left, moved) = try_to_node(folios.as_mut(), self.job.node, self.job.help);
         self.counts.add(isolated, moved.into());
@@ -137,7 +143,7 @@ impl Walk<'_> {
             let (pages, result) = range.isolate_now(want, list);
             isolated += pages;
             found = result;
-            // Somebody has the lock, and should not be waited for with a crew.
+            // Somebody has the lock, and should not be waited for with a crew; or it is hugetlb.
             (range.rest() < before).then_some(pages)
         };
         let how = (job.node, job.help);

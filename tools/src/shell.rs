@@ -57,7 +57,7 @@ fn user_shell() -> PathBuf {
 /// What the guest starts as its shell: the user's, which finds what was brought.
 fn script(shell: &Path, folder: &Path) -> String {
     format!(
-        "#!/bin/sh\nPATH={folder}:$PATH\nSHELL='{shell}'\nexport PATH SHELL\nexec '{shell}' \"$@\"\n",
+        "#!/bin/sh\nPATH='{folder}':$PATH\nSHELL='{shell}'\nexport PATH SHELL\nexec '{shell}' \"$@\"\n",
         folder = folder.display(),
         shell = shell.display()
     )

@@ -78,7 +78,8 @@ static inline int __page_migrate_call(unsigned long request, void *call)
 		return -1;
 	}
 	ret = ioctl(device, request, call);
-	error = errno;
+	/* ENOTTY: that is something else. */
+	error = ret < 0 && errno == ENOTTY ? ENOSYS : errno;
 	close(device);
 	errno = error;
 	return ret;

@@ -95,7 +95,7 @@ void ferry_count_promotion(enum ferry_promotion_event what, unsigned int nr);
 unsigned int ferry_promotion_record(unsigned int cpu, unsigned long pfn,
 				    int from, int to);
 void ferry_promotion_promoted(const struct ferry_cached *cached);
-void ferry_promotion_demoted(const struct ferry_cached *cached);
+void ferry_promotion_demoted(const struct ferry_cached *cached, bool for_room);
 int ferry_promotion_start(void);
 void ferry_promotion_stop(void);
 unsigned int ferry_promotion_brake(void);

@@ -34,9 +34,11 @@ struct ferry_target {
  * @all:	those that others map, too
  * @holes:	pass over addresses at which nothing is mapped
  * @wait:	for the mmap lock
+ * @take_hugetlb: else the walk ends before folios of hugetlb
  * @want:	base pages to isolate before it is time to return
  * @isolated:	base pages that were isolated
  * @failed:	base pages that could not be
+ * @hugetlb:	folios of hugetlb are among them
  */
 struct ferry_range {
 	struct mm_struct *mm;
@@ -46,6 +48,8 @@ struct ferry_range {
 	bool all;
 	bool holes;
 	bool wait;
+	bool take_hugetlb;
+	bool hugetlb;
 	unsigned long want;
 	unsigned long isolated;
 	unsigned long failed;
@@ -96,6 +100,7 @@ struct ferry_service_report {
 /* c-glue/service.c */
 int ferry_target_find(struct ferry_target *target, int pid, bool pidfd);
 void ferry_target_put(struct ferry_target *target);
+int ferry_target_untag(const struct ferry_target *target, unsigned long *addr);
 bool ferry_capable(int cap);
 bool ferry_opened_with(struct file *file, int cap);
 bool ferry_killed(void);

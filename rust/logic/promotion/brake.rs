@@ -97,7 +97,7 @@ impl Brake {
         let enough = came_back > 0 && self.now.came_back >= LEAST;
         if enough && those.are_more_than_one_in(TOLERATED) {
             let steps = match those.are_more_than_one_in(2) {
-                true => 2,
+                true => 4,
                 false => 1,
             };
             if self.calm > 0 || self.level == 0 {

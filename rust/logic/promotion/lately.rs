@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What was promoted, to know it again when it comes back: a table of a fixed size, for any number
-//! of tasks at a time. It is of some of all folios, chosen by their names, so that it reaches back
-//! far enough.
+//! What was promoted, to know it again when it comes back, and what was demoted to make room, to
+//! know it again when it is hot: a table of a fixed size, for any number of tasks at a time. It is
+//! of some of all folios, chosen by their names, so that it reaches back far enough.
 //!
 //! All is relaxed: nothing else depends on what is found there. What is lost is not counted.
 
@@ -97,7 +97,7 @@ impl Lately<'_> {
         name.0 >> 13 << TIME_BITS
     }
 
-    /// It was promoted, now. The oldest of others is forgotten.
+    /// It was promoted, or demoted, now. The oldest of others is forgotten.
     pub fn remember(&self, name: Name, now_s: u64) {
         let time = now_s.wrapping_add(1) & ((1 << TIME_BITS) - 1);
         let word = Self::tag(name) | time;
@@ -131,7 +131,7 @@ impl Lately<'_> {
         }
     }
 
-    /// It is back: whether it was promoted lately. That is told once.
+    /// It is back: whether it was promoted lately, or demoted. That is told once.
     ///
     /// ```
     /// use ferry_logic::promotion::lately::{Lately, Name, Word, SOON_S};

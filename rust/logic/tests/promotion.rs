@@ -97,6 +97,7 @@ impl Machine {
                 continue;
             }
             self.order.push_back(pick.pfn);
+            self.came_back += u64::from(lately.take(Name::of(1, pick.pfn), now_s));
             lately.remember(Name::of(1, pick.pfn), now_s);
             self.promoted_now += 1;
             self.promoted += 1;
@@ -104,6 +105,7 @@ impl Machine {
                 let old = self.order.pop_front().unwrap();
                 self.top.remove(&old);
                 self.came_back += u64::from(lately.take(Name::of(1, old), now_s));
+                lately.remember(Name::of(1, old), now_s);
             }
         }
     }

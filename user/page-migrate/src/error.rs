@@ -59,6 +59,15 @@ impl Error {
         }
     }
 
+    /// Of an error number that `pidfd_open(2)` has ended with: no leader of its threads is `ENOENT`,
+    /// or was `EINVAL`.
+    pub(crate) fn of_pidfd_open(errno: i32) -> Self {
+        match errno {
+            libc::ENOENT => Self::InvalidArgument,
+            other => Self::of_call(other),
+        }
+    }
+
     pub(crate) fn last(of: impl Fn(i32) -> Self) -> Self {
         of(io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
@@ -110,7 +119,9 @@ impl Error {
             }
             Self::TooNew => "use a kernel as new as this program, or what came with that kernel",
             Self::NotAPidFd => "give a file descriptor of pidfd_open(2)",
-            Self::Interrupted | Self::Other(_) => "call again",
+            Self::Interrupted => "nothing: the caller is being killed",
+            Self::Other(libc::EMFILE | libc::ENFILE) => "close files, or raise the limit on them",
+            Self::Other(_) => "see what the error says of the system as it is",
         }
     }
 }
@@ -188,6 +199,7 @@ mod tests {
         assert_eq!(Error::of_call(libc::ENODEV), Error::IllegalNode);
         assert_eq!(Error::of_open(libc::EACCES), Error::NotPermitted);
         assert_eq!(Error::of_open(libc::EMFILE), Error::Other(libc::EMFILE));
+        assert_eq!(Error::of_pidfd_open(libc::ENOENT), Error::InvalidArgument);
     }
 
     #[test]

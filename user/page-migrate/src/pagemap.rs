@@ -4,6 +4,9 @@
 use crate::page_size;
 use std::{fmt, fs::File, io, ops::Range, os::unix::fs::FileExt};
 
+/// Entries of 8 bytes to read in one call.
+const AT_ONCE: usize = 1 << 16;
+
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 
@@ -41,12 +44,18 @@ pub fn physical_addresses(range: Range<u64>) -> io::Result<Vec<Option<PhysAddr>>
     }
     let first = range.start / page_size();
     let pages = range.end.div_ceil(page_size()) - first;
-    let mut bytes = vec![0; pages as usize * 8];
-    pagemap.read_exact_at(&mut bytes, first * 8)?;
-    bytes
-        .chunks_exact(8)
-        .map(|entry| decode(u64::from_ne_bytes(entry.try_into().unwrap_or_default())))
-        .collect()
+    let mut found = Vec::new();
+    // Ends with an error where addresses end, before memory does.
+    for at in (first..first + pages).step_by(AT_ONCE) {
+        let some = (first + pages - at).min(AT_ONCE as u64);
+        let mut bytes = vec![0; some as usize * 8];
+        pagemap.read_exact_at(&mut bytes, at * 8)?;
+        for entry in bytes.chunks_exact(8) {
+            let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
+            found.push(decode(entry)?);
+        }
+    }
+    Ok(found)
 }
 
 fn decode(entry: u64) -> io::Result<Option<PhysAddr>> {

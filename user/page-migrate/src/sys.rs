@@ -65,7 +65,7 @@ pub(crate) fn pidfd_open(pid: i32) -> Result<OwnedFd, Error> {
     match i32::try_from(fd) {
         // SAFETY: a new descriptor, and ours.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(Error::last(Error::of_call)),
+        _ => Err(Error::last(Error::of_pidfd_open)),
     }
 }
 

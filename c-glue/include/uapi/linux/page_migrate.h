@@ -37,8 +37,9 @@
  * @PAGE_MIGRATE_SHARED: also pages that unrelated processes have mapped; needs
  *	CAP_SYS_NICE, as MPOL_MF_MOVE_ALL does (EPERM)
  * @PAGE_MIGRATE_PIDFD: @pid is a pidfd
- * @PAGE_MIGRATE_HOLES: pass over addresses that nothing is mapped at, instead
- *	of ending there with EFAULT; of PAGE_MIGRATE_RANGE alone
+ * @PAGE_MIGRATE_HOLES: pass over addresses that nothing is mapped at, also such
+ *	as no process can have, instead of ending there with EFAULT; of
+ *	PAGE_MIGRATE_RANGE alone
  * @PAGE_MIGRATE_MT: let idle CPUs take part whatever vm.mt_page_copy is, as
  *	MPOL_MF_MOVE_MT does
  */
@@ -60,7 +61,8 @@ enum page_migrate_flags {
  * @pid: whose pages: a process or, with PAGE_MIGRATE_PIDFD, a pidfd; 0 without
  *	that: the caller's
  * @successful: written: base pages migrated; all those of a large folio
- * @failed: written: base pages of that process that could not be
+ * @failed: written: base pages of that process that could not be; a page that
+ *	the table names twice, with others between, may count twice
  *
  * Only pages that the process, or one that shares its memory (CLONE_VM), has
  * mapped. All other addresses are passed over, and counted neither way: there
@@ -88,7 +90,8 @@ struct page_migrate_phys {
  * @pid: as in &struct page_migrate_phys
  * @successful: written: base pages migrated; all those of a large folio
  * @failed: written: base pages that could not be, among them those that
- *	unrelated processes have mapped, without PAGE_MIGRATE_SHARED
+ *	unrelated processes have mapped, without PAGE_MIGRATE_SHARED; a page
+ *	that the range has twice, as KSM has, may count twice
  *
  * Addresses that no page is at yet, and pages that are on @node already, are
  * counted neither way; nor is what is no memory of a node, as that of devices.

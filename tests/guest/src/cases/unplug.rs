@@ -2,7 +2,7 @@
 //! Processors and memory that go away and come back, over and over, while folios of both sizes move to
 //! and fro: nothing is lost.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{sleep, yield_now};
 use std::time::Duration;
@@ -61,6 +61,11 @@ impl Away {
     pub fn cpu(cpu: usize) -> Result<Self> {
         let state = format!("/sys/devices/system/cpu/cpu{cpu}/online");
         Self::new(state.into(), "0", "1")
+    }
+
+    /// A block of memory that can be.
+    pub fn memory(block: &Path) -> Result<Self> {
+        Self::new(block.join("state"), "offline", "online")
     }
 
     pub fn back(self) -> Result<()> {
@@ -176,7 +181,7 @@ fn memory(way: Engine) -> Result<()> {
         return Err(skip("node 1 has no block of memory to take away"));
     }
     // Refused where something cannot be moved, which is no concern of this test.
-    let take = |block: &PathBuf| Away::new(block.join("state"), "offline", "online").ok();
+    let take = |block: &PathBuf| Away::memory(block).ok();
     moving(way, |wait_for_help| {
         let (mut taken, rounds) = (0, rounds(60));
         for round in 0..rounds {

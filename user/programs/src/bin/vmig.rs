@@ -39,7 +39,7 @@ struct Args {
 
 fn run(args: &Args) -> Result<(), Failure> {
     let service = Service::open()?;
-    // From here on the number cannot come to mean another process.
+    // What is migrated is this process's, even if another gets its number meanwhile.
     let process = PidFd::open(args.pid)?;
     let Some(last) = args.address.checked_add(args.length) else {
         let what = "the range goes beyond the last address there is";

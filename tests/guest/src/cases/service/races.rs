@@ -9,6 +9,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use super::{memory, table, whole};
+use crate::cases::unplug::Away;
 use crate::harness::{Case, Log};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, MT, SHARED, Service};
@@ -37,7 +38,9 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/race-forked", forked).limit(SLOW),
         Case::new("service/race-unmapped", unmapped).limit(SLOW),
         Case::new("service/race-exiting", exiting).limit(SLOW),
-        Case::new("service/killed", |_| killed()).limit(SLOW),
+        Case::new("service/race-unplugged", unplugged).limit(SLOW),
+        Case::new("service/killed", |_| killed(false)).limit(SLOW),
+        Case::new("service/killed-phys", |_| killed(true)).limit(SLOW),
     ]
 }
 
@@ -217,8 +220,45 @@ fn exiting(log: &mut Log) -> Result<()> {
     table(&map).map(drop)
 }
 
+/// Blocks of memory that go and come back while all of their page frames are named.
+fn unplugged(log: &mut Log) -> Result<()> {
+    let service = Service::open()?;
+    let size = kernel::read("/sys/devices/system/memory/block_size_bytes")?;
+    let size = u64::from_str_radix(size.trim(), 16)?;
+    let map = memory(FolioSize::Small, 512)?;
+    let done = AtomicBool::new(false);
+    let mut taken = 0;
+    let blocks = kernel::memory_blocks(1)?;
+    for block in blocks.iter().rev().cycle().take(4 * rounds(log) as usize) {
+        let number = kernel::read(block.join("phys_index"))?;
+        let first = u64::from_str_radix(number.trim(), 16)? * size;
+        done.store(false, Relaxed);
+        std::thread::scope(|scope| -> Result<()> {
+            let namer = scope.spawn(|| -> Result<()> {
+                let pages: Vec<u64> = (first..first + size).step_by(PAGE).collect();
+                for part in pages
+                    .chunks(512)
+                    .cycle()
+                    .take_while(|_| !done.load(Relaxed))
+                {
+                    may_be(service.phys(part, Call::range(0, 0, 0)).errno)?;
+                }
+                Ok(())
+            });
+            // Refused where something cannot be moved.
+            let away = Away::memory(block).ok();
+            taken += u64::from(away.is_some());
+            let back = away.map_or(Ok(()), Away::back);
+            done.store(true, Relaxed);
+            namer.join().expect("a namer panicked").and(back)
+        })?;
+    }
+    ensure!(taken > 0, "no block of memory could be taken away");
+    pattern::check(map.words(), 1)
+}
+
 /// A call that would take long ends when its caller is killed.
-fn killed() -> Result<()> {
+fn killed(by_address: bool) -> Result<()> {
     let map = memory(FolioSize::Small, 16384)?;
     let caller = sys::fork_child(|| {
         let Ok(service) = Service::open() else {
@@ -226,7 +266,16 @@ fn killed() -> Result<()> {
         };
         loop {
             for node in [1, 0] {
-                service.range(whole(&map, node).flags(SHARED));
+                if by_address {
+                    let Ok(frames) = table(&map) else {
+                        return false;
+                    };
+                    for part in frames.chunks(512) {
+                        service.phys(part, Call::range(0, 0, node).flags(SHARED));
+                    }
+                } else {
+                    service.range(whole(&map, node).flags(SHARED));
+                }
             }
         }
     })?;
