@@ -8,6 +8,7 @@
 #include <linux/instrumented.h>
 #include <linux/kmsan.h>
 #include <linux/memory-tiers.h>
+#include <linux/memory_hotplug.h>
 #include <linux/pagemap.h>
 #include <linux/rmap.h>
 #include <linux/vmstat.h>
@@ -194,6 +195,17 @@ void ferry_cond_resched(void)
 bool ferry_need_resched(void)
 {
 	return need_resched();
+}
+
+/* Between these no memory comes or goes. May sleep. */
+void ferry_online_mems_begin(void)
+{
+	get_online_mems();
+}
+
+void ferry_online_mems_end(void)
+{
+	put_online_mems();
 }
 
 struct workqueue_struct *ferry_alloc_workqueue(const char *name,

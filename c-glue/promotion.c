@@ -172,27 +172,17 @@ void ferry_record_migration(const struct folio *folio, int reason)
 		ferry_promotion_promoted(&cached);
 }
 
-/* Between these no memory comes or goes. May sleep. */
-void ferry_lookup_begin(void)
-{
-	get_online_mems();
-}
-
-void ferry_lookup_end(void)
-{
-	put_online_mems();
-}
-
 /*
  * The folio of the LRU that begins with a page, of a node, with a reference;
- * NULL: there is none, by now. Between ferry_lookup_begin() and ferry_lookup_end().
+ * NULL: there is none, by now. Between ferry_online_mems_begin() and _end().
  */
 struct folio *ferry_folio_get_pfn(unsigned long pfn, int nid)
 {
 	struct page *page = pfn_to_online_page(pfn);
 	struct folio *folio;
 
-	if (!page || PageTail(page))
+	/* Who uses memory otherwise need not see a reference. */
+	if (!page || PageTail(page) || !PageLRU(page))
 		return NULL;
 	folio = page_folio(page);
 	if (!folio_try_get(folio))
@@ -280,20 +270,26 @@ enum ferry_promotion_refusal ferry_unpromoted(struct folio *folio,
 	return why;
 }
 
-/* Whether a node has room for so many pages, beside those it keeps free. */
+static bool ferry_is_target(int nid)
+{
+	return nid >= 0 && nid < MAX_NUMNODES && node_state(nid, N_MEMORY) &&
+	       node_isset(nid, ferry_top_nodes);
+}
+
+/* Whether a node, any number, has room for so many pages, beside those it keeps free. */
 bool ferry_has_room(int nid, unsigned int pages)
 {
-	return migrate_misplaced_has_room(nid, pages);
+	return ferry_is_target(nid) && migrate_misplaced_has_room(nid, pages);
 }
 
 /*
  * Isolates a folio that the caller has a reference of, for the end of a list;
- * false: there is no room for it, or somebody else has isolated it, or tiers are
- * others by now.
+ * false: there is no room for it, or somebody else has isolated it, or the node is
+ * none of the top tier, by now.
  */
 bool ferry_isolate_promoted(struct folio *folio, int nid, struct list_head *list)
 {
-	if (!node_state(nid, N_MEMORY) || !node_isset(nid, ferry_top_nodes) ||
+	if (!ferry_is_target(nid) ||
 	    !node_isset(folio_nid(folio), ferry_lower_nodes) ||
 	    migrate_misplaced_folio_prepare(folio, NULL, nid))
 		return false;

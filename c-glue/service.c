@@ -6,8 +6,8 @@
  *
  * Locks, each by itself: exec_update_lock of a process, while its address space
  * is had; the mmap lock of that for reading, inside it one page table's lock,
- * inside that those of isolation; the lock of a folio, inside it those of rmap,
- * inside these a page table's.
+ * inside that those of isolation; that of memory hotplug for reading, inside it
+ * the lock of a folio, inside that those of rmap, inside these a page table's.
  */
 #include <linux/capability.h>
 #include <linux/cpuset.h>
@@ -353,7 +353,17 @@ int ferry_isolate_range(struct ferry_range *range, struct list_head *folios)
 	return min(rc, 0);
 }
 
-static struct folio *ferry_online_folio(unsigned long pfn, bool *unsettled)
+/**
+ * ferry_folio_at() - the folio of a page frame, if it could be migrated at all
+ * @pfn: any number
+ * @unsettled: set if it might be one soon, see ferry_lru_drain()
+ *
+ * Between ferry_online_mems_begin() and ferry_online_mems_end().
+ *
+ * Return: the folio, with a reference; NULL: no memory, or nobody's, or of another
+ * kind than what is on LRU lists.
+ */
+struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled)
 {
 	struct page *page = pfn_to_online_page(pfn);
 	struct folio *folio;
@@ -372,26 +382,6 @@ static struct folio *ferry_online_folio(unsigned long pfn, bool *unsettled)
 		return folio;
 	folio_put(folio);
 	return NULL;
-}
-
-/**
- * ferry_folio_at() - the folio of a page frame, if it could be migrated at all
- * @pfn: any number
- * @unsettled: set if it might be one soon, see ferry_lru_drain()
- *
- * May sleep: no memory goes meanwhile, but not as long as there is a reference.
- *
- * Return: the folio, with a reference; NULL: no memory, or nobody's, or of another
- * kind than what is on LRU lists.
- */
-struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled)
-{
-	struct folio *folio;
-
-	get_online_mems();
-	folio = ferry_online_folio(pfn, unsettled);
-	put_online_mems();
-	return folio;
 }
 
 /* 0, or EINTR. May sleep. */

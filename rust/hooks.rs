@@ -334,9 +334,9 @@ pub mod migrc {
     ///
     /// # Safety
     ///
-    /// `batch` must be valid, the caller's own, and have its group from `ferry_migrc_flush()`. `src`
-    /// must be a folio of it with a reference of the caller's, which nobody uses any more and which is
-    /// on no list, and `dst` where it is now. The caller may sleep, with interrupts on.
+    /// `batch` must be valid, the caller's own, and have its group from `ferry_migrc_flush()`.
+    /// `src` must be a folio of it with a reference of the caller's, which nobody uses any more and
+    /// which is on no list, and `dst` where it is now. The caller may sleep, with interrupts on.
     #[export]
     pub unsafe extern "C" fn ferry_migrc_keep(
         batch: *mut bindings::ferry_batch,
@@ -360,12 +360,12 @@ pub mod migrc {
     ///
     /// # Safety
     ///
-    /// `batch` must be valid, the caller's own, and have its group from one of the above. The caller
-    /// may sleep, with interrupts on.
+    /// `batch` must be valid, the caller's own, and have its group from one of the above. The
+    /// caller may sleep, with interrupts on.
     #[export]
     pub unsafe extern "C" fn ferry_migrc_end(batch: *mut bindings::ferry_batch) {
-        // SAFETY: By the safety requirement. If all of it failed before it was flushed there is nothing
-        // to flush for.
+        // SAFETY: By the safety requirement. If all of it failed before it was flushed there is
+        // nothing to flush for.
         if let Some(InBatch::Pending(group)) = unsafe { InBatch::take(slot(batch)) } {
             // SAFETY: By the safety requirement.
             unsafe { MayFlush::with(|may| migrc::end(group, may)) };
@@ -395,8 +395,8 @@ pub mod migrc {
         unsafe { MayFlush::with(|may| migrc::drain(why, may)) }
     }
 
-    /// A flush of all of an address space is about to begin: called by `ferry_before_mm_flush()`. For
-    /// any context.
+    /// A flush of all of an address space is about to begin: called by `ferry_before_mm_flush()`.
+    /// For any context.
     #[export]
     pub extern "C" fn ferry_migrc_now() -> u64 {
         migrc::now().map_or(0, Moment::into_raw)
@@ -414,8 +414,8 @@ pub mod migrc {
         migrc::mm_flushed(|group| unsafe { group.mm_flushed(mm, before) });
     }
 
-    /// CPUs are about to be flushed: called by `ferry_before_batch_flush()`. For any context but NMI
-    /// and interrupts.
+    /// CPUs are about to be flushed: called by `ferry_before_batch_flush()`. For any context but
+    /// NMI and interrupts.
     ///
     /// # Safety
     ///
@@ -433,8 +433,8 @@ pub mod migrc {
     ///
     /// # Safety
     ///
-    /// `ticket` must be what `ferry_migrc_covering()` returned, not 0, and the flush that it was called
-    /// for have begun since, and be complete.
+    /// `ticket` must be what `ferry_migrc_covering()` returned, not 0, and the flush that it was
+    /// called for have begun since, and be complete.
     #[export]
     pub unsafe extern "C" fn ferry_migrc_covered(ticket: u64) {
         // SAFETY: By the safety requirement.
@@ -454,23 +454,25 @@ pub mod promotion {
         promote, //
     };
 
-    /// A folio of a lower tier was read: called by `ferry_record_access()`. For any context but
-    /// NMI.
+    /// A folio of a lower tier was read: called by `ferry_record_access()`, for tasks and not for
+    /// interrupts. `cpu` is the one that this runs on, without being preempted.
     ///
     /// Returns of how many accesses the next is to be recorded, as a power of two.
-    ///
-    /// # Safety
-    ///
-    /// `cpu` must be the one that this runs on, without being preempted.
     #[export]
-    pub unsafe extern "C" fn ferry_promotion_record(
+    pub extern "C" fn ferry_promotion_record(
         cpu: c_uint,
         pfn: c_ulong,
         from: c_int,
         to: c_int,
     ) -> c_uint {
-        let (pfn, from, to) = (pfn as u64, from as u16, to as u16);
-        promote::record(cpu as usize, Access { pfn, from, to })
+        // None is so large: it is refused.
+        let node = |nid: c_int| u16::try_from(nid).unwrap_or(u16::MAX);
+        let access = Access {
+            pfn: pfn as u64,
+            from: node(from),
+            to: node(to),
+        };
+        promote::record(cpu as usize, access)
     }
 
     /// A folio was promoted: called by `ferry_record_migration()`. For any context but NMI.

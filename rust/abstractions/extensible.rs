@@ -71,6 +71,10 @@ impl<T: Extensible> FromUser<T> {
         let mut reader = UserSlice::new(at, size).reader();
         let known = size.min(size_of::<T>());
         reader.read_slice(value.as_bytes_mut().get_mut(..known).ok_or(EINVAL)?)?;
+        // User space may have changed it since.
+        if let Some(said) = value.as_bytes_mut().first_chunk_mut() {
+            *said = (size as u32).to_ne_bytes();
+        }
         let mut rest = [0; 64];
         while !reader.is_empty() {
             let some = reader.len().min(rest.len());

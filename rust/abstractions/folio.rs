@@ -252,17 +252,6 @@ pub struct FolioRef(NonNull<bindings::folio>);
 unsafe impl Send for FolioRef {}
 
 impl FolioRef {
-    /// Takes over a reference.
-    ///
-    /// # Safety
-    ///
-    /// `folio` must be valid, with a reference that is the caller's to give.
-    #[cfg(CONFIG_FERRY_SERVICE)]
-    pub(super) unsafe fn from_raw(folio: NonNull<bindings::folio>) -> Self {
-        // INVARIANT: By the safety requirement.
-        Self(folio)
-    }
-
     /// A reference more on a folio.
     pub fn new(folio: &Folio) -> Self {
         // SAFETY: By the type invariant the folio exists.
@@ -275,8 +264,8 @@ impl FolioRef {
     ///
     /// # Safety
     ///
-    /// It must be the caller's, who may not use it again.
-    #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+    /// `folio` must be valid; the reference must be the caller's, who may not use it again.
+    #[cfg(any(CONFIG_FERRY_SERVICE, CONFIG_FERRY_PAGECACHE_PROMOTION))]
     pub(super) unsafe fn adopt(folio: NonNull<bindings::folio>) -> Self {
         // INVARIANT: By the safety requirement.
         Self(folio)

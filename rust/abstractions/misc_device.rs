@@ -37,7 +37,8 @@ pub fn register<T: MiscDevice<OwnerModule = BuiltIn>>(name: &'static CStr, mode:
     let mut raw = MiscDeviceOptions { name }.into_raw::<T>();
     raw.mode = mode & 0o666;
     let device = KBox::new(Opaque::new(raw), GFP_KERNEL)?;
-    // SAFETY: It is filled in, and stays where it is, for good if this succeeds. `open` is given it
+    // SAFETY: It is filled in, and stays where it is, for good if this succeeds; if it fails C has
+    // forgotten it when it is freed. `open` is given it
     // as a `MiscDeviceRegistration<T>`, which is such an `Opaque` and nothing else.
     to_result(unsafe { bindings::misc_register(device.get()) })?;
     KBox::leak(device);

@@ -29,6 +29,8 @@ pub mod migration;
 pub mod misc_device;
 #[cfg(CONFIG_NUMA_MIGRATION)]
 pub mod move_pages;
+#[cfg(any(CONFIG_FERRY_SERVICE, CONFIG_FERRY_PAGECACHE_PROMOTION))]
+pub mod online_memory;
 #[cfg(any(CONFIG_FERRY_KUNIT_TEST, CONFIG_FERRY_COPY_BENCH))]
 pub mod owned_pairs;
 #[cfg(CONFIG_FERRY_SERVICE)]

@@ -2,7 +2,8 @@
 
 //! Folios by the numbers of their page frames: whatever number is given, nobody is harmed.
 //!
-//! Locks: of one folio, to see whose it is; inside it those of rmap.
+//! Locks: that of memory hotplug, see [`OnlineMemory`]; inside it that of one folio, to see whose
+//! it is; inside that those of rmap.
 //!
 //! C file: [`mm/ferry/c-glue/service.c`](srctree/mm/ferry/c-glue/service.c)
 
@@ -18,7 +19,8 @@ use super::{
         FolioRef,
         LockedFolio, //
     },
-    migration::IsolatedList, //
+    migration::IsolatedList,
+    online_memory::OnlineMemory, //
 };
 
 /// What is at a page frame.
@@ -32,20 +34,20 @@ pub enum Found {
     Nothing,
 }
 
-/// Looks at a page frame: any number. May sleep, while memory comes or goes.
+/// Looks at a page frame: any number. Any context.
 ///
 /// # Examples
 ///
 /// ```ignore
 #[doc = include_str!("examples/page_frame.rs")]
 /// ```
-pub fn find(pfn: u64) -> Found {
+pub fn find(_online: &OnlineMemory, pfn: u64) -> Found {
     let mut unsettled = false;
-    // SAFETY: Any number will do; the flag is ours.
+    // SAFETY: Any number will do, as no memory goes meanwhile; the flag is ours.
     let folio = unsafe { bindings::ferry_folio_at(pfn as usize, &mut unsettled) };
     match NonNull::new(folio) {
         // SAFETY: It was found with a reference, which is ours.
-        Some(folio) => Found::Folio(unsafe { FolioRef::from_raw(folio) }),
+        Some(folio) => Found::Folio(unsafe { FolioRef::adopt(folio) }),
         None if unsettled => Found::Unsettled,
         None => Found::Nothing,
     }
@@ -73,8 +75,8 @@ impl<'a> FolioGuard<'a> {
         unsafe { LockedFolio::new(self.0) }
     }
 
-    /// Whether it must not be migrated: pinned, poisoned, or nothing the kernel may read. May
-    /// sleep.
+    /// Whether it must not be migrated: pinned, poisoned, or nothing the kernel may read. Any
+    /// context.
     pub fn is_refused(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::ferry_folio_is_refused(self.0.as_raw()) }
@@ -102,6 +104,10 @@ pub fn drain_lru_batches() {
 
 /// While there is one, CPUs keep no folios in batches: all are on LRU lists, where they can be
 /// isolated.
+///
+/// # Invariants
+///
+/// It was begun, and is ended once.
 pub struct NoLruBatches(());
 
 impl NoLruBatches {
@@ -109,13 +115,14 @@ impl NoLruBatches {
     pub fn begin() -> Self {
         // SAFETY: It is ended when this is dropped.
         unsafe { bindings::ferry_lru_disable() };
+        // INVARIANT: It was just begun.
         Self(())
     }
 }
 
 impl Drop for NoLruBatches {
     fn drop(&mut self) {
-        // SAFETY: It was begun when this was made.
+        // SAFETY: By the type invariant.
         unsafe { bindings::ferry_lru_enable() };
     }
 }

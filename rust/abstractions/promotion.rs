@@ -3,7 +3,7 @@
 //! Folios of the page cache that are to be promoted: found by their numbers, looked at, isolated
 //! and migrated.
 //!
-//! Locks: a [`Lookup`] is a read lock of memory hotplug; inside it, for each folio, its own lock if
+//! Locks: that of memory hotplug, see [`OnlineMemory`]; inside it, for each folio, its own lock if
 //! that is free, then that of its LRU. To migrate takes the locks of folios, without it.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_promotion.h`
@@ -22,10 +22,15 @@ use kernel::{
 use super::{
     folio::FolioRef,
     may_flush::MayFlush,
+    online_memory::OnlineMemory,
     sched::NodeId, //
 };
 
 /// Why a folio is not promoted: one of `FERRY_UNPROMOTED_*`.
+///
+/// # Invariants
+///
+/// `0` is below `FERRY_NR_UNPROMOTED`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal(bindings::ferry_promotion_refusal);
 
@@ -40,7 +45,7 @@ impl Refusal {
     /// Counts so many folios; of those that failed, pages. For any context.
     pub fn count(self, nr: u32) {
         if nr > 0 {
-            // SAFETY: It only counts.
+            // SAFETY: By the type invariant there is such a counter.
             unsafe { bindings::ferry_count_unpromoted(self.0, nr) };
         }
     }
@@ -68,7 +73,7 @@ impl Event {
     /// Counts so many. For any context.
     pub fn count(self, nr: u32) {
         if nr > 0 {
-            // SAFETY: It only counts.
+            // SAFETY: Each variant is a counter that there is.
             unsafe { bindings::ferry_count_promotion(self as u32, nr) };
         }
     }
@@ -101,37 +106,18 @@ pub fn top_tier_pages() -> u64 {
 /// Where in the page cache a folio is, or was.
 pub type Cached = bindings::ferry_cached;
 
-/// While this is, no memory comes or goes. It stays in its task.
-pub struct Lookup(NotThreadSafe);
-
-impl Lookup {
-    /// Waits for memory that is coming or going. May sleep.
-    pub fn begin() -> Self {
-        // SAFETY: It is ended when this is dropped, in the same task.
-        unsafe { bindings::ferry_lookup_begin() };
-        Self(NotThreadSafe)
-    }
-
-    /// The folio that begins with this page, if there is one, and on that node. For any context.
-    pub fn folio(&self, pfn: u64, node: NodeId) -> Option<Candidate<'_>> {
-        // SAFETY: No memory goes meanwhile.
-        let folio = unsafe { bindings::ferry_folio_get_pfn(pfn as c_ulong, node.0) };
-        // SAFETY: The function has taken a reference for us.
-        let folio = unsafe { FolioRef::adopt(NonNull::new(folio)?) };
-        Some(Candidate(folio, PhantomData))
-    }
+/// The folio that begins with this page, if there is one, and on that node. For any context.
+pub fn candidate(_online: &OnlineMemory, pfn: u64, node: NodeId) -> Option<Candidate<'_>> {
+    // SAFETY: Any number will do, as no memory goes meanwhile.
+    let folio = unsafe { bindings::ferry_folio_get_pfn(pfn as c_ulong, node.0) };
+    // SAFETY: The function has taken a reference for us.
+    let folio = unsafe { FolioRef::adopt(NonNull::new(folio)?) };
+    Some(Candidate(folio, PhantomData))
 }
 
-impl Drop for Lookup {
-    fn drop(&mut self) {
-        // SAFETY: It has begun, in this task.
-        unsafe { bindings::ferry_lookup_end() };
-    }
-}
-
-/// A folio that somebody may use, with a reference. It is given back before the lookup ends: a
+/// A folio that somebody may use, with a reference. It is given back before memory may go: a
 /// reference keeps others from freeing and migrating.
-pub struct Candidate<'a>(FolioRef, PhantomData<&'a Lookup>);
+pub struct Candidate<'a>(FolioRef, PhantomData<&'a OnlineMemory>);
 
 impl Candidate<'_> {
     /// Where in the page cache it is, if it may be promoted, or why it is to be left where it is:
@@ -142,6 +128,7 @@ impl Candidate<'_> {
         // took that, so it is none of those that cannot be locked.
         match unsafe { bindings::ferry_unpromoted(self.0.as_raw(), &mut cached) } {
             bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_NONE => Ok(cached),
+            // INVARIANT: It is one of them.
             why => Err(Refusal(why)),
         }
     }
@@ -158,7 +145,8 @@ impl Candidate<'_> {
 /// # Invariants
 ///
 /// The list is nobody else's. It links folios that `migrate_misplaced_folio_prepare()` has isolated
-/// and counted as such.
+/// and counted as such, for `to`, which has, or had, memory if there are any; `pages` is how many
+/// base pages they have.
 #[pin_data(PinnedDrop)]
 pub struct Isolated {
     #[pin]
@@ -169,7 +157,7 @@ pub struct Isolated {
 }
 
 impl Isolated {
-    /// None.
+    /// None yet, for a node: any number. For any context.
     pub fn new(to: NodeId) -> impl PinInit<Self> {
         // INVARIANT: There are none.
         pin_init!(Self {
@@ -180,7 +168,7 @@ impl Isolated {
         })
     }
 
-    /// How many base pages these are.
+    /// How many base pages these are. For any context.
     pub fn pages(&self) -> u32 {
         self.pages
     }
@@ -188,22 +176,23 @@ impl Isolated {
     /// Whether their node has room for them and so many pages more, beside what it keeps free. For
     /// any context.
     pub fn has_room_for(&self, more: u32) -> bool {
-        // SAFETY: It only reads, of a node that was found by its tier.
+        // SAFETY: It only reads; any number will do.
         unsafe { bindings::ferry_has_room(self.to.0, self.pages.saturating_add(more)) }
     }
 
-    /// Isolates a folio, as the last. `false`: it is where it was, see [`Refusal::NO_ROOM`]. May not
-    /// be called with interrupts off.
+    /// Isolates a folio, as the last. `false`: it is where it was, see [`Refusal::NO_ROOM`]. May
+    /// not be called with interrupts off.
     pub fn add(self: Pin<&mut Self>, candidate: Candidate<'_>) -> bool {
         let pages = candidate.nr_pages();
         let this = self.project();
         let list = this.list.as_raw();
-        // SAFETY: We have a reference, and by the type invariant the list is ours.
+        // SAFETY: We have a reference, by the type invariant the list is ours, and any number of a
+        // node will do.
         let added =
             unsafe { bindings::ferry_isolate_promoted(candidate.0.as_raw(), this.to.0, list) };
         if added {
             // INVARIANT: It was isolated, with a reference for the list, and counted.
-            *this.pages += pages;
+            *this.pages = this.pages.saturating_add(pages);
         }
         added
     }
@@ -211,10 +200,11 @@ impl Isolated {
     /// Migrates them; how many base pages. None is left. May sleep.
     pub fn promote(self: Pin<&mut Self>, _: MayFlush<'_>) -> u32 {
         let this = self.project();
+        // INVARIANT: The list is left empty, which is no pages.
         if core::mem::take(this.pages) == 0 {
             return 0;
         }
-        // SAFETY: By the type invariant; the function leaves the list empty.
+        // SAFETY: By the type invariant; as there are some, `to` is a node.
         unsafe { bindings::ferry_promote(this.list.as_raw(), this.to.0) }
     }
 }

@@ -9,6 +9,7 @@
 use kernel::{
     bindings,
     error::to_result,
+    page::PAGE_MASK,
     prelude::*,
     types::Opaque, //
 };
@@ -83,7 +84,7 @@ impl Target {
     /// An address without the tag that the process may have put into it; `EINTR`: the caller is
     /// being killed. May sleep.
     pub fn untagged(&self, mut addr: usize) -> Result<usize> {
-        // SAFETY: By the type invariant the address space is valid.
+        // SAFETY: By the type invariant the address space is valid; the address is ours.
         to_result(unsafe { bindings::ferry_target_untag(&self.0, &mut addr) })?;
         Ok(addr)
     }
@@ -98,7 +99,7 @@ impl Target {
         }
     }
 
-    /// A range of its addresses, whole pages, whose folios are to go to `node`. Any context.
+    /// A range of its addresses, made whole pages, whose folios are to go to `node`. Any context.
     ///
     /// `shared`: those that others have mapped, too; `holes`: pass over addresses at which nothing
     /// is mapped.
@@ -111,8 +112,8 @@ impl Target {
     ) -> Range<'_> {
         let raw = bindings::ferry_range {
             mm: self.0.mm,
-            addr: pages.start,
-            end: pages.end,
+            addr: pages.start & PAGE_MASK,
+            end: pages.end & PAGE_MASK,
             node: node.nid(),
             all: shared,
             holes,
@@ -123,7 +124,7 @@ impl Target {
             isolated: 0,
             failed: 0,
         };
-        // INVARIANT: By the type invariant of `Target`, which is borrowed.
+        // INVARIANT: By the type invariant of `Target`, which is borrowed; both are rounded.
         Range(raw, core::marker::PhantomData)
     }
 }
@@ -139,7 +140,7 @@ impl Drop for Target {
 ///
 /// # Invariants
 ///
-/// The address space has a user for `'a`.
+/// The address space has a user for `'a`. `addr` and `end` begin pages.
 pub struct Range<'a>(bindings::ferry_range, core::marker::PhantomData<&'a Target>);
 
 impl Range<'_> {
@@ -167,8 +168,8 @@ impl Range<'_> {
         self.isolate_run(want, list, true)
     }
 
-    /// Whether folios of hugetlb are among those that were isolated since this was asked last: crews
-    /// have no way to migrate them.
+    /// Whether folios of hugetlb are among those that were isolated since this was asked last:
+    /// crews have no way to migrate them. Any context.
     pub fn had_hugetlb(&mut self) -> bool {
         core::mem::take(&mut self.0.hugetlb)
     }
@@ -189,7 +190,8 @@ impl Range<'_> {
         self.0.wait = wait;
         self.0.take_hugetlb = wait;
         self.0.isolated = 0;
-        // SAFETY: By the type invariants the address space and the list are valid.
+        // SAFETY: By the type invariants the address space and the list are valid, and the range is
+        // of whole pages.
         let rc = unsafe { bindings::ferry_isolate_range(&mut self.0, list.as_raw()) };
         (self.0.isolated, to_result(rc))
     }

@@ -129,6 +129,8 @@ struct Promotion {
     shift: Atomic<u32>,
     promoted: Atomic<u32>,
     came_back: Atomic<u32>,
+    /// Whether folios were demoted to make room.
+    made_room: Atomic<bool>,
 }
 
 static PROMOTION: SetOnce<Pin<KBox<Promotion>>> = SetOnce::new();
@@ -198,17 +200,17 @@ impl Promotion {
                 shift: Atomic::new(0),
                 promoted: Atomic::new(0),
                 came_back: Atomic::new(0),
+                made_room: Atomic::new(false),
             }),
             GFP_KERNEL,
         )
     }
 
     fn ring(&self, cpu: usize) -> Option<Ring<'_>> {
-        let first = cpu * ring::SLOTS;
-        Some(Ring {
-            ends: self.ends.get(cpu)?,
-            slots: self.slots.get(first..first + ring::SLOTS)?,
-        })
+        let ends = self.ends.get(cpu)?;
+        let first = cpu.checked_mul(ring::SLOTS)?;
+        let slots = self.slots.get(first..first.checked_add(ring::SLOTS)?)?;
+        Some(Ring { ends, slots })
     }
 
     fn node(&self, id: NodeId) -> Option<&Node> {
@@ -237,6 +239,8 @@ impl Promotion {
     fn gather(&self) -> bool {
         let tick = Tick::at(now_ms());
         let mut held: Option<Held<'_>> = None;
+        // There was no memory for the table of that one.
+        let mut without = None;
         let mut found = 0;
         for cpu in 0..self.ends.len() {
             let Some(ring) = self.ring(cpu) else {
@@ -244,12 +248,14 @@ impl Promotion {
             };
             let before = found;
             found += ring.drain(|access| {
-                if held.as_ref().map(|held| held.from) != Some(access.from) {
+                let is_other = held.as_ref().map(|held| held.from) != Some(access.from);
+                if is_other && without != Some(access.from) {
                     // One table is locked at a time.
                     drop(held.take());
                     held = self.hold(access.from);
+                    without = held.is_none().then_some(access.from);
                 }
-                if let Some(held) = &mut held {
+                if let Some(held) = held.as_mut().filter(|held| held.from == access.from) {
                     let Access { pfn, to, .. } = access;
                     let frequency = 1;
                     Record(&mut held.table).note(record::Pick { to, pfn, frequency }, tick);
@@ -273,6 +279,7 @@ impl Promotion {
         Lately(&self.lately).forget();
         self.promoted.store(0, Relaxed);
         self.came_back.store(0, Relaxed);
+        self.made_room.store(false, Relaxed);
         self.level.store(0, Relaxed);
     }
 
@@ -294,6 +301,11 @@ impl Promotion {
         let rate = u64::from(rate_mbps()) * MB;
         let mut control = self.control.lock();
         let now = now_ms();
+        if self.made_room.load(Relaxed) {
+            self.made_room.store(false, Relaxed);
+            control.brake.made_room();
+            self.level.store(control.brake.level(), Relaxed);
+        }
         if control.brake.is_due(now) {
             let promoted = self.promoted.xchg(0, Relaxed);
             let came_back = self.came_back.xchg(0, Relaxed);
@@ -342,7 +354,11 @@ pub fn demoted(cached: &Cached, for_room: bool) {
         return;
     };
     promotion.came_back(cached);
-    if let Some(name) = promotion.sample(cached).filter(|_| for_room) {
+    if !for_room {
+        return;
+    }
+    promotion.made_room.store(true, Relaxed);
+    if let Some(name) = promotion.sample(cached) {
         Lately(&promotion.lately).remember(name, now_s());
     }
 }

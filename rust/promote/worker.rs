@@ -23,13 +23,14 @@ use super::{
 use crate::{
     abstractions::{
         may_flush::MayFlush,
+        online_memory::OnlineMemory,
         promotion::{
+            candidate,
             is_enabled,
             max_isolated,
             Candidate,
             Event,
             Isolated,
-            Lookup,
             Refusal, //
         },
         sched::{
@@ -79,7 +80,9 @@ pub(super) fn run(id: NodeId, may: MayFlush<'_>) {
             put_back(
                 promotion,
                 node,
-                picks.get(picks.len() - left..).unwrap_or_default(),
+                picks
+                    .get(picks.len().saturating_sub(left)..)
+                    .unwrap_or_default(),
             );
             return;
         }
@@ -146,7 +149,8 @@ fn fill(
     rest: &mut &[Pick],
     mut batch: Pin<&mut Isolated>,
 ) -> Ended {
-    let lookup = Lookup::begin();
+    // Nothing is isolated yet.
+    let online = OnlineMemory::begin();
     let most = max_isolated();
     let mut no_room = 0;
     let to = rest.first().map(|pick| pick.get().to);
@@ -158,7 +162,7 @@ fn fill(
         if batch.pages() >= most {
             return Ended::Full;
         }
-        let Some(candidate) = lookup.folio(pick.pfn, node.id) else {
+        let Some(candidate) = candidate(&online, pick.pfn, node.id) else {
             Event::Candidates.count(1);
             Refusal::GONE.count(1);
             *rest = others;

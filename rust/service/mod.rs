@@ -50,7 +50,7 @@ const COUNTERS: u32 = _IO(bindings::PAGE_MIGRATE_IOC, 2);
 /// Who may open the device: everybody, as what needs a right asks for it.
 const MODE: u16 = 0o666;
 
-/// Registers the device. May sleep.
+/// Registers the device. May sleep. Fails as [`misc_device::register`].
 pub fn register() -> Result {
     misc_device::register::<Service>(c"page_migrate", MODE)
 }

@@ -40,6 +40,7 @@ use crate::abstractions::{
         try_to_node,
         IsolatedFolios, //
     },
+    online_memory::OnlineMemory,
     page_frame::{
         self,
         drain_lru_batches,
@@ -83,36 +84,43 @@ pub fn migrate(call: &Phys, job: &Admitted, counts: &mut Counts) -> Result {
     stack_pin_init!(let folios = IsolatedFolios::new());
     let mut table = Table::new(job);
     let mut moved = 0;
-    let mut result = table.isolate(&mut frames, &mut folios.as_mut().list());
-    for is_last in [false, true] {
-        let mut left = 0;
-        let is_killed = result.is_err_and(|error: Error| error == EINTR);
-        if !folios.is_empty() && !is_killed {
-            let (failed, nr) = try_to_node(folios.as_mut(), job.node, job.help);
-            left = failed;
-            moved += u64::from(nr);
-        }
-        if left == ENOMEM.to_errno() {
-            result = result.and(Err(ENOMEM));
-        }
-        if is_last || result.is_err() || (left == 0 && frames.is_empty()) {
-            break;
+    let mut work = || -> Result {
+        table.isolate(&mut frames, &mut folios.as_mut().list())?;
+        if carry(job, folios.as_mut(), &mut moved)? && frames.is_empty() {
+            return Ok(());
         }
         // CPUs may have some of them in batches, where they cannot be isolated, or with a
         // reference, with which they cannot be migrated.
         drain_lru_batches();
-        result = table.isolate(&mut frames, &mut folios.as_mut().list());
-    }
+        carry(job, folios.as_mut(), &mut moved)?;
+        folios.as_mut().put_back();
+        table.isolate(&mut frames, &mut folios.as_mut().list())?;
+        carry(job, folios.as_mut(), &mut moved).map(drop)
+    };
+    let result = work();
     counts.add(table.isolated, moved);
     counts.failed += table.failed;
     ServiceEvent::PhysIgnored.count(table.ignored + frames.len() as u64);
     result
 }
 
+/// Migrates what is isolated; whether that was all. May sleep. `ENOMEM`: there is none on the node.
+fn carry(job: &Admitted, folios: Pin<&mut IsolatedFolios>, moved: &mut u64) -> Result<bool> {
+    if folios.is_empty() {
+        return Ok(true);
+    }
+    let (left, nr) = try_to_node(folios, job.node, job.help);
+    *moved += u64::from(nr);
+    match left == ENOMEM.to_errno() {
+        true => Err(ENOMEM),
+        false => Ok(left == 0),
+    }
+}
+
 /// The numbers of the page frames that a table names.
 fn read_table(call: &Phys) -> Result<KVec<u64>> {
     // The caller has seen to it that this is no more than a page.
-    let len = call.length as usize;
+    let len = call.length.min(MAX_TABLE) as usize;
     let mut table = KVec::with_capacity(len, GFP_KERNEL)?;
     let at = UserPtr::from_addr(call.table as usize);
     let mut reader = UserSlice::new(at, len * size_of::<u64>()).reader();
@@ -162,14 +170,16 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Isolates what is at page frames; those that may be worth another look are left.
+    /// Isolates what is at page frames; those that may be worth another look are left. `list` has
+    /// none yet.
     fn isolate(&mut self, frames: &mut KVec<u64>, list: &mut IsolatedList<'_>) -> Result {
+        let online = OnlineMemory::begin();
         let mut result = Ok(());
         frames.retain(|&mut frame| {
             if result.is_err() || self.last.contains(&frame) {
                 return false;
             }
-            match self.look(frame, list) {
+            match self.look(&online, frame, list) {
                 Ok(Fate::Isolated(folio)) => {
                     let nr = folio.nr_pages();
                     self.last = around(frame, nr);
@@ -188,12 +198,12 @@ impl<'a> Table<'a> {
         result
     }
 
-    fn look(&self, frame: u64, list: &mut IsolatedList<'_>) -> Result<Fate> {
+    fn look(&self, online: &OnlineMemory, frame: u64, list: &mut IsolatedList<'_>) -> Result<Fate> {
         if is_being_killed() {
             return Err(EINTR);
         }
         cond_resched();
-        let folio = match page_frame::find(frame) {
+        let folio = match page_frame::find(online, frame) {
             Found::Folio(folio) => folio,
             Found::Unsettled => return Ok(Fate::Unsettled),
             Found::Nothing => return Ok(Fate::Ignored),

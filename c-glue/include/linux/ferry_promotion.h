@@ -79,8 +79,6 @@ bool ferry_has_room(int nid, unsigned int pages);
 bool ferry_isolate_promoted(struct folio *folio, int nid,
 			    struct list_head *list);
 unsigned int ferry_promote(struct list_head *list, int nid);
-void ferry_lookup_begin(void);
-void ferry_lookup_end(void);
 unsigned long ferry_top_tier_pages(void);
 
 /* c-glue/promotion_knobs.c */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! How much less may be promoted, as what was comes back: by the next power of two each time that
-//! too much does, to nothing in the end; and more again, step by step, when nothing has for a while.
-//! That while grows each time that it was too short.
+//! too much does, to nothing in the end; and more again, step by step, when nothing has for a
+//! while. That while grows each time that it was too short.
 
 /// At this level nothing is promoted; at each below it, half of what is at the one before.
 pub const STOPPED: u32 = 8;
@@ -21,6 +21,11 @@ const MANY: u64 = 32;
 /// seconds, as the table of what was promoted forgets in a minute.
 const PARTS: u64 = 256;
 const FORGOTTEN: u64 = 128;
+/// Steps that are taken when room has to be made for the first time in a while: what is pushed out
+/// may be as hot, and that is seen only later.
+const CAREFUL: u32 = 3;
+/// That while, in epochs: a minute.
+const FORGOTTEN_AFTER: u32 = 120;
 /// Epochs without, before the next step: at first, and at most.
 const FIRST_HOLD: u32 = 2;
 const LONGEST_HOLD: u32 = 128;
@@ -31,6 +36,8 @@ pub struct Brake {
     hold: u32,
     calm: u32,
     since_ms: u64,
+    /// Epochs since room was made.
+    since_room: u32,
     now: Gone,
     all: Gone,
 }
@@ -55,6 +62,7 @@ impl Default for Brake {
             hold: FIRST_HOLD,
             calm: 0,
             since_ms: 0,
+            since_room: FORGOTTEN_AFTER,
             now: Gone::default(),
             all: Gone::default(),
         }
@@ -80,10 +88,28 @@ impl Brake {
         now_ms.saturating_sub(self.since_ms) >= EPOCH_MS
     }
 
+    /// Folios were demoted to make room, just now.
+    ///
+    /// ```
+    /// use ferry_logic::promotion::brake::Brake;
+    ///
+    /// let mut brake = Brake::default();
+    /// brake.made_room();
+    /// assert_eq!(brake.limit(1 << 20), 1 << 17);
+    /// ```
+    pub fn made_room(&mut self) {
+        if self.since_room >= FORGOTTEN_AFTER {
+            self.level = self.level.max(CAREFUL);
+            self.calm = 0;
+        }
+        self.since_room = 0;
+    }
+
     /// So many folios were promoted since the last time, and so many came back, however long ago
     /// they were.
     pub fn look(&mut self, now_ms: u64, promoted: u64, came_back: u64) {
         self.since_ms = now_ms;
+        self.since_room = (self.since_room + 1).min(FORGOTTEN_AFTER);
         // Half of what was is forgotten in about two epochs.
         self.now.promoted = self.now.promoted * 3 / 4 + promoted;
         self.now.came_back = self.now.came_back * 3 / 4 + came_back;

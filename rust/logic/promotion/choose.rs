@@ -7,9 +7,9 @@ pub const BUSY_MS: u32 = 20;
 /// And while there is none.
 pub const IDLE_MS: u32 = 1000;
 
-/// How often a folio must have been read. What is recorded is in use already, by what the LRU knows:
-/// that is enough as long as nothing comes back. What was promoted pushes out what others read, if
-/// it does: then it must be the hotter the more of it comes back.
+/// How often a folio must have been read. What is recorded is in use already, by what the LRU
+/// knows: that is enough as long as nothing comes back. What was promoted pushes out what others
+/// read, if it does: then it must be the hotter the more of it comes back.
 ///
 /// ```
 /// use ferry_logic::promotion::choose::least_frequency;

@@ -35,7 +35,7 @@ impl Name {
 
     /// Whether it is one of those that are looked at, one in 2^`shift`.
     pub fn is_sample(self, shift: u32) -> bool {
-        self.0.checked_shr(64 - shift).unwrap_or(0) == 0
+        self.0.checked_shr(64u32.saturating_sub(shift)).unwrap_or(0) == 0
     }
 }
 

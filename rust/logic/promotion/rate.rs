@@ -18,8 +18,8 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Lets in what came since the last time, at a rate in bytes a second: at most what a tenth of a
-    /// second does.
+    /// Lets in what came since the last time, at a rate in bytes a second: at most what a tenth of
+    /// a second does.
     ///
     /// ```
     /// use ferry_logic::promotion::rate::{Bucket, MB};
@@ -52,7 +52,8 @@ impl Bucket {
         if self.bytes <= 0 {
             return false;
         }
-        self.bytes -= bytes as i64;
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.bytes = self.bytes.saturating_sub(bytes);
         true
     }
 

@@ -130,8 +130,8 @@ impl Ring<'_> {
             .get(at as usize & self.slots.len().wrapping_sub(1))
     }
 
-    /// For the CPU whose ring it is, not preempted meanwhile: notes an access; how many slots are in
-    /// use then. [`None`]: there was no room.
+    /// For a task of the CPU whose ring it is, not preempted meanwhile: notes an access; how many
+    /// slots are in use then. [`None`]: there was no room.
     ///
     /// ```
     /// use ferry_logic::promotion::ring::{Access, Ends, Ring, Slot};
@@ -162,7 +162,8 @@ impl Ring<'_> {
     pub fn drain(&self, mut take: impl FnMut(Access)) -> u32 {
         let tail = self.ends.tail.0.load_relaxed();
         let head = self.ends.head.0.load_acquire();
-        let nr = head.wrapping_sub(tail);
+        let room = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+        let nr = head.wrapping_sub(tail).min(room);
         for at in 0..nr {
             if let Some(slot) = self.slot(tail.wrapping_add(at)) {
                 take(Access::unpack(slot.0.load_relaxed()));

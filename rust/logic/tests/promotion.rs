@@ -106,6 +106,7 @@ impl Machine {
                 self.top.remove(&old);
                 self.came_back += u64::from(lately.take(Name::of(1, old), now_s));
                 lately.remember(Name::of(1, old), now_s);
+                self.brake.made_room();
             }
         }
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Memory that moves while two callers want it elsewhere, and its owner writes, forks, unmaps or exits.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Result, ensure};
@@ -220,41 +221,49 @@ fn exiting(log: &mut Log) -> Result<()> {
     table(&map).map(drop)
 }
 
-/// Blocks of memory that go and come back while all of their page frames are named.
+/// Blocks of memory that go and come back while all of their page frames are named, and others move
+/// pages that may be in them, by address too.
 fn unplugged(log: &mut Log) -> Result<()> {
-    let service = Service::open()?;
     let size = kernel::read("/sys/devices/system/memory/block_size_bytes")?;
     let size = u64::from_str_radix(size.trim(), 16)?;
     let map = memory(FolioSize::Small, 512)?;
-    let done = AtomicBool::new(false);
-    let mut taken = 0;
     let blocks = kernel::memory_blocks(1)?;
-    for block in blocks.iter().rev().cycle().take(4 * rounds(log) as usize) {
-        let number = kernel::read(block.join("phys_index"))?;
-        let first = u64::from_str_radix(number.trim(), 16)? * size;
-        done.store(false, Relaxed);
-        std::thread::scope(|scope| -> Result<()> {
-            let namer = scope.spawn(|| -> Result<()> {
-                let pages: Vec<u64> = (first..first + size).step_by(PAGE).collect();
-                for part in pages
-                    .chunks(512)
-                    .cycle()
-                    .take_while(|_| !done.load(Relaxed))
-                {
-                    may_be(service.phys(part, Call::range(0, 0, 0)).errno)?;
-                }
-                Ok(())
-            });
-            // Refused where something cannot be moved.
-            let away = Away::memory(block).ok();
-            taken += u64::from(away.is_some());
-            let back = away.map_or(Ok(()), Away::back);
-            done.store(true, Relaxed);
-            namer.join().expect("a namer panicked").and(back)
-        })?;
-    }
+    let mut taken = 0;
+    against(0, &map, 0, |_| {
+        for block in blocks.iter().rev().cycle().take(4 * rounds(log) as usize) {
+            let number = kernel::read(block.join("phys_index"))?;
+            let first = u64::from_str_radix(number.trim(), 16)? * size;
+            taken += u64::from(named_while_away(block, first..first + size)?);
+        }
+        Ok(())
+    })?;
     ensure!(taken > 0, "no block of memory could be taken away");
     pattern::check(map.words(), 1)
+}
+
+/// Takes a block away, and has it back, if that can be, while its addresses are named; whether it could.
+fn named_while_away(block: &Path, addresses: std::ops::Range<u64>) -> Result<bool> {
+    let (service, done) = (Service::open()?, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let namer = scope.spawn(|| -> Result<()> {
+            let pages: Vec<u64> = addresses.step_by(PAGE).collect();
+            for part in pages
+                .chunks(512)
+                .cycle()
+                .take_while(|_| !done.load(Relaxed))
+            {
+                may_be(service.phys(part, Call::range(0, 0, 0)).errno)?;
+            }
+            Ok(())
+        });
+        // Refused where something cannot be moved.
+        let away = Away::memory(block).ok();
+        let was_away = away.is_some();
+        let back = away.map_or(Ok(()), Away::back);
+        done.store(true, Relaxed);
+        namer.join().expect("a namer panicked").and(back)?;
+        Ok(was_away)
+    })
 }
 
 /// A call that would take long ends when its caller is killed.
