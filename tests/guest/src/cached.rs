@@ -235,7 +235,9 @@ fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
         }
         (0..3).try_for_each(|_| read_once(&file, len, STEP).map(drop))?;
         let (mut wall, mut own) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-        let passes = if len < top { 40 } else { 8 };
+        // Some ten seconds: what it costs until the brake has had its say is in it, and what it costs
+        // after that.
+        let passes = if len < top { 120 } else { 24 };
         // Off, on, on, off: what drifts is in both.
         for on in [false, true, true, false] {
             let _on = switch(on)?;
