@@ -107,6 +107,12 @@ pub fn top_tier_pages() -> u64 {
 pub type Cached = bindings::ferry_cached;
 
 /// The folio that begins with this page, if there is one, and on that node. For any context.
+///
+/// # Examples
+///
+/// ```ignore
+#[doc = include_str!("examples/promotion.rs")]
+/// ```
 pub fn candidate(_online: &OnlineMemory, pfn: u64, node: NodeId) -> Option<Candidate<'_>> {
     // SAFETY: Any number will do, as no memory goes meanwhile.
     let folio = unsafe { bindings::ferry_folio_get_pfn(pfn as c_ulong, node.0) };

@@ -32,6 +32,9 @@ examples!(
 #[cfg(CONFIG_NUMA_MIGRATION)]
 examples!(move_pages);
 
+#[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+examples!(promotion);
+
 #[cfg(CONFIG_FERRY_SERVICE)]
 examples!(page_frame, target);
 
@@ -84,6 +87,12 @@ mod suite {
     #[cfg(CONFIG_FERRY_SERVICE)]
     fn page_frame() -> Result {
         super::page_frame::run()
+    }
+
+    #[test]
+    #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+    fn promotion() -> Result {
+        super::promotion::run()
     }
 
     #[test]
