@@ -397,6 +397,7 @@ void ferry_folio_unlock(struct folio *folio)
 
 struct ferry_owner_walk {
 	struct mm_struct *mm;
+	bool exact;		/* not who could, but who has it mapped */
 	bool own;
 	bool others;
 };
@@ -408,7 +409,11 @@ static bool ferry_owner_one(struct folio *folio, struct vm_area_struct *vma,
 	struct ferry_owner_walk *walk = arg;
 	bool *found = vma->vm_mm == walk->mm ? &walk->own : &walk->others;
 
-	if (!*found && page_vma_mapped_walk(&pvmw)) {
+	if (*found)
+		return true;
+	if (!walk->exact) {
+		*found = true;
+	} else if (page_vma_mapped_walk(&pvmw)) {
 		*found = true;
 		page_vma_mapped_walk_done(&pvmw);
 	}
@@ -425,8 +430,9 @@ static int ferry_owner_done(struct folio *folio)
  * @folio: locked
  * @mm: whose view
  *
- * Who maps it meanwhile may be missed, and anybody if the caller is being killed.
- * May sleep.
+ * Most are where only one address space could have them: page tables need not be
+ * looked at then. Who maps it meanwhile may be missed, and anybody if the caller
+ * is being killed. May sleep.
  */
 enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm)
 {
@@ -438,8 +444,13 @@ enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm)
 		.anon_lock	= folio_lock_anon_vma_read,
 	};
 
-	if (folio_mapped(folio))
+	if (!folio_mapped(folio))
+		return FERRY_OWNER_OTHERS;
+	rmap_walk(folio, &rwc);
+	if (walk.own && walk.others) {
+		walk = (struct ferry_owner_walk){ .mm = mm, .exact = true };
 		rmap_walk(folio, &rwc);
+	}
 	if (!walk.own)
 		return FERRY_OWNER_OTHERS;
 	return walk.others ? FERRY_OWNER_SHARED : FERRY_OWNER_ALONE;

@@ -13,11 +13,7 @@ use kernel::{
         PAGE_SHIFT,
         PAGE_SIZE, //
     },
-    prelude::*,
-    uaccess::{
-        UserPtr,
-        UserSlice, //
-    }, //
+    prelude::*, //
 };
 use pin_init::stack_pin_init;
 
@@ -38,7 +34,8 @@ use crate::abstractions::{
     },
     move_pages::{
         try_to_node,
-        IsolatedFolios, //
+        IsolatedFolios,
+        UserArray, //
     },
     online_memory::OnlineMemory,
     page_frame::{
@@ -121,12 +118,9 @@ fn carry(job: &Admitted, folios: Pin<&mut IsolatedFolios>, moved: &mut u64) -> R
 fn read_table(call: &Phys) -> Result<KVec<u64>> {
     // The caller has seen to it that this is no more than a page.
     let len = call.length.min(MAX_TABLE) as usize;
-    let mut table = KVec::with_capacity(len, GFP_KERNEL)?;
-    let at = UserPtr::from_addr(call.table as usize);
-    let mut reader = UserSlice::new(at, len * size_of::<u64>()).reader();
-    for _ in 0..len {
-        table.push(reader.read::<u64>()? >> PAGE_SHIFT, GFP_KERNEL)?;
-    }
+    let mut table = KVec::from_elem(0u64, len, GFP_KERNEL)?;
+    UserArray::new(call.table as usize, len).read(0, &mut table)?;
+    table.iter_mut().for_each(|entry| *entry >>= PAGE_SHIFT);
     Ok(table)
 }
 

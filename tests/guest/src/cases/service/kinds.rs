@@ -142,11 +142,11 @@ fn poisoned() -> Result<()> {
     )?;
     says(service.phys(&frames, Call::range(0, 0, 1)), 0, PAGES - 1, 0)?;
     says(service.range(whole(&map, 0)), 0, PAGES - 1, 0)?;
+    // Or its block, once taken away, could not come back.
     kernel::write(
         "/sys/kernel/debug/hwpoison/unpoison-pfn",
         &(frames[BAD] / PAGE as u64).to_string(),
-    )
-    .ok();
+    )?;
     let words = PAGE / 8;
     pattern::check_from(&map.words()[..BAD * words], 0, 1)?;
     pattern::check_from(&map.words()[(BAD + 1) * words..], (BAD + 1) * words, 1)
