@@ -173,6 +173,9 @@ pub struct ServiceArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub repeat: RepeatArgs,
+    /// Let the guests' clocks count instructions: exact, but nothing is parallel; less than 750 MB
+    #[arg(long)]
+    pub instructions: bool,
 }
 
 #[derive(Args)]

@@ -14,37 +14,45 @@ use anyhow::Result;
 
 /// 750 MB of each size.
 const CELLS: [(Folio, u32); 2] = [(Folio::K4, 192_000), (Folio::M2, 375)];
+/// Where each run is as exact as the next.
+const CELLS_COUNTED: [(Folio, u32); 2] = [(Folio::K4, 8192), (Folio::M2, 64)];
 /// The way in the guest program's words, and what the figures are called.
 const WAYS: [(&str, &str); 3] = [
     ("move_pages", "service_move_pages"),
     ("service_range", "service_range"),
     ("service_phys", "service_phys"),
 ];
-const CONFIGS: [&str; 2] = ["ferry-off", "ferry-2"];
+const CONFIGS: &[&str] = &["ferry-off", "ferry-2"];
 /// How much less than `move_pages()` may be chance.
 const NOISE: f64 = 0.95;
 
 pub fn service(context: &Context, args: &ServiceArgs) -> Result<()> {
+    let (cells, configs) = match args.instructions {
+        true => (CELLS_COUNTED, &CONFIGS[..1]),
+        false => (CELLS, CONFIGS),
+    };
     let plans = WAYS.map(|(way, name)| Plan {
         way,
         name,
         vanilla: &["vanilla"],
-        ferry: &CONFIGS,
-        cells: CELLS.to_vec(),
+        ferry: configs,
+        cells: cells.to_vec(),
+        instructions: args.instructions,
         ..Plan::new(&[], &[], args.repeat.boots, args.repeat.runs)
     });
     let measured = measure_all(context, &plans)?;
     let figures = &measured.report.results;
-    let of = WAYS.map(|(_, name)| figures_of(figures, name));
+    let names = plans.map(|plan| plan.bench());
+    let of = names.each_ref().map(|name| figures_of(figures, name));
     for ((way, _), figures) in WAYS.iter().zip(&of) {
         println!("\n{way}: GB/s (median); vanilla: move_pages()");
         let case = |f: &Figure| format!("{} x {}", f.count, f.folio);
         println!("{}", table::cases(figures, case, table::number));
     }
-    for (way, name) in &WAYS[1..] {
-        for (size, count) in CELLS {
-            for config in CONFIGS {
-                let Some(ratio) = ratio(figures, name, size.name(), count, config) else {
+    for (i, (way, _)) in WAYS.iter().enumerate().skip(1) {
+        for (size, count) in cells {
+            for config in configs {
+                let Some(ratio) = ratio([&of[0], &of[i]], size.name(), count, config) else {
                     continue;
                 };
                 let verdict = if ratio >= NOISE { "yes" } else { "NO" };
@@ -68,15 +76,14 @@ fn figures_of(figures: &[Figure], name: &str) -> Vec<Figure> {
         .collect()
 }
 
-/// How fast a way is beside `move_pages()` of the same kernel and configuration, each by what vanilla
-/// does at that time.
-fn ratio(figures: &[Figure], name: &str, size: &str, count: u32, config: &str) -> Option<f64> {
-    let of = |bench: &str| {
-        let own = figures_of(figures, bench);
-        let gbps = |config| find(&own, size, count, config).map(|f| f.gbps);
+/// How fast the second way is beside the first, of the same kernel and configuration, each by what
+/// vanilla does at that time.
+fn ratio(ways: [&[Figure]; 2], size: &str, count: u32, config: &str) -> Option<f64> {
+    let of = |own: &[Figure]| {
+        let gbps = |config| find(own, size, count, config).map(|f| f.gbps);
         Some(gbps(config)? / gbps("vanilla")?)
     };
-    Some(of(name)? / of(WAYS[0].1)?)
+    Some(of(ways[1])? / of(ways[0])?)
 }
 
 #[cfg(test)]
@@ -86,18 +93,14 @@ mod tests {
 
     #[test]
     fn each_is_compared_by_what_vanilla_did_beside_it() {
-        let mut figures = Vec::new();
-        for (name, vanilla, ferry) in [
-            ("service_move_pages", 1.0, 2.0),
-            ("service_range", 2.0, 5.0),
-        ] {
+        let [own, range] = [(1.0, 2.0), (2.0, 5.0)].map(|(vanilla, ferry)| {
             let mut pool = Pool::default();
             pool.add("4K", 192_000, "vanilla", &[vanilla]);
             pool.add("4K", 192_000, "ferry-off", &[ferry]);
-            figures.extend(pool.figures(name, false));
-        }
-        let found = ratio(&figures, "service_range", "4K", 192_000, "ferry-off");
+            pool.figures("any", false)
+        });
+        let found = ratio([&own, &range], "4K", 192_000, "ferry-off");
         assert!((found.unwrap() - 1.25).abs() < 1e-9);
-        assert!(ratio(&figures, "service_phys", "4K", 192_000, "ferry-off").is_none());
+        assert!(ratio([&own, &[]], "4K", 192_000, "ferry-off").is_none());
     }
 }

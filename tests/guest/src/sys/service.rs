@@ -56,7 +56,7 @@ pub struct Counters {
 }
 
 /// What became of a call: 0 or an error number, and its counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub errno: i32,
     pub successful: u64,

@@ -7,7 +7,7 @@ use libc::{EBADF, EFAULT, EINVAL, ENODEV, ENOTTY, ESRCH};
 use super::{PAGES, says, small_pages, table, whole};
 use crate::harness::Case;
 use crate::plan::FolioSize;
-use crate::sys::service::{self, Call, HOLES, MAX_TABLE, PHYS, PIDFD, RANGE, Service};
+use crate::sys::service::{self, Call, Done, HOLES, MAX_TABLE, PHYS, PIDFD, RANGE, Service};
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 use crate::{kernel, pattern, region};
 
@@ -17,7 +17,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/esrch", |_| esrch()),
         Case::new("service/einval", |_| einval()),
         Case::new("service/efault", |_| efault()),
-        Case::new("service/enomem", |_| enomem()),
+        Case::new("service/enomem", |_| enomem(in_range)),
+        Case::new("service/enomem-phys", |_| enomem(by_address)),
         Case::new("service/ebadf", |_| ebadf()),
         Case::new("service/enotty", |_| enotty()),
     ]
@@ -164,8 +165,29 @@ fn put(page: &Mapping, call: Call) {
     }
 }
 
+fn in_range(service: &Service, map: &Mapping) -> Result<Done> {
+    Ok(service.range(whole(map, 1)))
+}
+
+/// Table by table, as far as it goes.
+fn by_address(service: &Service, map: &Mapping) -> Result<Done> {
+    let mut all = Done::default();
+    for part in table(map)?.chunks(MAX_TABLE as usize) {
+        let done = service.phys(part, Call::range(0, 0, 1));
+        all = Done {
+            errno: done.errno,
+            successful: all.successful + done.successful,
+            failed: all.failed + done.failed,
+        };
+        if done.errno != 0 {
+            break;
+        }
+    }
+    Ok(all)
+}
+
 /// More than the node has: what fits moves, all is there.
-fn enomem() -> Result<()> {
+fn enomem(to_node_1: fn(&Service, &Mapping) -> Result<Done>) -> Result<()> {
     const MOVED: usize = 192 << 20;
     let service = Service::open()?;
     // So that most of it does not fit.
@@ -177,7 +199,7 @@ fn enomem() -> Result<()> {
     let count = MOVED / PAGE;
     let map = region::unchecked_anon(FolioSize::Small, count)?;
     pattern::fill(map.words(), 1);
-    let done = service.range(whole(&map, 1));
+    let done = to_node_1(&service, &map)?;
     ensure!(
         done.errno == libc::ENOMEM && done.successful > 0 && done.failed > 0,
         "{done:?} for {count} pages"

@@ -2,9 +2,10 @@
 //! Memory that moves while two callers want it elsewhere, and its owner writes, forks, unmaps or exits.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
@@ -15,6 +16,7 @@ use crate::harness::{Case, Log};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, MT, SHARED, Service};
 use crate::sys::{self, Mapping, PAGE};
+use crate::trace::Tracing;
 use crate::{kernel, pattern, region};
 
 /// Seconds on a kernel that checks much.
@@ -39,6 +41,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/race-forked", forked).limit(SLOW),
         Case::new("service/race-unmapped", unmapped).limit(SLOW),
         Case::new("service/race-exiting", exiting).limit(SLOW),
+        Case::new("service/race-executing", executing).limit(SLOW),
         Case::new("service/race-unplugged", unplugged).limit(SLOW),
         Case::new("service/killed", |_| killed(false)).limit(SLOW),
         Case::new("service/killed-phys", |_| killed(true)).limit(SLOW),
@@ -221,6 +224,39 @@ fn exiting(log: &mut Log) -> Result<()> {
     table(&map).map(drop)
 }
 
+/// An owner that becomes one program after the other, with the same number.
+fn executing(log: &mut Log) -> Result<()> {
+    const AGAIN: &str = r#"[ "$2" -eq 0 ] || exec sh -c "$1" "$0" "$1" $(($2 - 1))"#;
+    /// All that a process can have.
+    const EVERYWHERE: usize = (1 << 47) - PAGE;
+    let (map, service) = (memory(FolioSize::Small, 64)?, Service::open()?);
+    let (mut moved, mut node) = (0, 1);
+    while moved == 0 {
+        let programs = rounds(log).to_string();
+        let mut owner = Command::new("sh")
+            .args(["-c", AGAIN, "sh", AGAIN, &programs])
+            .spawn()
+            .context("starting a shell")?;
+        let pid = owner.id() as i32;
+        let status = loop {
+            let all = Call::range(0, EVERYWHERE, node).pid(pid).flags(HOLES);
+            let done = service.range(all);
+            may_be(done.errno)?;
+            moved += done.successful;
+            // What it has not, whichever program it is now.
+            let done = service.phys(&table(&map)?, Call::range(0, 0, node).pid(pid));
+            may_be(done.errno)?;
+            ensure!((done.successful, done.failed) == (0, 0), "{done:?}");
+            node = 1 - node;
+            if let Some(status) = owner.try_wait()? {
+                break status;
+            }
+        };
+        ensure!(status.success(), "the owner ended with {status}");
+    }
+    pattern::check(map.words(), 1)
+}
+
 /// Blocks of memory that go and come back while all of their page frames are named, and others move
 /// pages that may be in them, by address too.
 fn unplugged(log: &mut Log) -> Result<()> {
@@ -266,9 +302,28 @@ fn named_while_away(block: &Path, addresses: std::ops::Range<u64>) -> Result<boo
     })
 }
 
-/// A call that would take long ends when its caller is killed.
+/// A call that would take long ends when its caller is killed, before it is done.
 fn killed(by_address: bool) -> Result<()> {
+    let tracing = Tracing::new()?;
     let map = memory(FolioSize::Small, 16384)?;
+    loop {
+        let calls = tracing.of(&["ferry/ferry_service"], || killed_once(by_address, &map))?;
+        pattern::check(map.words(), 1)?;
+        let interrupted = (-libc::EINTR).to_string();
+        // Or it was between two calls, or in one that was as good as done.
+        if calls
+            .iter()
+            .any(|call| call.field("error") == Some(&interrupted))
+        {
+            break;
+        }
+    }
+    let done = Service::open()?.range(whole(&map, 0));
+    ensure!((done.errno, done.failed) == (0, 0), "{done:?} afterwards");
+    pattern::check(map.words(), 1)
+}
+
+fn killed_once(by_address: bool, map: &Mapping) -> Result<()> {
     let caller = sys::fork_child(|| {
         let Ok(service) = Service::open() else {
             return false;
@@ -276,14 +331,14 @@ fn killed(by_address: bool) -> Result<()> {
         loop {
             for node in [1, 0] {
                 if by_address {
-                    let Ok(frames) = table(&map) else {
+                    let Ok(frames) = table(map) else {
                         return false;
                     };
                     for part in frames.chunks(512) {
                         service.phys(part, Call::range(0, 0, node).flags(SHARED));
                     }
                 } else {
-                    service.range(whole(&map, node).flags(SHARED));
+                    service.range(whole(map, node).flags(SHARED));
                 }
             }
         }
@@ -298,8 +353,5 @@ fn killed(by_address: bool) -> Result<()> {
         status == nix::sys::wait::WaitStatus::Signaled(caller, Signal::SIGKILL, false),
         "the caller ended with {status:?}"
     );
-    pattern::check(map.words(), 1)?;
-    let done = Service::open()?.range(whole(&map, 0));
-    ensure!((done.errno, done.failed) == (0, 0), "{done:?} afterwards");
-    pattern::check(map.words(), 1)
+    Ok(())
 }

@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use libc::{ENODEV, EPERM};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Pid, Uid, seteuid, setuid};
 
 use super::{PAGES, in_child, says, small_pages, table, whole};
@@ -19,6 +20,7 @@ const NOBODY: Uid = Uid::from_raw(65534);
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("service/ordinary-user", |_| ordinary_user()),
+        Case::new("service/users-processes", |_| users_processes()),
         Case::new("service/opened-by-user", |_| opened_by_user()),
         Case::new("service/user-namespace", |_| user_namespace()),
         Case::new("service/callers-cpuset", |_| callers_cpuset()),
@@ -65,6 +67,31 @@ fn ordinary_user() -> Result<()> {
         without_rights(&map, &Service::open()?, &roots, root.pid, &frames)
     })?;
     root.finish()
+}
+
+/// Of two processes of an ordinary user's one may move what the other has, if it may look at it.
+fn users_processes() -> Result<()> {
+    let map = small_pages()?;
+    in_child(|| {
+        setuid(NOBODY).context("setuid")?;
+        pattern::fill(map.words(), 1);
+        let service = Service::open()?;
+        for (visible, errno, moved) in [(false, EPERM, 0), (true, 0, PAGES), (false, EPERM, 0)] {
+            let owner = Partner::new(
+                || {
+                    set_dumpable(visible).expect("prctl");
+                    pattern::fill(map.words(), 2);
+                },
+                || pattern::check(map.words(), 2).is_ok(),
+            )?;
+            let call = whole(&map, 1).pid(owner.pid.as_raw());
+            says(service.range(call), errno, moved, 0)?;
+            says(service.range(call.flags(SHARED)), EPERM, 0, 0)?;
+            owner.finish()?;
+        }
+        region::check_on(&map.addrs(PAGE), 0)?;
+        pattern::check(map.words(), 1)
+    })
 }
 
 /// Who opens the device needs the right, and who calls.
