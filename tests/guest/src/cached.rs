@@ -26,7 +26,8 @@ pub enum Part {
     Meanwhile,
     /// Reads at random: what part of them reaches the top tier, and when.
     Zipf,
-    /// Linear reads of a file that fits into the top tier, and of one that does not.
+    /// Linear reads of a file that fits into the top tier, and of one that does not; the same clock,
+    /// and one CPU, so what the workers do is in the time of the reads.
     Linear,
 }
 
@@ -235,8 +236,8 @@ fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
         }
         (0..3).try_for_each(|_| read_once(&file, len, STEP).map(drop))?;
         let (mut wall, mut own) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-        // Some ten seconds: what it costs until the brake has had its say is in it, and what it costs
-        // after that.
+        // Some ten seconds with it: what it costs until the brake has had its say is in it, and what it
+        // costs after that.
         let passes = if len < top { 120 } else { 24 };
         // Off, on, on, off: what drifts is in both.
         for on in [false, true, true, false] {
@@ -252,6 +253,13 @@ fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
             let passes = wall[usize::from(on)].len();
             let gbps = (len * passes) as f64 / seconds / 1e9;
             readings.add(format!("linear, {name}, {lru}"), on, gbps, "GB/s");
+            let usual = len as f64 / median(std::mem::take(&mut wall[usize::from(on)])) / 1e9;
+            readings.add(
+                format!("linear, {name}, {lru}, median pass"),
+                on,
+                usual,
+                "GB/s",
+            );
             let each = own[usize::from(on)].iter().sum::<f64>() / passes as f64 / 1000.0;
             readings.add(
                 format!("linear, own time of 256K, {name}, {lru}"),
