@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 use std::thread;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
@@ -46,7 +46,7 @@ const FILES: &str = "/sys/kernel/mm/ferry/migrc/files";
 const PAGES: usize = 128;
 const WORDS: usize = PAGE / 8;
 const SLOW: u32 = 300;
-/// Rounds after which what must be seen with a hook taken out was not to be seen.
+/// Rounds of one try to see what must be seen with a hook taken out.
 const PATIENCE: u64 = 400;
 
 /// How a page comes to differ.
@@ -343,8 +343,14 @@ fn sees(change: Change, hook: &str) -> Result<()> {
     without(&mut migrc, hook)?;
     migrc.set(AGE, "60000")?;
     migrc.set(FILES, "1")?;
-    if play(change, PATIENCE, true)? == 0 {
-        bail!("without the hook nothing stale was read: the test sees nothing");
+    until_seen(|| Ok(play(change, PATIENCE, true)? > 0))
+}
+
+/// Tries again until that is seen which a hook that is out lets happen. How soon that is depends on what
+/// else the host does; the case's time limit fails a test that sees nothing.
+fn until_seen(mut play: impl FnMut() -> Result<bool>) -> Result<()> {
+    while !play()? {
+        eprintln!("# without the hook nothing was seen so far");
     }
     Ok(())
 }
