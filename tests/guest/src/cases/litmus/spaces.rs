@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use nix::sys::wait::{WaitStatus, waitpid};
 
 use super::{AGE, Migrc, count, mismatches, no_more_mismatches, run_on, until_seen, without};
@@ -73,8 +73,22 @@ impl Shared {
         }
     }
 
-    /// All is migrated while the child reads; then this address space is flushed.
-    fn round(&self, node: i32) -> Result<()> {
+    /// Takes memory of a node, as much as may just have been freed there, on each of these CPUs: what it
+    /// was says something else from now on.
+    fn reuse_freed(node: i32, cpus: &[usize]) -> Result<()> {
+        for &cpu in cpus {
+            run_on(cpu)?;
+            let taken = Mapping::anon(2 * PAGES * PAGE, PAGE)?;
+            sys::mbind(taken.addr(), taken.len(), node as u32, 0).zero("mbind")?;
+            (0..2 * PAGES).for_each(|page| taken.words()[page * WORDS].store(!VALUE, Relaxed));
+        }
+        Ok(())
+    }
+
+    /// All is migrated while the child reads; then this address space is flushed, and what it was is
+    /// used again, but not where the child runs, the TLB of which would be flushed.
+    fn round(&self, node: i32, cpus: &[usize]) -> Result<()> {
+        run_on(cpus[0])?;
         self.wait_for_reader();
         let addrs = self.map.addrs(PAGE);
         let mut status = vec![0; PAGES];
@@ -86,12 +100,13 @@ impl Shared {
                 (0..OTHERS).for_each(|page| self.others.words()[page * WORDS].store(2, Relaxed));
             }
         }
+        Self::reuse_freed(1 - node, cpus)?;
         self.wait_for_reader();
         Ok(())
     }
 
     /// Rounds with one child, or until it has read what is stale.
-    fn play(&self, cpu: usize) -> Result<()> {
+    fn play(&self, cpu: usize, others: &[usize]) -> Result<()> {
         let board = self.board.words();
         self.map
             .protect(0, self.map.len(), libc::PROT_READ | libc::PROT_WRITE)?;
@@ -102,7 +117,7 @@ impl Shared {
         let child = fork_child(|| self.read_on(cpu))?;
         let mut played = Ok(());
         for round in 0..ROUNDS {
-            played = self.round(1 - (round % 2) as i32);
+            played = self.round(1 - (round % 2) as i32, others);
             if played.is_err() || self.stale() > 0 {
                 break;
             }
@@ -125,11 +140,13 @@ impl Shared {
 /// How often a child read what was stale.
 fn play(children: u64) -> Result<u64> {
     let cpus = kernel::online_cpus()?;
-    ensure!(cpus.len() > 1, "needs two CPUs");
-    run_on(cpus[0])?;
+    let Some((&reader, others)) = cpus.split_last().filter(|(_, others)| !others.is_empty()) else {
+        bail!("needs two CPUs");
+    };
+    run_on(others[0])?;
     let shared = Shared::new()?;
     for _ in 0..children {
-        shared.play(cpus[1])?;
+        shared.play(reader, others)?;
         if shared.stale() > 0 {
             break;
         }

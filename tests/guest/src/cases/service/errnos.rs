@@ -11,14 +11,17 @@ use crate::sys::service::{self, Call, Done, HOLES, MAX_TABLE, PHYS, PIDFD, RANGE
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 use crate::{kernel, pattern, region};
 
+/// Seconds on a kernel that checks much.
+const SLOW: u32 = 240;
+
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("service/enodev", |_| enodev()),
         Case::new("service/esrch", |_| esrch()),
         Case::new("service/einval", |_| einval()),
         Case::new("service/efault", |_| efault()),
-        Case::new("service/enomem", |_| enomem(in_range)),
-        Case::new("service/enomem-phys", |_| enomem(by_address)),
+        Case::new("service/enomem", |_| enomem(in_range)).limit(SLOW),
+        Case::new("service/enomem-phys", |_| enomem(by_address)).limit(SLOW),
         Case::new("service/ebadf", |_| ebadf()),
         Case::new("service/enotty", |_| enotty()),
     ]
