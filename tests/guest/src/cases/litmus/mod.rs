@@ -46,6 +46,8 @@ const FILES: &str = "/sys/kernel/mm/ferry/migrc/files";
 const PAGES: usize = 128;
 const WORDS: usize = PAGE / 8;
 const SLOW: u32 = 300;
+/// Of cases that go on until something is seen.
+const PATIENT: u32 = 900;
 /// Rounds of one try to see what must be seen with a hook taken out.
 const PATIENCE: u64 = 400;
 
@@ -88,13 +90,13 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/file-refused", |_| file::refused()),
         Case::new("litmus/nested", |log| nested::holds(log.times)).limit(SLOW),
         Case::new("litmus/fork", |log| fork::holds(log.times)).limit(SLOW),
-        Case::new("litmus/fork-without-fork", |_| fork::sees()).limit(SLOW),
+        Case::new("litmus/fork-without-fork", |_| fork::sees()).limit(PATIENT),
         Case::new("litmus/upgrade", |log| upgrade::holds(log.times)).limit(SLOW),
-        Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(SLOW),
+        Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(PATIENT),
         Case::new("litmus/pair", |log| pair::holds(log.times)).limit(SLOW),
-        Case::new("litmus/pair-without-reuse", |_| pair::sees()).limit(SLOW),
+        Case::new("litmus/pair-without-reuse", |_| pair::sees()).limit(PATIENT),
         Case::new("litmus/spaces", |log| spaces::holds(log.times)).limit(SLOW),
-        Case::new("litmus/spaces-without-every", |_| spaces::sees()).limit(SLOW),
+        Case::new("litmus/spaces-without-every", |_| spaces::sees()).limit(PATIENT),
         Case::new("litmus/unplug", |log| unplug::holds(log.times)).limit(SLOW),
     ];
     for (name, change, hook) in all {
@@ -106,7 +108,7 @@ pub fn cases() -> Vec<Case> {
         );
         if let Some(hook) = hook {
             let without = move |_: &mut _| sees(change, hook);
-            cases.push(Case::new(format!("litmus/{name}-without-{hook}"), without).limit(SLOW));
+            cases.push(Case::new(format!("litmus/{name}-without-{hook}"), without).limit(PATIENT));
         }
     }
     cases
