@@ -155,6 +155,8 @@ static void ferry_folio_cached(const struct folio *folio,
 {
 	cached->mapping = (unsigned long)folio->mapping;
 	cached->index = folio->index;
+	cached->pfn = folio_pfn(folio);
+	cached->order = folio_order(folio);
 }
 
 /* Called by ferry_folio_migrated(), with the folio locked. */

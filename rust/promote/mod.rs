@@ -9,8 +9,9 @@
 //! remembered for a while, some of it: if too much of that comes back the rate falls. See
 //! `docs/promotion.rst`.
 //!
-//! Locks: `pause`, of the collector, or `busy`, of the worker of a node, which are held while
-//! folios are migrated; in them `table` of a node, or `control`. Nothing is taken by who records.
+//! Locks: `pause`, of the collector, or `busy`, of the worker of a node, which is held while folios
+//! are migrated; in them memory hotplug's, for reading; in that `table` of a node, or `control`. In
+//! these, that of a folio if it is free. Nothing is taken by who records.
 
 mod worker;
 
@@ -38,7 +39,9 @@ use crate::{
             Queue, //
         },
         may_flush::MayFlush,
+        online_memory::OnlineMemory,
         promotion::{
+            candidate,
             is_enabled,
             rate_mbps,
             top_tier_pages,
@@ -52,9 +55,13 @@ use crate::{
         }, //
     },
     logic::promotion::{
-        brake::Brake,
+        brake::{
+            Brake,
+            STOPPED, //
+        },
         choose::{
             next_look_ms,
+            AGAIN,
             BUSY_MS, //
         },
         lately::{
@@ -77,7 +84,8 @@ use crate::{
             Access,
             Ends,
             Ring,
-            Slot, //
+            Slot,
+            LONGEST_PACE, //
         }, //
     }, //
 };
@@ -124,7 +132,7 @@ struct Promotion {
     /// Of `control`: to be read without.
     level: Atomic<u32>,
     lately: KVVec<lately::Word>,
-    /// Which folios are looked at, see [`Name::is_sample`]; and of those, how many were promoted,
+    /// Which pages are looked at, see [`Name::is_sample`]; and of those, how many were promoted,
     /// and came back, since the brake has looked. Relaxed, as nothing depends on them.
     shift: Atomic<u32>,
     promoted: Atomic<u32>,
@@ -218,26 +226,54 @@ impl Promotion {
         Some(node)
     }
 
-    /// The name of a folio, if it is looked at.
-    fn sample(&self, cached: &Cached) -> Option<Name> {
-        let name = Name::of(cached.mapping as u64, cached.index as u64);
-        name.is_sample(self.shift.load(Relaxed)).then_some(name)
+    /// Whether it is looked at whether that folio comes back, in the table or of a frame: of large
+    /// ones more often, so that as many pages are looked at of all orders.
+    fn is_sample(&self, name: Name, order: u32) -> bool {
+        name.is_sample(self.shift.load(Relaxed).saturating_sub(order))
     }
 
-    /// It is back, if it was promoted lately, or demoted for room and is hot.
-    fn came_back(&self, cached: &Cached) {
-        if let Some(name) = self.sample(cached) {
-            if Lately(&self.lately).take(name, now_s()) {
-                self.came_back.fetch_add(1, Relaxed);
-                Event::CameBack.count(1);
-            }
+    /// What a folio is, if it is one of those that are remembered when they are promoted.
+    fn if_promoted(&self, cached: &Cached) -> Option<Name> {
+        Some(name(cached)).filter(|&name| self.is_sample(name, cached.order))
+    }
+
+    /// Or of those when they are demoted: by where they are then.
+    fn if_demoted(&self, cached: &Cached) -> Option<Name> {
+        self.is_sample(Name::of_frame(cached.pfn as u64), cached.order)
+            .then(|| name(cached))
+    }
+
+    /// It is back, if it is remembered.
+    fn came_back(&self, name: Name) {
+        if Lately(&self.lately).take(name, now_s()) {
+            self.came_back.fetch_add(1, Relaxed);
+            Event::CameBack.count(1);
         }
     }
 
-    /// Sorts what the rings have into the tables of their nodes, and has their workers called;
-    /// whether there was something. May sleep.
-    fn gather(&self) -> bool {
+    /// A folio of a lower tier is hot: it is back, if it was promoted lately, or demoted for room.
+    fn is_hot(&self, cached: &Cached) {
+        let name = self.if_promoted(cached).or_else(|| self.if_demoted(cached));
+        name.into_iter().for_each(|name| self.came_back(name));
+    }
+
+    /// A folio was read again and again: it may have been demoted for room.
+    fn read_again(&self, online: &OnlineMemory, access: Access) {
+        // Its order is not known yet, but how much it is at most.
+        if !self.is_sample(Name::of_frame(access.pfn), access.pfn.trailing_zeros()) {
+            return;
+        }
+        let folio = candidate(online, access.pfn, NodeId(i32::from(access.from)));
+        if let Some(Ok(cached)) = folio.map(|folio| folio.place()) {
+            self.is_hot(&cached);
+        }
+    }
+
+    /// Sorts what the rings have into the tables of their nodes, and has their workers called if
+    /// something may be promoted; whether there was something. May sleep.
+    fn gather(&self, now: Now) -> bool {
         let tick = Tick::at(now_ms());
+        let online = now.has_made_room.then(OnlineMemory::begin);
         let mut held: Option<Held<'_>> = None;
         // There was no memory for the table of that one.
         let mut without = None;
@@ -252,13 +288,17 @@ impl Promotion {
                 if is_other && without != Some(access.from) {
                     // One table is locked at a time.
                     drop(held.take());
-                    held = self.hold(access.from);
+                    held = self.hold(access.from, now.is_worth_while);
                     without = held.is_none().then_some(access.from);
                 }
                 if let Some(held) = held.as_mut().filter(|held| held.from == access.from) {
                     let Access { pfn, to, .. } = access;
                     let frequency = 1;
-                    Record(&mut held.table).note(record::Pick { to, pfn, frequency }, tick);
+                    let pick = record::Pick { to, pfn, frequency };
+                    let read = Record(&mut held.table).note(pick, tick);
+                    if let Some(online) = online.as_ref().filter(|_| read >= AGAIN) {
+                        self.read_again(online, access);
+                    }
                 }
             });
             if found > before {
@@ -283,21 +323,23 @@ impl Promotion {
         self.level.store(0, Relaxed);
     }
 
-    /// Locks the table of a node, and has its worker called; [`None`]: there is no memory for it.
-    /// May sleep.
-    fn hold(&self, from: u16) -> Option<Held<'_>> {
+    /// Locks the table of a node, and has its worker called, if it is; [`None`]: there is no memory
+    /// for it. May sleep.
+    fn hold(&self, from: u16, is_called: bool) -> Option<Held<'_>> {
         let node = self.node(NodeId(i32::from(from)))?;
         let mut table = node.table.lock();
         if table.is_empty() {
             table.resize(record::ENTRIES, 0, GFP_KERNEL).ok()?;
         }
-        Later::after(&node.worker, 0);
+        if is_called {
+            Later::after(&node.worker, 0);
+        }
         Some(Held { from, table })
     }
 
     /// Lets the brake look at what came back, and into the bucket what there may be by now. May
     /// sleep.
-    fn adjust(&self) {
+    fn adjust(&self) -> Now {
         let rate = u64::from(rate_mbps()) * MB;
         let mut control = self.control.lock();
         let now = now_ms();
@@ -316,7 +358,24 @@ impl Promotion {
         }
         let limit = control.brake.limit(rate);
         control.bucket.refill(now_us(), limit);
+        Now {
+            has_made_room: control.brake.has_made_room(),
+            is_worth_while: control.bucket.is_half_full(limit),
+        }
     }
+}
+
+fn name(cached: &Cached) -> Name {
+    Name::of(cached.mapping as u64, cached.index as u64)
+}
+
+/// What the collector does this time, beside sorting.
+#[derive(Clone, Copy)]
+struct Now {
+    /// Looks whether what was demoted is read again.
+    has_made_room: bool,
+    /// Has workers called: each time they look for what is hot in all of their tables.
+    is_worth_while: bool,
 }
 
 /// The table of a node, locked.
@@ -328,8 +387,11 @@ struct Held<'a> {
 /// A folio of a lower tier was read, on this CPU, by a task that is not preempted meanwhile. Of how
 /// many accesses the next is to be recorded, as a power of two. Not for interrupts.
 pub fn record(cpu: usize, access: Access) -> u32 {
-    let ring = promotion().and_then(|promotion| promotion.ring(cpu));
-    let used = ring.and_then(|ring| ring.push(access));
+    let Some(promotion) = promotion().filter(|all| all.level.load(Relaxed) < STOPPED) else {
+        // Nothing would be done with it.
+        return LONGEST_PACE;
+    };
+    let used = promotion.ring(cpu).and_then(|ring| ring.push(access));
     if used.is_none() {
         Event::Lost.count(1);
     }
@@ -341,7 +403,7 @@ pub fn promoted(cached: &Cached) {
     let Some(promotion) = promotion() else {
         return;
     };
-    if let Some(name) = promotion.sample(cached) {
+    if let Some(name) = promotion.if_promoted(cached) {
         Lately(&promotion.lately).remember(name, now_s());
         promotion.promoted.fetch_add(1, Relaxed);
     }
@@ -353,12 +415,14 @@ pub fn demoted(cached: &Cached, for_room: bool) {
     let Some(promotion) = promotion() else {
         return;
     };
-    promotion.came_back(cached);
+    if let Some(name) = promotion.if_promoted(cached) {
+        promotion.came_back(name);
+    }
     if !for_room {
         return;
     }
     promotion.made_room.store(true, Relaxed);
-    if let Some(name) = promotion.sample(cached) {
+    if let Some(name) = promotion.if_demoted(cached) {
         Lately(&promotion.lately).remember(name, now_s());
     }
 }
@@ -410,7 +474,7 @@ fn collect(_: MayFlush<'_>) {
     if !is_enabled() {
         return;
     }
-    promotion.adjust();
-    *pause = next_look_ms(*pause, promotion.gather());
+    let found = promotion.gather(promotion.adjust());
+    *pause = next_look_ms(*pause, found, brake_level());
     Later::after(&promotion.collector, *pause);
 }

@@ -55,13 +55,17 @@ enum ferry_promotion_event {
 };
 
 /**
- * struct ferry_cached - where in the page cache a folio is
+ * struct ferry_cached - where a folio of the page cache is
  * @mapping:	only a name, as the next
  * @index:	in pages
+ * @pfn:	its first page
+ * @order:	of it
  */
 struct ferry_cached {
 	unsigned long mapping;
 	unsigned long index;
+	unsigned long pfn;
+	unsigned int order;
 };
 
 DECLARE_STATIC_KEY_FALSE(ferry_promotion_key);

@@ -75,6 +75,11 @@ impl Brake {
         self.level
     }
 
+    /// Whether room was made in the last minute: what was demoted then may be hot.
+    pub fn has_made_room(&self) -> bool {
+        self.since_room < FORGOTTEN_AFTER
+    }
+
     /// What is left of a rate.
     pub fn limit(&self, bytes_per_s: u64) -> u64 {
         match self.level {

@@ -2,10 +2,18 @@
 
 //! What of the recorded is hot enough, and how soon to look again.
 
+use super::brake::EPOCH_MS;
+
 /// How often, in milliseconds, what readers have left is looked at while there is some.
 pub const BUSY_MS: u32 = 20;
 /// And while there is none.
 pub const IDLE_MS: u32 = 1000;
+/// Steps of the brake by which it is looked at half as often: less is to be found then.
+const SLOWER: u32 = 2;
+
+/// A folio that was demoted to make room and has been read so often since is as hot as what took its
+/// place.
+pub const AGAIN: u32 = 2;
 
 /// How often a folio must have been read. What is recorded is in use already, by what the LRU
 /// knows: that is enough as long as nothing comes back. What was promoted pushes out what others
@@ -21,10 +29,25 @@ pub fn least_frequency(brake_level: u32) -> u32 {
     1 << brake_level.min(4)
 }
 
-/// In how many milliseconds to look again, after `last`; `found`: whether there was something.
-pub fn next_look_ms(last: u32, found: bool) -> u32 {
+/// In how many milliseconds to look again, after `last`; `found`: whether there was something. The
+/// brake has its looks in time.
+///
+/// ```
+/// use ferry_logic::promotion::choose::{next_look_ms, BUSY_MS, IDLE_MS};
+///
+/// assert_eq!(next_look_ms(IDLE_MS, true, 0), BUSY_MS);
+/// assert_eq!(next_look_ms(IDLE_MS, false, 0), IDLE_MS);
+/// assert!(next_look_ms(IDLE_MS, true, 5) > BUSY_MS);
+/// assert!(next_look_ms(IDLE_MS, false, 5) < IDLE_MS);
+/// ```
+pub fn next_look_ms(last: u32, found: bool, brake_level: u32) -> u32 {
+    let busy = BUSY_MS << brake_level.min(SLOWER);
+    let idle = match brake_level {
+        0 => IDLE_MS,
+        _ => EPOCH_MS as u32,
+    };
     match found {
-        true => BUSY_MS,
-        false => last.saturating_mul(2).clamp(BUSY_MS, IDLE_MS),
+        true => busy,
+        false => last.saturating_mul(2).clamp(busy, idle),
     }
 }

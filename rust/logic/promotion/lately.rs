@@ -33,6 +33,12 @@ impl Name {
         Self(mix(mix(mapping).wrapping_add(index)))
     }
 
+    /// That of a folio by its page frame: to choose those of which it is looked at whether they are
+    /// read again, before it is known what they are.
+    pub fn of_frame(pfn: u64) -> Self {
+        Self(mix(pfn))
+    }
+
     /// Whether it is one of those that are looked at, one in 2^`shift`.
     pub fn is_sample(self, shift: u32) -> bool {
         self.0.checked_shr(64u32.saturating_sub(shift)).unwrap_or(0) == 0

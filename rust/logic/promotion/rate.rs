@@ -17,6 +17,14 @@ pub struct Bucket {
     part: u64,
 }
 
+/// Bytes that may be saved up.
+fn most(bytes_per_s: u64) -> u64 {
+    match bytes_per_s {
+        0 => 0,
+        _ => (bytes_per_s / 10).max(LEAST_BURST),
+    }
+}
+
 impl Bucket {
     /// Lets in what came since the last time, at a rate in bytes a second: at most what a tenth of
     /// a second does.
@@ -39,12 +47,25 @@ impl Bucket {
         self.since_us = now_us;
         let parts = bytes_per_s.saturating_mul(us).saturating_add(self.part);
         self.part = parts % 1_000_000;
-        let most = match bytes_per_s {
-            0 => 0,
-            _ => (bytes_per_s / 10).max(LEAST_BURST),
-        };
         let bytes = self.bytes.saturating_add((parts / 1_000_000) as i64);
-        self.bytes = bytes.min(most as i64);
+        self.bytes = bytes.min(most(bytes_per_s) as i64);
+    }
+
+    /// Whether half of what may be saved up is there: who looks for what to promote earlier finds
+    /// that it may hardly promote anything.
+    ///
+    /// ```
+    /// use ferry_logic::promotion::rate::{Bucket, MB};
+    ///
+    /// let mut bucket = Bucket::default();
+    /// bucket.refill(1_000, 4 * MB);
+    /// assert!(!bucket.is_half_full(4 * MB));
+    /// bucket.refill(260_000, 4 * MB);
+    /// assert!(bucket.is_half_full(4 * MB));
+    /// assert!(!bucket.is_half_full(0));
+    /// ```
+    pub fn is_half_full(&self, bytes_per_s: u64) -> bool {
+        self.bytes > 0 && self.bytes >= most(bytes_per_s) as i64 / 2
     }
 
     /// Takes what a folio has; `false`: there is nothing left.

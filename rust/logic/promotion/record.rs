@@ -72,9 +72,9 @@ impl Record<'_> {
         self.0.chunks_mut(WAYS).nth(set).unwrap_or_default()
     }
 
-    /// Adds so many accesses to those of a folio. A folio that is new is not noted where all others
-    /// were read more than once.
-    pub fn note(&mut self, pick: Pick, now: Tick) {
+    /// Adds so many accesses to those of a folio; how many it has then. A folio that is new is not
+    /// noted where all others were read more than once.
+    pub fn note(&mut self, pick: Pick, now: Tick) -> u32 {
         let set = self.set(pick.pfn);
         let value = |word: &u64| match *word {
             0 => 0,
@@ -86,20 +86,19 @@ impl Record<'_> {
             None => (set.iter_mut().min_by_key(|word| value(word)), false),
         };
         let Some(way) = way else {
-            return;
+            return 0;
         };
         let was = match *way {
             0 => 0,
             _ => unpack(*way, now).frequency,
         };
-        match old {
-            true => {
-                let frequency = was.saturating_add(pick.frequency);
-                *way = pack(Pick { frequency, ..pick }, now);
-            }
-            false if was <= pick.frequency => *way = pack(pick, now),
-            false => {}
-        }
+        let frequency = match old {
+            true => was.saturating_add(pick.frequency),
+            false if was <= pick.frequency => pick.frequency,
+            false => return 0,
+        };
+        *way = pack(Pick { frequency, ..pick }, now);
+        frequency
     }
 
     /// Takes out folios that were read `least` times or more, those that were read most before

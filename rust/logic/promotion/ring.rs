@@ -16,21 +16,27 @@ use super::super::sync::{const_unless_loom, AtomicU32, AtomicU64};
 /// Slots of a ring: 16 KB for each CPU.
 pub const SLOTS: usize = 2048;
 
+/// Of how many accesses one is looked at while nothing may be promoted, and where there is no room,
+/// as a power of two.
+pub const LONGEST_PACE: u32 = 8;
+
 /// Of how many accesses one is recorded, as a power of two, by how full the ring is: all while they
 /// are few, so that little is missed; then fewer and fewer, so that those who read fast pay for
 /// hardly any.
 ///
 /// ```
-/// use ferry_logic::promotion::ring::{pace, SLOTS};
+/// use ferry_logic::promotion::ring::{pace, LONGEST_PACE, SLOTS};
 ///
 /// assert_eq!(pace(SLOTS, 0), 0);
 /// assert!(pace(SLOTS, SLOTS / 2) > pace(SLOTS, SLOTS / 8));
+/// assert_eq!(pace(SLOTS, SLOTS), LONGEST_PACE);
 /// ```
 pub fn pace(slots: usize, used: usize) -> u32 {
     match used {
         _ if used < slots / 16 => 0,
         _ if used < slots / 2 => 3,
-        _ => 5,
+        _ if used < slots => 5,
+        _ => LONGEST_PACE,
     }
 }
 
