@@ -65,7 +65,8 @@ impl Bucket {
     /// assert!(!bucket.is_half_full(0));
     /// ```
     pub fn is_half_full(&self, bytes_per_s: u64) -> bool {
-        self.bytes > 0 && self.bytes >= most(bytes_per_s) as i64 / 2
+        let most = most(bytes_per_s) as i64;
+        most > 0 && self.bytes >= most / 2
     }
 
     /// Takes what a folio has; `false`: there is nothing left.
