@@ -2,11 +2,13 @@
 //! Promotion of page cache that is mapped nowhere: what is read of the lower tier comes up, with its
 //! content, whatever else is done to it; what may not does not.
 
+mod limits;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -14,7 +16,7 @@ use nix::unistd::Pid;
 
 use super::disk::Ext4;
 use crate::cgroup::Groups;
-use crate::demotion::{Reclaim, generations};
+use crate::demotion::generations;
 use crate::harness::{Case, skip};
 use crate::kernel::{self, Setting};
 use crate::promotion::{
@@ -25,7 +27,6 @@ use crate::{pattern, promotion};
 
 const SLOW: u32 = 240;
 const LEN: usize = 8 << 20;
-const LIMIT: &str = "/proc/sys/kernel/numa_balancing_promote_rate_limit_MBps";
 
 pub fn cases() -> Vec<Case> {
     if !is_built() {
@@ -45,6 +46,7 @@ pub fn cases() -> Vec<Case> {
     both("large", || promoted(false));
     both("left", left);
     both("races", races);
+    both("crowded", limits::crowded);
     let one = |name: &str, body: fn() -> Result<()>| {
         Case::new(format!("promotion/{name}"), move |_| body()).limit(SLOW)
     };
@@ -53,8 +55,8 @@ pub fn cases() -> Vec<Case> {
         one("forgotten", forgotten),
         one("policy", policy),
         one("cpuset", cpuset),
-        one("rate", rate),
-        one("brake", brake),
+        one("rate", limits::rate),
+        one("brake", limits::brake),
         one("remount", remount),
         one("memcg", memcg),
         one("oom", oom),
@@ -288,67 +290,6 @@ fn cpuset() -> Result<()> {
     );
     groups.set(0, "cpuset.mems", "0-1")?;
     bring_up(&file)
-}
-
-/// No more than the rate, or than that of NUMA balancing; none with a rate of 0.
-fn rate() -> Result<()> {
-    const MB: u64 = 1 << 20;
-    let disk = Ext4::new()?;
-    let file = on_lower(&disk, true)?;
-    for (path, slow) in [(knob("rate_mbps"), "1"), (LIMIT.to_owned(), "1")] {
-        let setting = Setting::change(&path, "0")?;
-        let _on = Promotion::on()?;
-        let before = counter("promoted_pages")?;
-        warm_up(&file, LEN)?;
-        sleep(Duration::from_millis(300));
-        ensure!(counter("promoted_pages")? == before, "{path}: 0 promotes");
-        let start = Instant::now();
-        kernel::write(&path, slow)?;
-        let some = || Ok(counter("promoted_pages")? > before);
-        ensure!(read_until(&file, LEN, some)?, "{path}: 1 promotes nothing");
-        for _ in 0..10 {
-            warm_up(&file, LEN)?;
-            let promoted = (counter("promoted_pages")? - before) * PAGE as u64;
-            // What may be saved up, and a batch that is under way.
-            let most = MB * (start.elapsed().as_secs() + 1) + 4 * MB;
-            ensure!(promoted <= most, "{path}: {promoted} bytes of {most}");
-        }
-        drop(setting);
-    }
-    ensure!(counter("rate_limited")? > 0, "nothing ever waited");
-    Ok(())
-}
-
-/// What comes back again and again is promoted less and less; and more again when it does not.
-fn brake() -> Result<()> {
-    let disk = Ext4::new()?;
-    let reclaim = Reclaim::new()?;
-    let file = on_lower(&disk, true)?;
-    let _on = Promotion::on()?;
-    let drawn = || Ok::<_, anyhow::Error>(counter("brake")? > 0);
-    let start = Instant::now();
-    while !drawn()? && start.elapsed() < Duration::from_secs(90) {
-        warm_up(&file, LEN)?;
-        sleep(Duration::from_millis(50));
-        reclaim.ask(2 * LEN)?;
-    }
-    ensure!(
-        drawn()?,
-        "the brake is released, though {} folios came back of {} pages",
-        counter("came_back")?,
-        counter("promoted_pages")?
-    );
-    let start = Instant::now();
-    while drawn()? {
-        ensure!(
-            start.elapsed() < Duration::from_secs(120),
-            "the brake is not released: {}",
-            counter("brake")?
-        );
-        sleep(Duration::from_millis(200));
-    }
-    check(&file, LEN, 1)?;
-    nothing_left(&file, LEN)
 }
 
 /// Readers that look at what they read, and a writer that writes the same anew, while pages of the file
