@@ -138,7 +138,7 @@ pub fn crowded() -> Result<()> {
     const CAREFUL: u64 = 3;
     let disk = Ext4::new()?;
     let file = Sparse::new(&disk)?;
-    let _taken = take_all_but(ROOM)?;
+    let taken = take_all_but(ROOM)?;
     let _demotion = Demotion::on()?;
     let _tiering = Setting::change("/proc/sys/kernel/numa_balancing", "2")?;
     let before = (counter("promoted_pages")?, counter("came_back")?);
@@ -157,5 +157,7 @@ pub fn crowded() -> Result<()> {
     );
     file.read()?;
     drop(on);
+    // kswapd is done then.
+    drop(taken);
     nothing_left(&file.0, Sparse::LEN)
 }

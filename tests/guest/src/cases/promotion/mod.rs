@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -120,8 +120,16 @@ fn stat(row: &str) -> Result<u64> {
 fn nothing_left(file: &File, len: usize) -> Result<()> {
     // Switched off, nothing is under way.
     let off = Setting::change(promotion::ENABLED, "false")?;
-    let isolated = stat("nr_isolated_file")?;
-    ensure!(isolated == 0, "{isolated} pages are isolated for good");
+    // kswapd may still be at what it has isolated.
+    let start = Instant::now();
+    while stat("nr_isolated_file")? > 0 {
+        ensure!(
+            start.elapsed() < Duration::from_secs(30),
+            "{} pages are isolated for good",
+            stat("nr_isolated_file")?
+        );
+        sleep(Duration::from_millis(100));
+    }
     file.sync_all()?;
     // Those that a CPU keeps for the LRU have a reference more, until it is drained.
     kernel::write("/proc/sys/vm/drop_caches", "1")?;
