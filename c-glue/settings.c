@@ -4,7 +4,8 @@
  * folios were unmapped.
  *
  * Locks: ferry_settings_lock, of all writers, under which a setting is told and
- * kept. Histograms have none: each CPU counts for itself.
+ * kept; inside it that of the knobs, when DMA channels are taken. Histograms have
+ * none: each CPU counts for itself.
  */
 #include <linux/ferry_glue.h>
 #include <linux/kobject.h>

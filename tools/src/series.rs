@@ -31,7 +31,11 @@ cut into grains, which the caller and idle CPUs claim and copy. And of
 crews: a long list is cut into chunks, which the caller and tasks on idle
 CPUs claim and migrate. The pure logic, the abstractions over the kernel's
 C, the engine and the crews are Rust; the C is wrappers for inline
-functions, what needs the insides of mm/, the sysctls and two tracepoints.
+functions, what needs the insides of mm/, the sysctls and three tracepoints.
+
+With them come, each with an option and a switch of its own, the batches
+whose TLB flushes are left for later, the workers that promote page cache,
+and migration by physical address.
 
 Nothing builds it yet: the hooks and the option follow.
 ";
