@@ -8,13 +8,24 @@ use anyhow::{Context, Result, ensure};
 
 use crate::kernel;
 use crate::plan::FolioSize;
-use crate::sys::{self, MF_MOVE, Mapping};
+use crate::sys::{self, MF_MOVE, Mapping, Policy};
 
 /// Free memory to leave on each node, for everything else that runs.
 const SPARE: usize = 96 << 20;
 
 /// Huge pages to choose from beyond those that are wanted: two rounds of `scattered`'s period.
 const SCATTER: usize = 16;
+
+/// Takes all of a node's free memory but so many bytes, until it is dropped.
+pub fn take_all_but(node: u32, left: usize) -> Result<Mapping> {
+    let huge = FolioSize::Huge.bytes();
+    let _there = Policy::bind(node)?;
+    let len = kernel::node_free_bytes(node)?.saturating_sub(left) / huge * huge;
+    let map = Mapping::anon(len, huge)?;
+    map.advise(0, len, libc::MADV_HUGEPAGE)?;
+    map.lock()?;
+    Ok(map)
+}
 
 /// Anonymous memory of exactly `count` folios of one size, all on node 0, and room for it on node 1.
 pub fn anon(folio: FolioSize, count: usize) -> Result<Mapping> {

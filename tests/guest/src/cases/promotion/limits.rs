@@ -15,7 +15,8 @@ use crate::demotion::{Demotion, Reclaim};
 use crate::kernel::{self, Setting};
 use crate::pattern;
 use crate::promotion::{Promotion, check, counter, knob, read_until, warm_up};
-use crate::sys::{Mapping, PAGE, Policy, evict};
+use crate::region;
+use crate::sys::{PAGE, Policy, evict};
 
 const LIMIT: &str = "/proc/sys/kernel/numa_balancing_promote_rate_limit_MBps";
 
@@ -80,17 +81,6 @@ pub fn brake() -> Result<()> {
     nothing_left(&file, LEN)
 }
 
-/// Takes all of node 0 but so many bytes, until it is dropped.
-fn take_all_but(left: usize) -> Result<Mapping> {
-    const HUGE: usize = 2 << 20;
-    let _there = Policy::bind(0)?;
-    let len = kernel::node_free_bytes(0)?.saturating_sub(left) / HUGE * HUGE;
-    let map = Mapping::anon(len, HUGE)?;
-    map.advise(0, len, libc::MADV_HUGEPAGE)?;
-    map.lock()?;
-    Ok(map)
-}
-
 /// A file, on the lower tier, that is written here and there: what is on the disk of it takes little of
 /// the memory that it is to compete for.
 struct Sparse(File);
@@ -138,7 +128,7 @@ pub fn crowded() -> Result<()> {
     const CAREFUL: u64 = 3;
     let disk = Ext4::new()?;
     let file = Sparse::new(&disk)?;
-    let taken = take_all_but(ROOM)?;
+    let taken = region::take_all_but(0, ROOM)?;
     let _demotion = Demotion::on()?;
     let _tiering = Setting::change("/proc/sys/kernel/numa_balancing", "2")?;
     let before = (counter("promoted_pages")?, counter("came_back")?);

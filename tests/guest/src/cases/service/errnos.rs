@@ -194,10 +194,7 @@ fn enomem(to_node_1: fn(&Service, &Mapping) -> Result<Done>) -> Result<()> {
     const MOVED: usize = 192 << 20;
     let service = Service::open()?;
     // So that most of it does not fit.
-    let free = kernel::node_free_bytes(1)?;
-    let taken = Mapping::anon(free - (64 << 20), PAGE)?;
-    sys::mbind(taken.addr(), taken.len(), 1, 0).zero("mbind")?;
-    pattern::fill(taken.words(), 2);
+    let taken = region::take_all_but(1, 64 << 20)?;
     let free = kernel::node_free_bytes(1)?;
     let count = MOVED / PAGE;
     let map = region::unchecked_anon(FolioSize::Small, count)?;
