@@ -16,9 +16,8 @@ use crate::sys::service::{
 };
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 
-/// Calls of a run, and of one on a kernel that checks much. Most of them are small.
+/// Calls of a run. Most of them are small.
 const CALLS: u64 = 1_000_000;
-const CALLS_IF_SLOW: u64 = 250_000;
 /// One in so many is not: it may be about all there is. Fewer on a kernel that checks much.
 const LARGE_ONE_IN: u64 = 50;
 const LARGE_ONE_IN_OF_SLOW: u64 = 400;
@@ -79,11 +78,11 @@ fn fuzz(log: &mut Log) -> Result<()> {
     let log_before = kernel_log()?;
     let mut isolated = Vec::new();
     let mut moved = 0;
-    let (calls, large_one_in) = match kernel::is_slow() {
-        true => (CALLS_IF_SLOW, LARGE_ONE_IN_OF_SLOW),
-        false => (CALLS, LARGE_ONE_IN),
+    let calls = log.times * CALLS;
+    let large_one_in = match kernel::is_slow() {
+        true => LARGE_ONE_IN_OF_SLOW,
+        false => LARGE_ONE_IN,
     };
-    let calls = log.times * calls;
     let look_after = LOOK_AFTER[1].min(LOOK_AFTER[0] * large_one_in);
     let mut large = 0;
     for i in 0..calls {
