@@ -252,7 +252,7 @@ impl Promotion {
     }
 
     /// A folio of a lower tier is hot: it is back, if it was promoted lately, or demoted for room.
-    fn is_hot(&self, cached: &Cached) {
+    fn found_hot(&self, cached: &Cached) {
         let name = self.if_promoted(cached).or_else(|| self.if_demoted(cached));
         name.into_iter().for_each(|name| self.came_back(name));
     }
@@ -265,7 +265,7 @@ impl Promotion {
         }
         let folio = candidate(online, access.pfn, NodeId(i32::from(access.from)));
         if let Some(Ok(cached)) = folio.map(|folio| folio.place()) {
-            self.is_hot(&cached);
+            self.found_hot(&cached);
         }
     }
 

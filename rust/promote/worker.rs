@@ -116,7 +116,7 @@ fn put_back(promotion: &Promotion, node: &Node, picks: &[Pick]) {
     let tick = Tick::at(now_ms());
     let mut table = node.table.lock();
     for pick in picks {
-        let _ = Record(&mut table).note(pick.get(), tick);
+        Record(&mut table).note(pick.get(), tick);
     }
 }
 
@@ -203,7 +203,7 @@ fn isolate(
     match candidate.place() {
         Ok(cached) => {
             // If it was promoted before, it is here and hot again.
-            promotion.is_hot(&cached);
+            promotion.found_hot(&cached);
             (!batch.add(candidate)).then_some(Refusal::NO_ROOM)
         }
         Err(refusal) => Some(refusal),

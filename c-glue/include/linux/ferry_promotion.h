@@ -59,7 +59,7 @@ enum ferry_promotion_event {
  * @mapping:	only a name, as the next
  * @index:	in pages
  * @pfn:	its first page
- * @order:	of it
+ * @order:	of the folio
  */
 struct ferry_cached {
 	unsigned long mapping;

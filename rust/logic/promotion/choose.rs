@@ -29,8 +29,8 @@ pub fn least_frequency(brake_level: u32) -> u32 {
     1 << brake_level.min(4)
 }
 
-/// In how many milliseconds to look again, after `last`; `found`: whether there was something. The
-/// brake has its looks in time.
+/// In how many milliseconds to look again, after `last`; `found`: whether there was something. Not
+/// past an epoch of the brake while that is drawn: it is released in time.
 ///
 /// ```
 /// use ferry_logic::promotion::choose::{next_look_ms, BUSY_MS, IDLE_MS};

@@ -39,7 +39,17 @@ impl Name {
         Self(mix(pfn))
     }
 
-    /// Whether it is one of those that are looked at, one in 2^`shift`.
+    /// Whether it is one of those that are looked at, one in 2^`shift`; they are so with any lower
+    /// shift as well.
+    ///
+    /// ```
+    /// use ferry_logic::promotion::lately::Name;
+    ///
+    /// let are = |shift| (0..4096).filter(move |&pfn| Name::of_frame(pfn).is_sample(shift));
+    /// assert_eq!(are(0).count(), 4096);
+    /// assert!((192..320).contains(&are(4).count()));
+    /// assert!(are(4).all(|pfn| Name::of_frame(pfn).is_sample(3)));
+    /// ```
     pub fn is_sample(self, shift: u32) -> bool {
         self.0.checked_shr(64u32.saturating_sub(shift)).unwrap_or(0) == 0
     }
