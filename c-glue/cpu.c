@@ -15,6 +15,7 @@
 #include <linux/sched/cputime.h>
 #include <linux/sched/isolation.h>
 #include <linux/sched/topology.h>
+#include <linux/swap.h>
 #include <linux/topology.h>
 
 bool ferry_cpu_online(int cpu)
@@ -46,6 +47,12 @@ bool ferry_cpu_allowed(int cpu)
 {
 	return (current->flags & PF_KTHREAD) ||
 	       cpumask_test_cpu(cpu, current->cpus_ptr);
+}
+
+/* Does the calling task reclaim memory for others? */
+bool ferry_task_is_kswapd(void)
+{
+	return current_is_kswapd();
 }
 
 /* Are there CPUs that could help, but not the calling task? */

@@ -261,6 +261,7 @@ static struct attribute *ferry_debug_list[] = {
 	&ferry_mismatches_attr.attr,
 	&ferry_compared_attr.attr,
 	&ferry_take_atomic_attr.attr,
+	&ferry_secondary_attr.attr,
 	NULL
 };
 

@@ -153,24 +153,31 @@ void ferry_record_access(struct folio *folio)
 static void ferry_folio_cached(const struct folio *folio,
 			       struct ferry_cached *cached)
 {
-	cached->mapping = (unsigned long)folio->mapping;
+	const struct inode *inode = folio->mapping->host;
+
+	/* Where this one is, another may be in a moment. */
+	cached->file = (unsigned long)inode ^
+		       hash_long(inode->i_ino, BITS_PER_LONG) ^
+		       hash_32(inode->i_generation, 32);
 	cached->index = folio->index;
 	cached->pfn = folio_pfn(folio);
 	cached->order = folio_order(folio);
 }
 
-/* Called by ferry_folio_migrated(), with the folio locked. */
-void ferry_record_migration(const struct folio *folio, int reason)
+/* Called by ferry_folio_migrated(), with both folios locked. */
+void ferry_record_migration(const struct folio *src, const struct folio *dst,
+			    int reason)
 {
 	struct ferry_cached cached;
-	bool lower = node_isset(folio_nid(folio), ferry_lower_nodes);
+	bool lower = node_isset(folio_nid(dst), ferry_lower_nodes);
+	bool from_top = node_isset(folio_nid(src), ferry_top_nodes);
 
-	if (folio_test_anon(folio) || folio_test_swapbacked(folio))
+	if (folio_test_anon(dst) || folio_test_swapbacked(dst) || !dst->mapping)
 		return;
-	ferry_folio_cached(folio, &cached);
+	ferry_folio_cached(dst, &cached);
 	if (reason == MR_DEMOTION && lower)
-		ferry_promotion_demoted(&cached, current_is_kswapd());
-	else if (reason == MR_NUMA_MISPLACED && !lower && !folio_mapped(folio))
+		ferry_promotion_demoted(&cached, from_top);
+	else if (reason == MR_NUMA_MISPLACED && !lower && !folio_mapped(dst))
 		ferry_promotion_promoted(&cached);
 }
 

@@ -405,14 +405,16 @@ struct ferry_owner_walk {
 static bool ferry_owner_one(struct folio *folio, struct vm_area_struct *vma,
 			    unsigned long addr, void *arg)
 {
-	DEFINE_FOLIO_VMA_WALK(pvmw, folio, vma, addr, 0);
+	/* Entries may be cleared for a moment, under their lock. */
+	DEFINE_FOLIO_VMA_WALK(pvmw, folio, vma, addr, PVMW_SYNC);
 	struct ferry_owner_walk *walk = arg;
 	bool *found = vma->vm_mm == walk->mm ? &walk->own : &walk->others;
 
 	if (*found)
 		return true;
 	if (!walk->exact) {
-		*found = true;
+		/* Who had it may be gone, with what would have been found here. */
+		*found = folio_mapped(folio);
 	} else if (page_vma_mapped_walk(&pvmw)) {
 		*found = true;
 		page_vma_mapped_walk_done(&pvmw);
@@ -425,20 +427,33 @@ static int ferry_owner_done(struct folio *folio)
 	return fatal_signal_pending(current);
 }
 
+/* Has anybody mapped it? Not a word of whom; without its lock. */
+bool ferry_folio_is_mapped(struct folio *folio)
+{
+	return folio_mapped(folio);
+}
+
 /**
  * ferry_folio_owner() - who has a folio mapped?
  * @folio: locked
  * @mm: whose view
+ * @wait: for the locks of rmap, if others have them
  *
  * Most are where only one address space could have them: page tables need not be
- * looked at then. Who maps it meanwhile may be missed, and anybody if the caller
- * is being killed. May sleep.
+ * looked at then. All that could are found: an address space is among those of
+ * rmap before it has a folio of others, by fork() or by a fault, and is still
+ * there when it has given it up. Who maps it meanwhile may be missed. May sleep.
+ *
+ * Return: who; FERRY_OWNER_UNKNOWN if the caller is being killed or, without
+ * @wait, somebody has a lock.
  */
-enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm)
+enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm,
+				   bool wait)
 {
 	struct ferry_owner_walk walk = { .mm = mm };
 	struct rmap_walk_control rwc = {
 		.arg		= &walk,
+		.try_lock	= !wait,
 		.rmap_one	= ferry_owner_one,
 		.done		= ferry_owner_done,
 		.anon_lock	= folio_lock_anon_vma_read,
@@ -451,6 +466,9 @@ enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm)
 		walk = (struct ferry_owner_walk){ .mm = mm, .exact = true };
 		rmap_walk(folio, &rwc);
 	}
+	/* Some may not have been looked at. */
+	if (rwc.contended || fatal_signal_pending(current))
+		return FERRY_OWNER_UNKNOWN;
 	if (!walk.own)
 		return FERRY_OWNER_OTHERS;
 	return walk.others ? FERRY_OWNER_SHARED : FERRY_OWNER_ALONE;

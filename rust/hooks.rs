@@ -495,10 +495,10 @@ pub mod promotion {
     #[export]
     pub unsafe extern "C" fn ferry_promotion_demoted(
         cached: *const bindings::ferry_cached,
-        for_room: bool,
+        from_top: bool,
     ) {
         // SAFETY: By the safety requirement.
-        promote::demoted(unsafe { &*cached }, for_room);
+        promote::demoted(unsafe { &*cached }, from_top);
     }
 
     /// Promotion is on: called when its switch is written. May sleep; returns 0 or -ENOMEM. One

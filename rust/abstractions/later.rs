@@ -5,6 +5,7 @@
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
 use kernel::{
+    bindings,
     prelude::*,
     sync::Arc,
     time::msecs_to_jiffies,
@@ -82,7 +83,9 @@ impl Later {
     /// context but NMI.
     pub fn after(this: &Arc<Self>, ms: u32) {
         let queue = match this.queue {
-            Queue::Unbound => workqueue::system_unbound(),
+            // That of `workqueue::system_unbound()` is deprecated.
+            // SAFETY: `system_dfl_wq` is always there.
+            Queue::Unbound => unsafe { workqueue::Queue::from_raw(bindings::system_dfl_wq) },
             Queue::Freezable => workqueue::system_freezable(),
         };
         // An error: it is queued.

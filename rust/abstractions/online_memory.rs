@@ -2,7 +2,7 @@
 
 //! That no memory comes or goes, while page frames are looked up.
 //!
-//! Locks: that of memory hotplug, for reading; inside it those of folios.
+//! Locks: that of memory hotplug, for reading; inside it those of folios, and of a crew and its list.
 //!
 //! C header: [`include/linux/memory_hotplug.h`](srctree/include/linux/memory_hotplug.h)
 

@@ -53,6 +53,12 @@ pub fn find(_online: &OnlineMemory, pfn: u64) -> Found {
     }
 }
 
+/// Whether anybody has the folio mapped, now. Any context.
+pub fn is_mapped(folio: &FolioRef) -> bool {
+    // SAFETY: The folio exists.
+    unsafe { bindings::ferry_folio_is_mapped(folio.as_raw()) }
+}
+
 /// The lock of a folio; given back when dropped.
 ///
 /// # Invariants
@@ -67,6 +73,14 @@ impl<'a> FolioGuard<'a> {
         to_result(unsafe { bindings::ferry_folio_lock_killable(folio.as_raw()) })?;
         // INVARIANT: It was just locked.
         Ok(Self(folio))
+    }
+
+    /// Takes the lock if nobody has it. Any context.
+    pub fn try_lock(folio: &'a FolioRef) -> Option<Self> {
+        // SAFETY: The folio exists.
+        let locked = unsafe { bindings::ferry_folio_trylock(folio.as_raw()) };
+        // INVARIANT: It was just locked.
+        locked.then(|| Self(folio))
     }
 
     /// The folio, for what needs its lock.

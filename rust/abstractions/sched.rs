@@ -82,6 +82,12 @@ pub fn is_confined() -> bool {
     unsafe { bindings::ferry_task_confined() }
 }
 
+/// Whether the calling task is one of those that reclaim memory for others. For any context.
+pub fn is_kswapd() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::ferry_task_is_kswapd() }
+}
+
 /// What each CPU shares with others, of all that there can be, in the order of their numbers. Of
 /// those that are offline less is known. For any context, but slow: it takes time that grows with
 /// the square of the CPUs.

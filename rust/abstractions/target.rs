@@ -89,13 +89,16 @@ impl Target {
         Ok(addr)
     }
 
-    /// Who has the folio mapped. Who maps it meanwhile may be missed. May sleep.
-    pub fn owner_of(&self, folio: LockedFolio<'_>) -> Owner {
+    /// Who has the folio mapped; [`None`]: that is not known, as the caller is being killed or,
+    /// unless it is to `wait`, somebody has the locks of rmap. Who maps it meanwhile may be missed.
+    /// May sleep.
+    pub fn owner_of(&self, folio: LockedFolio<'_>, wait: bool) -> Option<Owner> {
         // SAFETY: The folio is locked, and by the type invariant the address space is valid.
-        match unsafe { bindings::ferry_folio_owner(folio.as_raw(), self.0.mm) } {
-            bindings::ferry_owner_FERRY_OWNER_ALONE => Owner::Alone,
-            bindings::ferry_owner_FERRY_OWNER_SHARED => Owner::Shared,
-            _ => Owner::Others,
+        match unsafe { bindings::ferry_folio_owner(folio.as_raw(), self.0.mm, wait) } {
+            bindings::ferry_owner_FERRY_OWNER_ALONE => Some(Owner::Alone),
+            bindings::ferry_owner_FERRY_OWNER_SHARED => Some(Owner::Shared),
+            bindings::ferry_owner_FERRY_OWNER_OTHERS => Some(Owner::Others),
+            _ => None,
         }
     }
 
@@ -145,7 +148,7 @@ pub struct Range<'a>(bindings::ferry_range, core::marker::PhantomData<&'a Target
 
 impl Range<'_> {
     /// Whether all was looked at.
-    pub fn is_done(&self) -> bool {
+    pub fn is_at_end(&self) -> bool {
         self.0.addr >= self.0.end
     }
 
@@ -155,7 +158,7 @@ impl Range<'_> {
     }
 
     /// Bytes that were not looked at yet.
-    pub fn rest(&self) -> usize {
+    pub fn rest_bytes(&self) -> usize {
         self.0.end.saturating_sub(self.0.addr)
     }
 
@@ -164,8 +167,8 @@ impl Range<'_> {
     ///
     /// `EFAULT`: nothing is mapped at the next address; `EINTR`: the caller is being killed. What
     /// was isolated before that is in the list.
-    pub fn isolate(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
-        self.isolate_run(want, list, true)
+    pub fn isolate_run(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
+        self.isolate_by(want, list, true)
     }
 
     /// Whether folios of hugetlb are among those that were isolated since this was asked last:
@@ -174,13 +177,13 @@ impl Range<'_> {
         core::mem::take(&mut self.0.hugetlb)
     }
 
-    /// As [`Range::isolate`], but looks at none if somebody has the mmap lock, and ends before
+    /// As [`Range::isolate_run`], but looks at none if somebody has the mmap lock, and ends before
     /// folios of hugetlb. May sleep.
-    pub fn isolate_now(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
-        self.isolate_run(want, list, false)
+    pub fn isolate_run_now(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
+        self.isolate_by(want, list, false)
     }
 
-    fn isolate_run(
+    fn isolate_by(
         &mut self,
         want: usize,
         list: &mut IsolatedList<'_>,

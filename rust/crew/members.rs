@@ -4,8 +4,8 @@
 //!
 //! No locks: a task enters and leaves for itself, looks for itself alone, and of others reads how
 //! many there are; so nearly all of it is relaxed. But whether the caller is confined is known when
-//! it is there, which is therefore released and acquired; and so is a helper's place, as what the
-//! one before was helped is done with when it is left.
+//! it is there, and whether it is kswapd, which is therefore released and acquired; and so is a
+//! helper's place, as what the one before was helped is done with when it is left.
 
 use kernel::sync::atomic::{
     Acquire,
@@ -17,6 +17,7 @@ use kernel::sync::atomic::{
 use crate::{
     abstractions::sched::{
         is_confined,
+        is_kswapd,
         this_task, //
     },
     helpers::MAX_HELPERS, //
@@ -44,6 +45,8 @@ pub struct Members {
     caller: Atomic<usize>,
     /// Whether the caller may be helped on some CPUs alone. Which, its helpers cannot tell.
     confined: Atomic<bool>,
+    /// Whether it is kswapd.
+    is_kswapd: Atomic<bool>,
     /// Helpers that may come.
     most: Atomic<usize>,
     helpers: [Place; MAX_HELPERS],
@@ -55,6 +58,7 @@ impl Default for Members {
         Self {
             caller: Atomic::new(0),
             confined: Atomic::new(false),
+            is_kswapd: Atomic::new(false),
             most: Atomic::new(0),
             helpers: [const {
                 Place {
@@ -71,6 +75,7 @@ impl Members {
     pub fn enter_caller(&self, most: usize) -> Member<'_> {
         self.most.store(most, Relaxed);
         self.confined.store(is_confined(), Relaxed);
+        self.is_kswapd.store(is_kswapd(), Relaxed);
         self.caller.store(this_task(), Release);
         Member::new(&self.caller)
     }
@@ -114,6 +119,12 @@ impl Members {
             0 => false,
             caller => caller == this_task() || !self.confined.load(Relaxed),
         }
+    }
+
+    /// Whether the calling task is one of them, who helps kswapd. For any context.
+    #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+    pub fn helps_kswapd(&self) -> bool {
+        self.caller.load(Acquire) != 0 && self.is_kswapd.load(Relaxed) && self.has_this_task()
     }
 
     /// Whether the calling task is one of them. For any context.

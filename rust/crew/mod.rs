@@ -45,6 +45,7 @@ use crate::{
             SharedReason, //
         },
         sched::{
+            self,
             is_confined,
             is_idle,
             may_help,
@@ -162,6 +163,12 @@ pub fn spare_threads() -> u32 {
             .map_or(1, |share| share.max(1)),
         None => limit,
     }
+}
+
+/// Whether the calling task is kswapd, or helps it. For any context.
+#[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+pub fn is_for_kswapd() -> bool {
+    sched::is_kswapd() || (members::any() && all_members().any(Members::helps_kswapd))
 }
 
 /// The members of each crew.

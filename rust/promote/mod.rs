@@ -54,6 +54,7 @@ use crate::{
             NodeId, //
         }, //
     },
+    crew,
     logic::promotion::{
         brake::{
             Brake,
@@ -366,7 +367,7 @@ impl Promotion {
 }
 
 fn name(cached: &Cached) -> Name {
-    Name::of(cached.mapping as u64, cached.index as u64)
+    Name::of(cached.file as u64, cached.index as u64)
 }
 
 /// What the collector does this time, beside sorting.
@@ -409,16 +410,16 @@ pub fn promoted(cached: &Cached) {
     }
 }
 
-/// A folio was demoted, which may have been promoted; and if that was `for_room`, others may have
-/// taken its place that are no hotter. For any context but NMI.
-pub fn demoted(cached: &Cached, for_room: bool) {
+/// A folio was demoted, which may have been promoted; and if that was `from_top`, to make room there,
+/// others may have taken its place that are no hotter. For any context but NMI.
+pub fn demoted(cached: &Cached, from_top: bool) {
     let Some(promotion) = promotion() else {
         return;
     };
     if let Some(name) = promotion.if_promoted(cached) {
         promotion.came_back(name);
     }
-    if !for_room {
+    if !from_top || !crew::is_for_kswapd() {
         return;
     }
     promotion.made_room.store(true, Relaxed);

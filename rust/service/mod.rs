@@ -5,13 +5,15 @@
 //!
 //! - [`request`]: who may do what to whom;
 //! - [`physical`]: a table of physical addresses;
-//! - [`range`]: a range of addresses.
+//! - [`range`]: a range of addresses;
+//! - [`lists`]: how either is cut into lists, where it is much.
 //!
 //! Contexts: that of the calling task, which may sleep and may be killed. No locks here; one call
 //! knows nothing of another but what both count.
 //!
 //! The interface: [`page_migrate.h`](srctree/mm/ferry/c-glue/include/uapi/linux/page_migrate.h)
 
+pub mod lists;
 pub mod physical;
 pub mod range;
 pub mod request;

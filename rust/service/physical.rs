@@ -3,10 +3,11 @@
 //! Migration of pages that are named by their physical addresses.
 //!
 //! What is at an address is looked at, isolated if it is the process's, and all of a table migrated
-//! together. What a table says of others' pages is passed over in the same way as what it says of
-//! no page at all, so that counts tell nothing of either.
+//! together; a long one list by list. What a table says of others' pages is passed over in the same
+//! way as what it says of no page at all, so that counts tell nothing of either.
 
 use kernel::{
+    alloc::flags::GFP_KERNEL_ACCOUNT,
     bindings,
     fs::File,
     page::{
@@ -18,9 +19,14 @@ use kernel::{
 use pin_init::stack_pin_init;
 
 use super::{
+    lists::{
+        self,
+        Source, //
+    },
     request::{
         Admitted,
         Request,
+        LONG,
         PHYS_FLAGS, //
     },
     Counts, //
@@ -42,7 +48,8 @@ use crate::abstractions::{
         self,
         drain_lru_batches,
         FolioGuard,
-        Found, //
+        Found,
+        NoLruBatches, //
     },
     sched::{
         cond_resched,
@@ -55,13 +62,20 @@ use crate::abstractions::{
 type Phys = bindings::page_migrate_phys;
 
 /// Addresses of a table: a page of them.
-const MAX_TABLE: u64 = bindings::PAGE_MIGRATE_MAX_TABLE as u64;
-const _: () = assert!(MAX_TABLE as usize * size_of::<u64>() == PAGE_SIZE);
+const MAX_TABLE: usize = bindings::PAGE_MIGRATE_MAX_TABLE as usize;
+const _: () = assert!(MAX_TABLE * size_of::<u64>() == PAGE_SIZE);
+
+/// Of a long one. As many are read at once, so that no crew waits for user space.
+const MAX_LONG_TABLE: usize = bindings::PAGE_MIGRATE_MAX_LONG_TABLE as usize;
 
 /// Whether the caller may have it done. May sleep.
 pub fn let_in(call: &Phys, file: &File) -> Result<Admitted> {
     Capability::SysAdmin.check_with(file)?;
-    if call.length > MAX_TABLE {
+    let most = match call.flags & LONG {
+        0 => MAX_TABLE,
+        _ => MAX_LONG_TABLE,
+    };
+    if call.length > most as u64 {
         return Err(EINVAL);
     }
     let request = Request {
@@ -76,14 +90,28 @@ pub fn let_in(call: &Phys, file: &File) -> Result<Admitted> {
 ///
 /// `EFAULT`: the table cannot be read; `ENOMEM`; `EINTR`: the caller is being killed.
 pub fn migrate(call: &Phys, job: &Admitted, counts: &mut Counts) -> Result {
-    let mut frames = read_table(call)?;
+    let frames = read_table(call)?;
     ServiceEvent::PhysEntries.count(frames.len() as u64);
+    let mut table = Table::new(job, frames);
+    let result = match table.frames.len() {
+        ..=MAX_TABLE => at_once(job, &mut table, counts),
+        _ => {
+            let _isolable = NoLruBatches::begin();
+            lists::migrate(job, &mut table, counts)
+        }
+    };
+    counts.failed += table.failed;
+    ServiceEvent::PhysIgnored.count(table.ignored());
+    result
+}
+
+/// Migrates a table as one list.
+fn at_once(job: &Admitted, table: &mut Table<'_>, counts: &mut Counts) -> Result {
     stack_pin_init!(let folios = IsolatedFolios::new());
-    let mut table = Table::new(job);
     let mut moved = 0;
     let mut work = || -> Result {
-        table.isolate(&mut frames, &mut folios.as_mut().list())?;
-        if carry(job, folios.as_mut(), &mut moved)? && frames.is_empty() {
+        table.isolate_all(&mut folios.as_mut().list())?;
+        if carry(job, folios.as_mut(), &mut moved)? && table.unsettled == 0 {
             return Ok(());
         }
         // CPUs may have some of them in batches, where they cannot be isolated, or with a
@@ -91,13 +119,12 @@ pub fn migrate(call: &Phys, job: &Admitted, counts: &mut Counts) -> Result {
         drain_lru_batches();
         carry(job, folios.as_mut(), &mut moved)?;
         folios.as_mut().put_back();
-        table.isolate(&mut frames, &mut folios.as_mut().list())?;
+        table.look_again();
+        table.isolate_all(&mut folios.as_mut().list())?;
         carry(job, folios.as_mut(), &mut moved).map(drop)
     };
     let result = work();
     counts.add(table.isolated, moved);
-    counts.failed += table.failed;
-    ServiceEvent::PhysIgnored.count(table.ignored + frames.len() as u64);
     result
 }
 
@@ -115,18 +142,37 @@ fn carry(job: &Admitted, folios: Pin<&mut IsolatedFolios>, moved: &mut u64) -> R
 }
 
 /// The numbers of the page frames that a table names.
-fn read_table(call: &Phys) -> Result<KVec<u64>> {
-    // The caller has seen to it that this is no more than a page.
-    let len = call.length.min(MAX_TABLE) as usize;
-    let mut table = KVec::from_elem(0u64, len, GFP_KERNEL)?;
+fn read_table(call: &Phys) -> Result<KVVec<u64>> {
+    // The caller has seen to it that this is no more.
+    let len = call.length.min(MAX_LONG_TABLE as u64) as usize;
+    let mut table = KVVec::from_elem(0u64, len, GFP_KERNEL_ACCOUNT)?;
     UserArray::new(call.table as usize, len).read(0, &mut table)?;
     table.iter_mut().for_each(|entry| *entry >>= PAGE_SHIFT);
     Ok(table)
 }
 
+/// Page frames of a long table that are looked at before others may have the lock of memory hotplug.
+const MAX_LOOKED: usize = 65536;
+
 /// What becomes of the page frames of a table.
+///
+/// # Invariants
+///
+/// `unsettled` is `next` at most, and that is how many `frames` there are at most.
 struct Table<'a> {
     job: &'a Admitted,
+    /// The first ones, as many as are [`unsettled`](Self::unsettled), are those that may be worth
+    /// another look.
+    frames: KVVec<u64>,
+    /// Which is looked at next.
+    next: usize,
+    /// Which was when the list was begun.
+    list_from: usize,
+    /// What somebody has locked, who is to be waited for before the next list is begun; then what
+    /// is there is waited for in any case, so that it gets on.
+    busy: Option<FolioRef>,
+    was_busy: bool,
+    unsettled: usize,
     /// Page frames of the folio that was isolated last, or could not be.
     last: core::ops::Range<u64>,
     /// Base pages.
@@ -145,6 +191,8 @@ enum Fate {
     Ignored,
     /// To be looked at once more.
     Unsettled,
+    /// Somebody has its lock, or one of rmap, who was not to be waited for.
+    Busy(FolioRef),
 }
 
 /// The page frames of a folio of so many, by one of them: folios are aligned to their size.
@@ -153,10 +201,24 @@ fn around(frame: u64, nr: usize) -> core::ops::Range<u64> {
     first..first + nr as u64
 }
 
+/// Whether to wait for who has a folio's lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    Wait,
+    Pass,
+}
+
 impl<'a> Table<'a> {
-    fn new(job: &'a Admitted) -> Self {
+    fn new(job: &'a Admitted, frames: KVVec<u64>) -> Self {
+        // INVARIANT: None was looked at.
         Self {
             job,
+            frames,
+            next: 0,
+            list_from: 0,
+            busy: None,
+            was_busy: false,
+            unsettled: 0,
             last: 0..0,
             isolated: 0,
             failed: 0,
@@ -164,35 +226,82 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Isolates what is at page frames; those that may be worth another look are left. `list` has
-    /// none yet.
-    fn isolate(&mut self, frames: &mut KVec<u64>, list: &mut IsolatedList<'_>) -> Result {
-        let online = OnlineMemory::begin();
-        let mut result = Ok(());
-        frames.retain(|&mut frame| {
-            if result.is_err() || self.last.contains(&frame) {
-                return false;
-            }
-            match self.look(&online, frame, list) {
-                Ok(Fate::Isolated(folio)) => {
-                    let nr = folio.nr_pages();
-                    self.last = around(frame, nr);
-                    self.isolated += nr;
-                }
-                Ok(Fate::Failed(nr)) => {
-                    self.last = around(frame, nr);
-                    self.failed += nr as u64;
-                }
-                Ok(Fate::Ignored) => self.ignored += 1,
-                Ok(Fate::Unsettled) => return true,
-                Err(error) => result = Err(error),
-            }
-            false
-        });
-        result
+    /// Page frames that were passed over, if there is no other look at any.
+    fn ignored(&self) -> u64 {
+        self.ignored + self.unsettled as u64
     }
 
-    fn look(&self, online: &OnlineMemory, frame: u64, list: &mut IsolatedList<'_>) -> Result<Fate> {
+    /// Begins once more, with those that were unsettled.
+    fn look_again(&mut self) {
+        self.frames.truncate(self.unsettled);
+        (self.next, self.unsettled) = (0, 0);
+    }
+
+    /// Isolates what is at all page frames that are to be looked at. `list` has none yet.
+    fn isolate_all(&mut self, list: &mut IsolatedList<'_>) -> Result {
+        let online = OnlineMemory::begin();
+        self.isolate_some(&online, usize::MAX, list, Patience::Wait)
+            .map(drop)
+    }
+
+    /// Isolates so many base pages, or all that are to come; whether nobody else was in the way.
+    fn isolate_some(
+        &mut self,
+        online: &OnlineMemory,
+        want: usize,
+        list: &mut IsolatedList<'_>,
+        patience: Patience,
+    ) -> Result<bool> {
+        let enough = self.isolated.saturating_add(want);
+        let last = match patience {
+            Patience::Wait => usize::MAX,
+            Patience::Pass => self.list_from.saturating_add(MAX_LOOKED),
+        };
+        while self.isolated < enough && self.next < last {
+            let Some(&frame) = self.frames.get(self.next) else {
+                break;
+            };
+            if !self.last.contains(&frame) {
+                let patience = match self.was_busy && self.next == self.list_from {
+                    true => Patience::Wait,
+                    false => patience,
+                };
+                match self.look(online, frame, list, patience)? {
+                    Fate::Isolated(folio) => {
+                        let nr = folio.nr_pages();
+                        self.last = around(frame, nr);
+                        self.isolated += nr;
+                    }
+                    Fate::Failed(nr) => {
+                        self.last = around(frame, nr);
+                        self.failed += nr as u64;
+                    }
+                    Fate::Ignored => self.ignored += 1,
+                    Fate::Unsettled => {
+                        if let Some(place) = self.frames.get_mut(self.unsettled) {
+                            *place = frame;
+                        }
+                        self.unsettled += 1;
+                    }
+                    Fate::Busy(folio) => {
+                        self.busy = Some(folio);
+                        return Ok(false);
+                    }
+                }
+            }
+            // INVARIANT: There was one.
+            self.next += 1;
+        }
+        Ok(true)
+    }
+
+    fn look(
+        &self,
+        online: &OnlineMemory,
+        frame: u64,
+        list: &mut IsolatedList<'_>,
+        patience: Patience,
+    ) -> Result<Fate> {
         if is_being_killed() {
             return Err(EINTR);
         }
@@ -202,13 +311,24 @@ impl<'a> Table<'a> {
             Found::Unsettled => return Ok(Fate::Unsettled),
             Found::Nothing => return Ok(Fate::Ignored),
         };
-        if folio.nid() == NodeId(self.job.node.nid()) {
+        // Nobody's is not waited for: it may be locked for as long as a disk takes, or a server.
+        if folio.nid() == NodeId(self.job.node.nid()) || !page_frame::is_mapped(&folio) {
             return Ok(Fate::Ignored);
         }
         let pages = folio.nr_pages();
-        let (owner, refused) = {
-            let guard = FolioGuard::lock(&folio)?;
-            (self.job.target.owner_of(guard.folio()), guard.is_refused())
+        let waits = patience == Patience::Wait;
+        let found = match waits {
+            true => Some(FolioGuard::lock(&folio)?),
+            false => FolioGuard::try_lock(&folio),
+        }
+        .and_then(|guard| {
+            let owner = self.job.target.owner_of(guard.folio(), waits)?;
+            Some((owner, guard.is_refused()))
+        });
+        let (owner, refused) = match found {
+            Some(found) => found,
+            None if is_being_killed() => return Err(EINTR),
+            None => return Ok(Fate::Busy(folio)),
         };
         Ok(match owner {
             Owner::Others => Fate::Ignored,
@@ -217,5 +337,66 @@ impl<'a> Table<'a> {
             _ if page_frame::isolate(&folio, list) => Fate::Isolated(folio),
             _ => Fate::Failed(pages),
         })
+    }
+}
+
+/// Of a long table, while CPUs keep no folios in batches: what is not where it can be isolated is
+/// in use by somebody else, or named twice, and passed over.
+impl Source for Table<'_> {
+    type Held = OnlineMemory;
+
+    fn hold(&mut self) -> OnlineMemory {
+        let busy = self.busy.take();
+        if let Some(folio) = &busy {
+            // Who is killed meanwhile sees it at the next.
+            drop(FolioGuard::lock(folio));
+        }
+        (self.list_from, self.was_busy) = (self.next, busy.is_some());
+        // Memory that goes waits for references.
+        drop(busy);
+        OnlineMemory::begin()
+    }
+
+    fn wants_pause(&self) -> bool {
+        self.busy.is_some() || self.next - self.list_from >= MAX_LOOKED
+    }
+
+    fn is_done(&self) -> bool {
+        self.next >= self.frames.len()
+    }
+
+    fn rest(&self) -> usize {
+        let left = self.frames.len().saturating_sub(self.next);
+        left.saturating_mul(self.isolated.max(1))
+            .div_ceil(self.next.max(1))
+    }
+
+    fn isolate(
+        &mut self,
+        held: &OnlineMemory,
+        want: usize,
+        list: &mut IsolatedList<'_>,
+    ) -> (usize, Result) {
+        let before = self.isolated;
+        let result = self.isolate_some(held, want, list, Patience::Pass);
+        (self.isolated - before, result.map(drop))
+    }
+
+    fn isolate_now(
+        &mut self,
+        held: &OnlineMemory,
+        want: usize,
+        list: &mut IsolatedList<'_>,
+    ) -> Option<(usize, Result)> {
+        let before = self.isolated;
+        match self.isolate_some(held, want, list, Patience::Pass) {
+            // What was isolated before somebody was in the way is to be migrated as well.
+            Ok(false) if self.isolated == before => None,
+            result => Some((self.isolated - before, result.map(drop))),
+        }
+    }
+
+    fn suits_crew(&mut self) -> bool {
+        true
     }
 }

@@ -22,10 +22,15 @@ const PIDFD: u32 = bindings::page_migrate_flags_PAGE_MIGRATE_PIDFD;
 const HOLES: u32 = bindings::page_migrate_flags_PAGE_MIGRATE_HOLES;
 const MT: u32 = bindings::page_migrate_flags_PAGE_MIGRATE_MT;
 
+/// The flag of a table of more than a page.
+pub const LONG: u32 = bindings::page_migrate_flags_PAGE_MIGRATE_LONG;
+
+/// Flags that each call may have.
+const COMMON_FLAGS: u32 = SHARED | PIDFD | MT;
 /// Flags that a call by physical address may have.
-pub const PHYS_FLAGS: u32 = SHARED | PIDFD | MT;
+pub const PHYS_FLAGS: u32 = COMMON_FLAGS | LONG;
 /// Flags that a call by range may have.
-pub const RANGE_FLAGS: u32 = PHYS_FLAGS | HOLES;
+pub const RANGE_FLAGS: u32 = COMMON_FLAGS | HOLES;
 
 /// What both calls say.
 #[derive(Clone, Copy, Debug)]

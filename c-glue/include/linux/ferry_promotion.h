@@ -56,13 +56,13 @@ enum ferry_promotion_event {
 
 /**
  * struct ferry_cached - where a folio of the page cache is
- * @mapping:	only a name, as the next
+ * @file:	only a name, as the next
  * @index:	in pages
  * @pfn:	its first page
  * @order:	of the folio
  */
 struct ferry_cached {
-	unsigned long mapping;
+	unsigned long file;
 	unsigned long index;
 	unsigned long pfn;
 	unsigned int order;
@@ -74,7 +74,8 @@ extern nodemask_t ferry_lower_nodes;
 
 /* c-glue/promotion.c */
 void ferry_record_access(struct folio *folio);
-void ferry_record_migration(const struct folio *folio, int reason);
+void ferry_record_migration(const struct folio *src, const struct folio *dst,
+			    int reason);
 void ferry_tiers_changed(void);
 struct folio *ferry_folio_get_pfn(unsigned long pfn, int nid);
 enum ferry_promotion_refusal ferry_unpromoted(struct folio *folio,
@@ -97,7 +98,7 @@ void ferry_count_promotion(enum ferry_promotion_event what, unsigned int nr);
 unsigned int ferry_promotion_record(unsigned int cpu, unsigned long pfn,
 				    int from, int to);
 void ferry_promotion_promoted(const struct ferry_cached *cached);
-void ferry_promotion_demoted(const struct ferry_cached *cached, bool for_room);
+void ferry_promotion_demoted(const struct ferry_cached *cached, bool from_top);
 int ferry_promotion_start(void);
 void ferry_promotion_stop(void);
 unsigned int ferry_promotion_brake(void);
@@ -115,11 +116,12 @@ static inline void ferry_folio_accessed(struct folio *folio)
 		ferry_record_access(folio);
 }
 
-/* A folio was migrated, to this one that is locked. */
-static inline void ferry_folio_migrated(const struct folio *dst, int reason)
+/* A folio was migrated to another; both are locked. */
+static inline void ferry_folio_migrated(const struct folio *src,
+					const struct folio *dst, int reason)
 {
 	if (static_branch_unlikely(&ferry_promotion_key))
-		ferry_record_migration(dst, reason);
+		ferry_record_migration(src, dst, reason);
 }
 
 /* Of no address space, as it is mapped nowhere? */
@@ -132,7 +134,8 @@ static inline bool ferry_no_vma(const struct vm_area_struct *vma)
 
 static inline void ferry_folio_accessed(struct folio *folio) { }
 
-static inline void ferry_folio_migrated(const struct folio *dst, int reason) { }
+static inline void ferry_folio_migrated(const struct folio *src,
+					const struct folio *dst, int reason) { }
 
 static inline void ferry_tiers_changed(void) { }
 

@@ -60,6 +60,7 @@ enum ferry_owner {
 	FERRY_OWNER_OTHERS,	/* others, or nobody */
 	FERRY_OWNER_ALONE,	/* it, and nobody else */
 	FERRY_OWNER_SHARED,	/* it, and others */
+	FERRY_OWNER_UNKNOWN,	/* the caller is being killed, or may not wait */
 };
 
 /* In sysfs by name, and in struct page_migrate_counters, in this order */
@@ -108,7 +109,9 @@ int ferry_isolate_range(struct ferry_range *range, struct list_head *folios);
 struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled);
 int ferry_folio_lock_killable(struct folio *folio);
 void ferry_folio_unlock(struct folio *folio);
-enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm);
+bool ferry_folio_is_mapped(struct folio *folio);
+enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm,
+				   bool wait);
 bool ferry_folio_is_refused(struct folio *folio);
 bool ferry_folio_isolate(struct folio *folio, struct list_head *folios);
 void ferry_lru_drain(void);

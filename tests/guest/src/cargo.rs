@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::damon::Damon;
 use crate::demotion::{self, Reclaim};
 use crate::plan::{Cell, FolioSize, Stuff, Way};
-use crate::sys::service::{Call, MAX_TABLE, Service};
+use crate::sys::service::{Call, LONG, MAX_LONG_TABLE, MAX_TABLE, Service};
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
@@ -125,9 +125,13 @@ impl Cargo {
                     .step_by(step)
                     .map(|frame| frame * PAGE as u64)
                     .collect();
+                let flags = match table.len() as u64 {
+                    ..=MAX_TABLE => 0,
+                    _ => LONG,
+                };
                 timed(|| {
-                    for part in table.chunks(MAX_TABLE as usize) {
-                        let done = service.phys(part, Call::range(0, 0, dest));
+                    for part in table.chunks(MAX_LONG_TABLE as usize) {
+                        let done = service.phys(part, Call::range(0, 0, dest).flags(flags));
                         ensure!((done.errno, done.failed) == (0, 0), "{done:?}");
                     }
                     Ok(())

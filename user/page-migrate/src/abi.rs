@@ -4,11 +4,13 @@
 use std::mem::{offset_of, size_of};
 
 pub(crate) const MAX_TABLE: usize = 512;
+pub(crate) const MAX_LONG_TABLE: usize = 262_144;
 
 pub(crate) const SHARED: u32 = 1 << 0;
 pub(crate) const PIDFD: u32 = 1 << 1;
 pub(crate) const HOLES: u32 = 1 << 2;
 pub(crate) const MT: u32 = 1 << 3;
+pub(crate) const LONG: u32 = 1 << 4;
 
 const IOC: u32 = 0xbc;
 pub(crate) const PHYS: libc::Ioctl = libc::_IO(IOC, 0);

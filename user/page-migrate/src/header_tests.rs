@@ -86,10 +86,12 @@ fn expected() -> BTreeMap<String, u64> {
     );
     put("phaddr_t", size_of::<crate::PhysAddr>() as u64);
     put("PAGE_MIGRATE_MAX_TABLE", abi::MAX_TABLE as u64);
+    put("PAGE_MIGRATE_MAX_LONG_TABLE", abi::MAX_LONG_TABLE as u64);
     put("PAGE_MIGRATE_SHARED", abi::SHARED.into());
     put("PAGE_MIGRATE_PIDFD", abi::PIDFD.into());
     put("PAGE_MIGRATE_HOLES", abi::HOLES.into());
     put("PAGE_MIGRATE_MT", abi::MT.into());
+    put("PAGE_MIGRATE_LONG", abi::LONG.into());
     put("PAGE_MIGRATE_PHYS", number(abi::PHYS));
     put("PAGE_MIGRATE_RANGE", number(abi::RANGE));
     put("PAGE_MIGRATE_COUNTERS", number(abi::COUNTERS));

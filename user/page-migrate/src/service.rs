@@ -11,8 +11,9 @@ use std::{
 /// The device that the service is asked by.
 pub const DEVICE: &str = "/dev/page_migrate";
 
-/// How many physical addresses a call may name: a page of 4 KB of them.
-pub const MAX_TABLE: usize = abi::MAX_TABLE;
+/// How many physical addresses a call may name: so many base pages of 4 KB are 1 GB. Those of 2004
+/// could name a page of addresses, and the kernel is told where it is to take more.
+pub const MAX_TABLE: usize = abi::MAX_LONG_TABLE;
 
 /// What became of the pages of a call that migrates; those of a large folio are counted together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -133,6 +134,9 @@ impl Service {
         options: Options,
     ) -> Result<Counts, Stopped> {
         let mut call = migrate(node, target, options);
+        if table.len() > abi::MAX_TABLE {
+            call.flags |= abi::LONG;
+        }
         let done = sys::migrate_physical(&self.0, table, &mut call);
         outcome(done, &call)
     }
@@ -261,7 +265,7 @@ mod tests {
             error: Error::NoService,
             done: Counts::default(),
         };
-        let list = [PhysAddr(0); MAX_TABLE + 1];
+        let list = vec![PhysAddr(0); MAX_TABLE + 1];
         assert_eq!(null().counters(), Err(Error::NoService));
         assert_eq!(
             null().migrate_range(0..4096, node, Target::Caller, options),

@@ -31,6 +31,8 @@
 
 /* Of struct page_migrate_phys: addresses of 8 bytes, a page of 4 KB of them */
 #define PAGE_MIGRATE_MAX_TABLE	512
+/* The same with PAGE_MIGRATE_LONG: 1 GB of base pages of 4 KB */
+#define PAGE_MIGRATE_MAX_LONG_TABLE	262144
 
 /**
  * enum page_migrate_flags - how pages are to be migrated
@@ -42,12 +44,15 @@
  *	PAGE_MIGRATE_RANGE alone
  * @PAGE_MIGRATE_MT: let idle CPUs take part whatever vm.mt_page_copy is, as
  *	MPOL_MF_MOVE_MT does
+ * @PAGE_MIGRATE_LONG: the table may be longer than a page, up to
+ *	PAGE_MIGRATE_MAX_LONG_TABLE; of PAGE_MIGRATE_PHYS alone
  */
 enum page_migrate_flags {
 	PAGE_MIGRATE_SHARED	= 1 << 0,
 	PAGE_MIGRATE_PIDFD	= 1 << 1,
 	PAGE_MIGRATE_HOLES	= 1 << 2,
 	PAGE_MIGRATE_MT		= 1 << 3,
+	PAGE_MIGRATE_LONG	= 1 << 4,
 };
 
 /**
@@ -56,13 +61,14 @@ enum page_migrate_flags {
  * @flags: of &enum page_migrate_flags
  * @table: pointer to physical addresses, each a __u64; any address within a
  *	page names it
- * @length: how many, up to PAGE_MIGRATE_MAX_TABLE
+ * @length: how many, up to PAGE_MIGRATE_MAX_TABLE or, with PAGE_MIGRATE_LONG,
+ *	PAGE_MIGRATE_MAX_LONG_TABLE
  * @node: where they are to go
  * @pid: whose pages: a process or, with PAGE_MIGRATE_PIDFD, a pidfd; 0 without
  *	that: the caller's
  * @successful: written: base pages migrated; all those of a large folio
  * @failed: written: base pages of that process that could not be; a page that
- *	the table names twice, with others between, may count twice
+ *	the table names again, with others between, may count each time
  *
  * Only pages that the process, or one that shares its memory (CLONE_VM), has
  * mapped. All other addresses are passed over, and counted neither way: there
@@ -157,7 +163,7 @@ struct page_migrate_counters {
 /*
  * Needs CAP_SYS_ADMIN in the initial user namespace, both of who has opened the
  * device and of the caller (EPERM), and what PAGE_MIGRATE_RANGE needs. EINVAL:
- * the table is longer than PAGE_MIGRATE_MAX_TABLE.
+ * the table is longer than it may be.
  */
 #define PAGE_MIGRATE_PHYS	_IO(PAGE_MIGRATE_IOC, 0)
 

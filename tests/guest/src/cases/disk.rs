@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-//! File systems made for a test inside the guest: a tmpfs of its own, and an ext4 in a file there.
+//! File systems made for a test inside the guest: a tmpfs of its own, and an ext4 or a swap area in a file
+//! there.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::harness::skip;
+use crate::sys::{self, PAGE};
 
 /// A tmpfs mounted on a new directory.
 pub struct Tmpfs {
@@ -176,5 +178,31 @@ impl Drop for Ext4 {
     fn drop(&mut self) {
         let _ = umount2(&self.dir, MntFlags::empty());
         let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// A swap area in use until this is dropped.
+pub struct Swap(Loop);
+
+impl Swap {
+    pub fn new() -> Result<Self> {
+        const LEN: u64 = 32 << 20;
+        let device = Loop::new(LEN)?;
+        let mut header = vec![0u8; PAGE];
+        header[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
+        header[1028..1032].copy_from_slice(&(LEN as u32 / PAGE as u32 - 1).to_ne_bytes());
+        header[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
+        let file = File::options().write(true).open(&device.device)?;
+        file.write_all_at(&header, 0)?;
+        file.sync_all()?;
+        sys::swap_on(&device.device)?;
+        Ok(Self(device))
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        // Fails only where the device is gone, and with it the swap.
+        let _ = sys::swap_off(&self.0.device);
     }
 }

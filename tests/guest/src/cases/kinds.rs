@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::disk::{Ext4, Loop, Tmpfs};
+use super::disk::{Ext4, Swap, Tmpfs};
 use crate::harness::skip;
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
@@ -313,32 +313,6 @@ fn prot_none() -> Result<Mem> {
 
 fn read_only() -> Result<Mem> {
     protected(libc::PROT_READ)
-}
-
-/// A swap area in use until this is dropped.
-struct Swap(Loop);
-
-impl Swap {
-    fn new() -> Result<Self> {
-        const LEN: u64 = 32 << 20;
-        let device = Loop::new(LEN)?;
-        let mut header = vec![0u8; PAGE];
-        header[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
-        header[1028..1032].copy_from_slice(&(LEN as u32 / PAGE as u32 - 1).to_ne_bytes());
-        header[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
-        let file = File::options().write(true).open(&device.device)?;
-        file.write_all_at(&header, 0)?;
-        file.sync_all()?;
-        sys::swap_on(&device.device)?;
-        Ok(Self(device))
-    }
-}
-
-impl Drop for Swap {
-    fn drop(&mut self) {
-        // Fails only where the device is gone, and with it the swap.
-        let _ = sys::swap_off(&self.0.device);
-    }
 }
 
 /// Pages that went to swap and were read back, so that they are still in the swap cache.

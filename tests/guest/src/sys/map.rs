@@ -231,6 +231,15 @@ impl Mapping {
         let got = unsafe { libc::vmsplice(pipe.as_raw_fd(), &iov, 1, libc::SPLICE_F_NONBLOCK) };
         Ok(Errno::result(got).context("vmsplice")? as usize)
     }
+
+    /// Writes all of it to the beginning of a file.
+    pub fn write_to(&self, file: &impl AsRawFd) -> Result<()> {
+        // SAFETY: our own memory, read by the kernel only.
+        let got = unsafe { libc::pwrite(file.as_raw_fd(), self.addr as *const _, self.len, 0) };
+        let got = Errno::result(got).context("pwrite")? as usize;
+        ensure!(got == self.len, "{got} of {} bytes written", self.len);
+        Ok(())
+    }
 }
 
 impl Drop for Mapping {

@@ -17,8 +17,10 @@ pub const SHARED: u32 = 1;
 pub const PIDFD: u32 = 2;
 pub const HOLES: u32 = 4;
 pub const MT: u32 = 8;
+pub const LONG: u32 = 16;
 
 pub const MAX_TABLE: u64 = 512;
+pub const MAX_LONG_TABLE: u64 = 262_144;
 
 pub const PHYS: u32 = 0xbc00;
 pub const RANGE: u32 = 0xbc01;

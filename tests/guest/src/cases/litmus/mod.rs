@@ -23,7 +23,9 @@ mod file;
 mod fork;
 mod nested;
 mod pair;
+mod secondary;
 mod spaces;
+mod swap;
 mod unplug;
 mod upgrade;
 
@@ -89,14 +91,18 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/file-race", |log| file::race(log.times)).limit(SLOW),
         Case::new("litmus/file-refused", |_| file::refused()),
         Case::new("litmus/nested", |log| nested::holds(log.times)).limit(SLOW),
+        Case::new("litmus/nested-without-nested", |_| nested::sees()).limit(PATIENT),
         Case::new("litmus/fork", |log| fork::holds(log.times)).limit(SLOW),
         Case::new("litmus/fork-without-fork", |_| fork::sees()).limit(PATIENT),
         Case::new("litmus/upgrade", |log| upgrade::holds(log.times)).limit(SLOW),
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(PATIENT),
         Case::new("litmus/pair", |log| pair::holds(log.times)).limit(SLOW),
         Case::new("litmus/pair-without-reuse", |_| pair::sees()).limit(PATIENT),
+        Case::new("litmus/secondary", |log| secondary::told(log.times)).limit(SLOW),
         Case::new("litmus/spaces", |log| spaces::holds(log.times)).limit(SLOW),
         Case::new("litmus/spaces-without-every", |_| spaces::sees()).limit(PATIENT),
+        Case::new("litmus/swap", |log| swap::holds(log.times)).limit(SLOW),
+        Case::new("litmus/swap-without-swap", |_| swap::sees()).limit(PATIENT),
         Case::new("litmus/unplug", |log| unplug::holds(log.times)).limit(SLOW),
     ];
     for (name, change, hook) in all {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use super::{Migrc, Written, run_on};
+use super::{Migrc, Written, run_on, until_seen, without};
 use crate::demotion;
 use crate::harness::skip;
 use crate::kernel::{self, Setting};
@@ -21,10 +21,10 @@ const DEMOTES: &str = "/sys/kernel/mm/numa/demotion_enabled";
 const REFRESH: &str = "/proc/sys/vm/stat_refresh";
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 
-/// Pages of a batch of mainline's. Most of each may be left unflushed; the last are written, and few:
-/// who writes waits at the first of them that is flushed for, which is what a batch within does.
+/// Pages of a batch of mainline's. Most of each may be left unflushed; the last is written: it is
+/// unmapped after most of the batches within, each of which flushes what was unmapped before.
 const BATCH: usize = 512;
-const WRITTEN: usize = 16;
+const WRITTEN: usize = 1;
 const NESTED: usize = 4 * BATCH;
 
 /// Memory whose migration needs more than there is, which is had by demoting other memory, which is
@@ -187,4 +187,13 @@ pub fn holds(times: u64) -> Result<()> {
     }
     ensure!(demoted > 0, "nothing was demoted: nothing was nested");
     Ok(())
+}
+
+/// With batches within another noted as batches of their own, what the other unmaps after that is noted
+/// nowhere, and left unflushed though it is written.
+pub fn sees() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    without(&mut migrc, "nested")?;
+    let nested = Nested::new(&mut migrc)?;
+    until_seen(|| Ok(nested.play(2)?.lost > 0))
 }

@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use super::{PAGES, memory, says, shuttle, small_pages, table, whole};
 use crate::harness::Case;
 use crate::plan::FolioSize;
-use crate::sys::service::{Call, Counters, HOLES, MT, Service};
-use crate::sys::{Mapping, PAGE};
+use crate::sys::service::{Call, Counters, HOLES, LONG, MT, Service};
+use crate::sys::{self, Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
 pub fn cases() -> Vec<Case> {
@@ -19,6 +19,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/already-there", |_| already_there()),
         Case::new("service/addresses-within-pages", |_| within_pages()),
         Case::new("service/named-twice", |_| named_twice()),
+        Case::new("service/long-tables", |_| long_tables()),
         Case::new("service/holes", |_| holes()),
         Case::new("service/counters", |_| counters()),
     ]
@@ -87,6 +88,37 @@ fn named_twice() -> Result<()> {
     says(service.phys(&table, Call::range(0, 0, 1)), 0, PAGES, 0)?;
     region::check_on(&map.addrs(PAGE), 1)?;
     pattern::check(map.words(), 1)
+}
+
+/// A table of more than a page names others' pages and none among its own, again and again.
+fn long_tables() -> Result<()> {
+    const PAGES: usize = 2048;
+    let (map, service) = (memory(FolioSize::Small, PAGES)?, Service::open()?);
+    map.advise(0, map.len(), libc::MADV_DONTFORK)?;
+    let others = Mapping::anon(PAGES * PAGE, PAGE)?;
+    pattern::fill(others.words(), 2);
+    let other = sys::fork_child(|| {
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(3600));
+        }
+    })?;
+    // Of the child alone, as this process has let go of them.
+    let theirs = table(&others)?;
+    others.advise(0, others.len(), libc::MADV_DONTNEED)?;
+    for (node, flags) in [(1, LONG), (0, LONG | MT)] {
+        let own = table(&map)?;
+        let nothing = (0..PAGES as u64).map(|page| (1 << 45) + page * PAGE as u64);
+        let mut all: Vec<u64> = own.iter().chain(&own).chain(&theirs).copied().collect();
+        all.extend(nothing);
+        fastrand::shuffle(&mut all);
+        let call = Call::range(0, 0, node).flags(flags);
+        says(service.phys(&all, call), 0, PAGES, 0)?;
+        region::check_on(&map.addrs(PAGE), node)?;
+        pattern::check(map.words(), 1)?;
+    }
+    nix::sys::signal::kill(other, nix::sys::signal::Signal::SIGKILL)?;
+    nix::sys::wait::waitpid(other, None)?;
+    Ok(())
 }
 
 /// Memory that is not mapped ends the call, or is passed over; memory that was never touched is neither.

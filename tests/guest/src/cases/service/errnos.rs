@@ -7,7 +7,9 @@ use libc::{EBADF, EFAULT, EINVAL, ENODEV, ENOTTY, ESRCH};
 use super::{PAGES, says, small_pages, table, whole};
 use crate::harness::Case;
 use crate::plan::FolioSize;
-use crate::sys::service::{self, Call, Done, HOLES, MAX_TABLE, PHYS, PIDFD, RANGE, Service};
+use crate::sys::service::{
+    self, Call, Done, HOLES, LONG, MAX_LONG_TABLE, MAX_TABLE, PHYS, PIDFD, RANGE, Service,
+};
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 use crate::{kernel, pattern, region};
 
@@ -22,6 +24,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/efault", |_| efault()),
         Case::new("service/enomem", |_| enomem(in_range)).limit(SLOW),
         Case::new("service/enomem-phys", |_| enomem(by_address)).limit(SLOW),
+        Case::new("service/enomem-long", |_| enomem(by_long_table)).limit(SLOW),
         Case::new("service/ebadf", |_| ebadf()),
         Case::new("service/enotty", |_| enotty()),
     ]
@@ -68,7 +71,7 @@ fn esrch() -> Result<()> {
 }
 
 fn einval() -> Result<()> {
-    for bit in 4..32 {
+    for bit in 5..32 {
         both_fail(|call| call.flags(1 << bit), EINVAL)?;
     }
     let (map, service) = (small_pages()?, Service::open()?);
@@ -79,22 +82,26 @@ fn einval() -> Result<()> {
         0,
         0,
     )?;
+    says(service.range(whole(&map, 1).flags(LONG)), EINVAL, 0, 0)?;
     // As long as a table may be, and one longer.
-    let mut longest = vec![0; MAX_TABLE as usize];
-    longest[..PAGES].copy_from_slice(&table);
-    let most = Call::range(0, 0, 1);
-    says(service.phys(&longest, most), 0, PAGES, 0)?;
-    longest.push(0);
-    says(service.phys(&longest, most), EINVAL, 0, 0)?;
-    let endless = Call {
-        at: longest.as_ptr().addr() as u64,
-        length: u64::MAX,
-        ..most
-    };
-    says(service.phys_raw(endless), EINVAL, 0, 0)?;
+    for (most, flags) in [(MAX_TABLE, 0), (MAX_LONG_TABLE, LONG)] {
+        let mut longest = vec![0; most as usize];
+        longest[..PAGES].copy_from_slice(&self::table(&map)?);
+        let most = Call::range(0, 0, 1).flags(flags);
+        says(service.phys(&longest, most), 0, PAGES, 0)?;
+        longest.push(0);
+        says(service.phys(&longest, most), EINVAL, 0, 0)?;
+        let endless = Call {
+            at: longest.as_ptr().addr() as u64,
+            length: u64::MAX,
+            ..most
+        };
+        says(service.phys_raw(endless), EINVAL, 0, 0)?;
+        says(service.range(whole(&map, 0)), 0, PAGES, 0)?;
+    }
     // A thread of the kernel.
-    says(service.range(whole(&map, 0).pid(2)), EINVAL, 0, 0)?;
-    region::check_on(&map.addrs(PAGE), 1)
+    says(service.range(whole(&map, 1).pid(2)), EINVAL, 0, 0)?;
+    region::check_on(&map.addrs(PAGE), 0)
 }
 
 fn efault() -> Result<()> {
@@ -187,6 +194,10 @@ fn by_address(service: &Service, map: &Mapping) -> Result<Done> {
         }
     }
     Ok(all)
+}
+
+fn by_long_table(service: &Service, map: &Mapping) -> Result<Done> {
+    Ok(service.phys(&table(map)?, Call::range(0, 0, 1).flags(LONG)))
 }
 
 /// More than the node has: what fits moves, all is there.

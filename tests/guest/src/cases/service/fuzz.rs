@@ -25,6 +25,9 @@ const LARGE_ONE_IN_OF_SLOW: u64 = 400;
 const LOOK_AFTER: [u64; 2] = [64, 4096];
 /// Few: what takes time is to move them.
 const PAGES: usize = 32;
+/// Where a call's table is, in its memory, and how many bytes of it.
+const TABLE_AT: usize = 2 * PAGE;
+const TABLE: usize = 8 * PAGE;
 
 pub fn cases() -> Vec<Case> {
     vec![Case::new("service/fuzz", fuzz).limit(3600)]
@@ -68,7 +71,7 @@ fn fuzz(log: &mut Log) -> Result<()> {
     let mut world = World {
         is_compat: layout::runs_32_bits(&service)?,
         service,
-        page: low_memory(4 * PAGE)?,
+        page: low_memory(TABLE_AT + TABLE)?,
         small: memory(FolioSize::Small, PAGES)?,
         huge: memory(FolioSize::Huge, 1)?,
         shared,
@@ -286,7 +289,7 @@ impl World {
             },
             flags: match rng.u8(..16) {
                 0 => rng.u32(..),
-                1..8 => rng.u32(..16),
+                1..8 => rng.u32(..32),
                 _ => 0,
             },
             node: match rng.u8(..16) {
@@ -337,10 +340,10 @@ impl World {
 
     fn phys(&self, size: Size, rng: &mut Rng) -> Call {
         let frames = &self.frames;
-        let table = &self.page.words()[2 * PAGE / 8..3 * PAGE / 8];
+        let table = &self.page.words()[TABLE_AT / 8..];
         let len = match rng.u8(..16) {
             _ if size == Size::Small => rng.usize(..2),
-            0 => rng.usize(..1024),
+            0 => rng.usize(..4096),
             1 => 512,
             _ => rng.usize(..64),
         };
@@ -355,7 +358,7 @@ impl World {
         Call {
             at: match rng.u8(..32) {
                 0 => number(rng),
-                _ => (self.page.addr() + 2 * PAGE) as u64,
+                _ => (self.page.addr() + TABLE_AT) as u64,
             },
             length: len as u64,
             ..self.common(rng)

@@ -14,7 +14,7 @@ use anyhow::{Result, ensure};
 
 use crate::harness::Case;
 use crate::plan::FolioSize;
-use crate::sys::service::{Call, Done, Service};
+use crate::sys::service::{Call, Done, LONG, Service};
 use crate::sys::{self, Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
@@ -89,7 +89,7 @@ fn in_child(body: impl FnOnce() -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Moves `map` by range and by address, both ways, and checks places and contents.
+/// Moves `map` by range, by tables and by a long table, both ways, and checks places and contents.
 fn shuttle(service: &Service, map: &Mapping, pid: i32, flags: u32) -> Result<()> {
     let pages = map.len() / PAGE;
     let addrs = map.addrs(PAGE);
@@ -109,5 +109,12 @@ fn shuttle(service: &Service, map: &Mapping, pid: i32, flags: u32) -> Result<()>
     }
     ensure!(moved == pages, "{moved} of {pages} moved by address");
     region::check_on(&addrs, 0)?;
-    pattern::check(map.words(), 1)
+    pattern::check(map.words(), 1)?;
+    for node in [1, 0] {
+        let call = Call::range(0, 0, node).pid(pid).flags(flags | LONG);
+        says(service.phys(&table(map)?, call), 0, pages, 0)?;
+        region::check_on(&addrs, node)?;
+        pattern::check(map.words(), 1)?;
+    }
+    Ok(())
 }

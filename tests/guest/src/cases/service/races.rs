@@ -14,7 +14,7 @@ use super::{memory, table, whole};
 use crate::cases::unplug::Away;
 use crate::harness::{Case, Log};
 use crate::plan::FolioSize;
-use crate::sys::service::{Call, HOLES, MT, SHARED, Service};
+use crate::sys::service::{Call, HOLES, LONG, MT, SHARED, Service};
 use crate::sys::{self, Mapping, PAGE};
 use crate::trace::Tracing;
 use crate::{kernel, pattern, region};
@@ -43,8 +43,9 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/race-exiting", exiting).limit(SLOW),
         Case::new("service/race-executing", executing).limit(SLOW),
         Case::new("service/race-unplugged", unplugged).limit(SLOW),
-        Case::new("service/killed", |_| killed(false)).limit(SLOW),
-        Case::new("service/killed-phys", |_| killed(true)).limit(SLOW),
+        Case::new("service/killed", |_| killed(by_range)).limit(SLOW),
+        Case::new("service/killed-phys", |_| killed(by_address)).limit(SLOW),
+        Case::new("service/killed-long", |_| killed(by_long_table)).limit(SLOW),
     ]
 }
 
@@ -82,10 +83,16 @@ fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, progress: &Progress) -
         ) else {
             continue;
         };
-        for part in frames.chunks(512) {
-            let part: Vec<u64> = part.iter().map(|frame| frame * PAGE as u64).collect();
-            let call = Call::range(0, 0, node).pid(pid).flags(flags & !HOLES);
-            let done = service.phys(&part, call);
+        let table: Vec<u64> = frames.iter().map(|frame| frame * PAGE as u64).collect();
+        // One caller has tables; the other one long table, which names all again and again.
+        let (tables, long) = match first {
+            0 => (table, 0),
+            _ => (table.repeat(3), LONG),
+        };
+        let most = if first == 0 { 512 } else { usize::MAX };
+        for part in tables.chunks(most) {
+            let call = Call::range(0, 0, node).pid(pid);
+            let done = service.phys(part, call.flags(flags & !HOLES | long));
             may_be(done.errno)?;
             progress.moved.fetch_add(done.successful, Relaxed);
         }
@@ -303,11 +310,11 @@ fn named_while_away(block: &Path, addresses: std::ops::Range<u64>) -> Result<boo
 }
 
 /// A call that would take long ends when its caller is killed, before it is done.
-fn killed(by_address: bool) -> Result<()> {
+fn killed(moves: Moves) -> Result<()> {
     let tracing = Tracing::new()?;
     let map = memory(FolioSize::Small, 16384)?;
     loop {
-        let calls = tracing.of(&["ferry/ferry_service"], || killed_once(by_address, &map))?;
+        let calls = tracing.of(&["ferry/ferry_service"], || killed_once(moves, &map))?;
         pattern::check(map.words(), 1)?;
         let interrupted = (-libc::EINTR).to_string();
         // Or it was between two calls, or in one that was as good as done.
@@ -323,22 +330,34 @@ fn killed(by_address: bool) -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-fn killed_once(by_address: bool, map: &Mapping) -> Result<()> {
+type Moves = fn(&Service, &Mapping, i32) -> Result<()>;
+
+fn by_range(service: &Service, map: &Mapping, node: i32) -> Result<()> {
+    service.range(whole(map, node).flags(SHARED));
+    Ok(())
+}
+
+fn by_address(service: &Service, map: &Mapping, node: i32) -> Result<()> {
+    for part in table(map)?.chunks(512) {
+        service.phys(part, Call::range(0, 0, node).flags(SHARED));
+    }
+    Ok(())
+}
+
+fn by_long_table(service: &Service, map: &Mapping, node: i32) -> Result<()> {
+    service.phys(&table(map)?, Call::range(0, 0, node).flags(SHARED | LONG));
+    Ok(())
+}
+
+fn killed_once(moves: Moves, map: &Mapping) -> Result<()> {
     let caller = sys::fork_child(|| {
         let Ok(service) = Service::open() else {
             return false;
         };
         loop {
             for node in [1, 0] {
-                if by_address {
-                    let Ok(frames) = table(map) else {
-                        return false;
-                    };
-                    for part in frames.chunks(512) {
-                        service.phys(part, Call::range(0, 0, node).flags(SHARED));
-                    }
-                } else {
-                    service.range(whole(map, node).flags(SHARED));
+                if moves(&service, map, node).is_err() {
+                    return false;
                 }
             }
         }
