@@ -34,6 +34,8 @@ use kernel::{
 };
 use pin_init::stack_pin_init;
 
+#[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+use crate::abstractions::sched::is_kswapd;
 use crate::{
     abstractions::{
         cputime::charge_cgroup,
@@ -45,7 +47,6 @@ use crate::{
             SharedReason, //
         },
         sched::{
-            self,
             is_confined,
             is_idle,
             may_help,
@@ -168,7 +169,7 @@ pub fn spare_threads() -> u32 {
 /// Whether the calling task is kswapd, or helps it. For any context.
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
 pub fn is_for_kswapd() -> bool {
-    sched::is_kswapd() || (members::any() && all_members().any(Members::helps_kswapd))
+    is_kswapd() || (members::any() && all_members().any(Members::helps_kswapd))
 }
 
 /// The members of each crew.

@@ -12,6 +12,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 use walkdir::WalkDir;
@@ -108,49 +109,89 @@ pub struct Built {
 
 /// Builds the kernel unless what it is made from is what it was made from last time.
 pub fn build(context: &Context, variant: Variant) -> Result<Built> {
+    prepare(context, variant)?.build()
+}
+
+/// A kernel that is configured, and is still to be built if `make` says how.
+pub struct Prepared {
+    variant: Variant,
+    built: Built,
+    key: String,
+    log: PathBuf,
+    make: Option<Command>,
+}
+
+/// Does what does not take long.
+pub fn prepare(context: &Context, variant: Variant) -> Result<Prepared> {
+    let (name, arch) = (variant.name(), variant.arch());
     let tree = variant.tree(context)?;
-    let out = out_dir(context, variant.name())?;
+    let out = out_dir(context, name)?;
     let config = fragments(&context.repo, variant)?;
-    let key = key(context, &tree, variant.arch(), &config)?;
-    let built = Built {
-        image: out.join(variant.image()),
-        out,
-        tree: tree.dir.clone(),
+    let mut prepared = Prepared {
+        variant,
+        key: key(context, &tree, arch, &config)?,
+        log: context.cache.log(&format!("build-{name}")),
+        built: Built {
+            image: out.join(variant.image()),
+            out,
+            tree: tree.dir.clone(),
+        },
+        make: None,
     };
-    let stamp = Stamp::new(built.out.join("ferry.key"));
-    if stamp.is(&key) && built.image.is_file() {
-        return Ok(built);
+    let (out, stamp) = (&prepared.built.out, prepared.stamp());
+    if !stamp.is(&prepared.key) || !prepared.built.image.is_file() {
+        stamp.clear()?;
+        configure(context, &tree, out, arch, &config, name)?;
+        let mut make = context.toolchain()?.make(&tree.dir, out, arch);
+        make.arg(variant.target());
+        prepared.make = Some(make);
     }
-    stamp.clear()?;
-    configure(
-        context,
-        &tree,
-        &built.out,
-        variant.arch(),
-        &config,
-        variant.name(),
-    )?;
-    let log = context.cache.log(&format!("build-{}", variant.name()));
-    Step::new(
-        format!("building the {} kernel", variant.name()),
-        log.clone(),
-    )
-    .timeout(BUILD_LIMIT)
-    .remedy("read the log from the first `error`; a second call goes on from there")
-    .run(
-        context
-            .toolchain()?
-            .make(&tree.dir, &built.out, variant.arch())
-            .arg(variant.target()),
-    )?;
-    if !built.image.is_file() {
-        bail!("the build ended well but made no {}", built.image.display());
+    Ok(prepared)
+}
+
+impl Prepared {
+    fn stamp(&self) -> Stamp {
+        Stamp::new(self.built.out.join("ferry.key"))
     }
-    if variant != Variant::Vanilla {
-        no_warnings(&log, &built.out)?;
+
+    /// With what CPUs have left, for what runs beside it.
+    pub fn gently(mut self) -> Self {
+        self.make = self.make.map(|make| {
+            let mut nice = Command::new("nice");
+            nice.arg("-n19")
+                .arg(make.get_program())
+                .args(make.get_args());
+            for (name, value) in make.get_envs() {
+                match value {
+                    Some(value) => nice.env(name, value),
+                    None => nice.env_remove(name),
+                };
+            }
+            nice
+        });
+        self
     }
-    stamp.set(&key)?;
-    Ok(built)
+
+    pub fn build(self) -> Result<Built> {
+        let stamp = self.stamp();
+        let Some(mut make) = self.make else {
+            return Ok(self.built);
+        };
+        let title = format!("building the {} kernel", self.variant.name());
+        Step::new(title, self.log.clone())
+            .timeout(BUILD_LIMIT)
+            .remedy("read the log from the first `error`; a second call goes on from there")
+            .run(&mut make)?;
+        let image = &self.built.image;
+        if !image.is_file() {
+            bail!("the build ended well but made no {}", image.display());
+        }
+        if self.variant != Variant::Vanilla {
+            no_warnings(&self.log, &self.built.out)?;
+        }
+        stamp.set(&self.key)?;
+        Ok(self.built)
+    }
 }
 
 /// Fails if the compiler, or objtool, has warned of anything. What Ferry was compiled to is then

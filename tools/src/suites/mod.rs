@@ -27,14 +27,14 @@ pub enum Suite {
     Style,
     /// each patch applies and builds; without CONFIG_FERRY mm/ is unchanged code
     Series,
-    /// KUnit at native speed, UML on two CPUs
-    KunitUml,
     /// KUnit on x86-64 with lockdep and DEBUG_VM
     KunitX86,
     /// system calls in the booted kernels; the same outcomes with Ferry and without
     Guest,
     /// what reads and writes by translations that migrc has left, for long; only if it is named
     Litmus,
+    /// KUnit at native speed, UML on two CPUs
+    KunitUml,
     /// pages copied by a real DMA engine, on an emulated arm64 machine
     Arm64,
     /// the kernel's own migration and rmap tests with the engine on
