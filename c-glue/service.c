@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Ferry: what the service of /dev/page_migrate needs that Rust cannot reach: the
- * address space of a process, walks of page tables and of rmap, inline
- * functions, counters and the tracepoint.
+ * address space of a process, walks of page tables, inline functions, counters
+ * and the tracepoint. What it needs for physical addresses is in service_phys.c.
  *
  * Locks, each by itself: exec_update_lock of a process, while its address space
  * is had; the mmap lock of that for reading, inside it one page table's lock,
- * inside that those of isolation; that of memory hotplug for reading, inside it
- * the lock of a folio, inside that those of rmap, inside these a page table's.
+ * inside that those of isolation.
  */
 #include <linux/capability.h>
 #include <linux/cpuset.h>
@@ -17,14 +16,12 @@
 #include <linux/init.h>
 #include <linux/kobject.h>
 #include <linux/leafops.h>
-#include <linux/memory_hotplug.h>
 #include <linux/mempolicy.h>
 #include <linux/pagemap.h>
 #include <linux/pagewalk.h>
 #include <linux/percpu.h>
 #include <linux/pid.h>
 #include <linux/ptrace.h>
-#include <linux/rmap.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/secretmem.h>
@@ -351,138 +348,6 @@ int ferry_isolate_range(struct ferry_range *range, struct list_head *folios)
 	}
 	mmap_read_unlock(range->mm);
 	return min(rc, 0);
-}
-
-/**
- * ferry_folio_at() - the folio of a page frame, if it could be migrated at all
- * @pfn: any number
- * @unsettled: set if it might be one soon, see ferry_lru_drain()
- *
- * Between ferry_online_mems_begin() and ferry_online_mems_end().
- *
- * Return: the folio, with a reference; NULL: no memory, or nobody's, or of another
- * kind than what is on LRU lists.
- */
-struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled)
-{
-	struct page *page = pfn_to_online_page(pfn);
-	struct folio *folio;
-
-	/* Looked at first: who uses memory otherwise need not see a reference. */
-	if (!page || PageReserved(page))
-		return NULL;
-	if (!PageLRU(page)) {
-		*unsettled = page_count(page) > 0;
-		return NULL;
-	}
-	folio = page_folio(page);
-	if (!folio_try_get(folio))
-		return NULL;
-	if (page_folio(page) == folio && folio_test_lru(folio))
-		return folio;
-	folio_put(folio);
-	return NULL;
-}
-
-/* 0, or EINTR. May sleep. */
-int ferry_folio_lock_killable(struct folio *folio)
-{
-	return folio_lock_killable(folio);
-}
-
-void ferry_folio_unlock(struct folio *folio)
-{
-	folio_unlock(folio);
-}
-
-struct ferry_owner_walk {
-	struct mm_struct *mm;
-	bool exact;		/* not who could, but who has it mapped */
-	bool own;
-	bool others;
-};
-
-static bool ferry_owner_one(struct folio *folio, struct vm_area_struct *vma,
-			    unsigned long addr, void *arg)
-{
-	/* Entries may be cleared for a moment, under their lock. */
-	DEFINE_FOLIO_VMA_WALK(pvmw, folio, vma, addr, PVMW_SYNC);
-	struct ferry_owner_walk *walk = arg;
-	bool *found = vma->vm_mm == walk->mm ? &walk->own : &walk->others;
-
-	if (*found)
-		return true;
-	if (!walk->exact) {
-		/* Who had it may be gone, with what would have been found here. */
-		*found = folio_mapped(folio);
-	} else if (page_vma_mapped_walk(&pvmw)) {
-		*found = true;
-		page_vma_mapped_walk_done(&pvmw);
-	}
-	return !walk->own || !walk->others;
-}
-
-static int ferry_owner_done(struct folio *folio)
-{
-	return fatal_signal_pending(current);
-}
-
-/* Has anybody mapped it? Not a word of whom; without its lock. */
-bool ferry_folio_is_mapped(struct folio *folio)
-{
-	return folio_mapped(folio);
-}
-
-/**
- * ferry_folio_owner() - who has a folio mapped?
- * @folio: locked
- * @mm: whose view
- * @wait: for the locks of rmap, if others have them
- *
- * Most are where only one address space could have them: page tables need not be
- * looked at then. All that could are found: an address space is among those of
- * rmap before it has a folio of others, by fork() or by a fault, and is still
- * there when it has given it up. Who maps it meanwhile may be missed. May sleep.
- *
- * Return: who; FERRY_OWNER_UNKNOWN if the caller is being killed or, without
- * @wait, somebody has a lock.
- */
-enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm,
-				   bool wait)
-{
-	struct ferry_owner_walk walk = { .mm = mm };
-	struct rmap_walk_control rwc = {
-		.arg		= &walk,
-		.try_lock	= !wait,
-		.rmap_one	= ferry_owner_one,
-		.done		= ferry_owner_done,
-		.anon_lock	= folio_lock_anon_vma_read,
-	};
-
-	if (!folio_mapped(folio))
-		return FERRY_OWNER_OTHERS;
-	rmap_walk(folio, &rwc);
-	if (walk.own && walk.others) {
-		walk = (struct ferry_owner_walk){ .mm = mm, .exact = true };
-		rmap_walk(folio, &rwc);
-	}
-	/* Some may not have been looked at. */
-	if (rwc.contended || fatal_signal_pending(current))
-		return FERRY_OWNER_UNKNOWN;
-	if (!walk.own)
-		return FERRY_OWNER_OTHERS;
-	return walk.others ? FERRY_OWNER_SHARED : FERRY_OWNER_ALONE;
-}
-
-/* Takes a folio off its LRU list, with a reference of its own. */
-bool ferry_folio_isolate(struct folio *folio, struct list_head *folios)
-{
-	if (!folio_isolate_lru(folio))
-		return false;
-	list_add_tail(&folio->lru, folios);
-	node_stat_mod_folio(folio, NR_ISOLATED_ANON + folio_is_file_lru(folio),
-			    folio_nr_pages(folio));
-	return true;
 }
 
 /* What CPUs have in batches of their own goes to LRU lists. May sleep. */

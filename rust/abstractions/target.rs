@@ -36,10 +36,10 @@ pub enum Name {
 pub enum Owner {
     /// Others, or nobody.
     Others,
-    /// It and who shares all its memory, and nobody else.
-    Alone,
+    /// It and who shares all its memory, and nobody else; where it has the first page, or could.
+    Alone(usize),
     /// It, and others.
-    Shared,
+    Shared(usize),
 }
 
 /// A process whose pages the caller may migrate.
@@ -93,13 +93,39 @@ impl Target {
     /// unless it is to `wait`, somebody has the locks of rmap. Who maps it meanwhile may be missed.
     /// May sleep.
     pub fn owner_of(&self, folio: LockedFolio<'_>, wait: bool) -> Option<Owner> {
-        // SAFETY: The folio is locked, and by the type invariant the address space is valid.
-        match unsafe { bindings::ferry_folio_owner(folio.as_raw(), self.0.mm, wait) } {
-            bindings::ferry_owner_FERRY_OWNER_ALONE => Some(Owner::Alone),
-            bindings::ferry_owner_FERRY_OWNER_SHARED => Some(Owner::Shared),
+        let (mm, mut at) = (self.0.mm, 0);
+        // SAFETY: The folio is locked, and by the type invariant the address space is valid; the
+        // address is ours.
+        match unsafe { bindings::ferry_folio_owner(folio.as_raw(), mm, wait, &mut at) } {
+            bindings::ferry_owner_FERRY_OWNER_ALONE => Some(Owner::Alone(at)),
+            bindings::ferry_owner_FERRY_OWNER_SHARED => Some(Owner::Shared(at)),
             bindings::ferry_owner_FERRY_OWNER_OTHERS => Some(Owner::Others),
             _ => None,
         }
+    }
+
+    /// Isolates the folios of page frames as long as they are mapped one after the other, from `at`
+    /// on, and may be migrated to `node`; how many. Large ones end it, as do others' unless
+    /// `shared`; so may anything. May sleep, but waits for nobody.
+    pub fn isolate_next(
+        &self,
+        at: usize,
+        frames: &[u64],
+        node: Destination,
+        shared: bool,
+        list: &mut IsolatedList<'_>,
+    ) -> usize {
+        let mapped = bindings::ferry_mapped {
+            mm: self.0.mm,
+            addr: at & PAGE_MASK,
+            pfns: frames.as_ptr(),
+            nr: frames.len(),
+            node: node.nid(),
+            all: shared,
+        };
+        // SAFETY: By the type invariants the address space and the list are valid; so many page
+        // frames are there, and the address begins a page.
+        unsafe { bindings::ferry_isolate_next(&mapped, list.as_raw()) }
     }
 
     /// A range of its addresses, made whole pages, whose folios are to go to `node`. Any context.

@@ -97,7 +97,11 @@ pub fn migrate(call: &Phys, job: &Admitted, counts: &mut Counts) -> Result {
         ..=MAX_TABLE => at_once(job, &mut table, counts),
         _ => {
             let _isolable = NoLruBatches::begin();
-            lists::migrate(job, &mut table, counts)
+            lists::migrate(job, &mut table, counts).and_then(|()| {
+                // Somebody may have had them isolated.
+                table.look_again();
+                lists::migrate(job, &mut table, counts)
+            })
         }
     };
     counts.failed += table.failed;
@@ -154,11 +158,15 @@ fn read_table(call: &Phys) -> Result<KVVec<u64>> {
 /// Page frames of a long table that are looked at before others may have the lock of memory hotplug.
 const MAX_LOOKED: usize = 65536;
 
+/// While a crew waits.
+const MAX_LOOKED_NOW: usize = 4096;
+
 /// What becomes of the page frames of a table.
 ///
 /// # Invariants
 ///
-/// `unsettled` is `next` at most, and that is how many `frames` there are at most.
+/// `unsettled` and `list_from` are `next` at most, and that is how many `frames` there are at most;
+/// `unsettled` may be one more while one is looked at.
 struct Table<'a> {
     job: &'a Admitted,
     /// The first ones, as many as are [`unsettled`](Self::unsettled), are those that may be worth
@@ -166,13 +174,19 @@ struct Table<'a> {
     frames: KVVec<u64>,
     /// Which is looked at next.
     next: usize,
+    /// How many were, in both looks.
+    looked: usize,
     /// Which was when the list was begun.
     list_from: usize,
-    /// What somebody has locked, who is to be waited for before the next list is begun; then what
-    /// is there is waited for in any case, so that it gets on.
-    busy: Option<FolioRef>,
+    /// Whether somebody has a lock of the next, who is to be waited for before the next list is
+    /// begun; then what is there is waited for in any case, so that it gets on.
+    busy: bool,
     was_busy: bool,
     unsettled: usize,
+    /// Where the process is to have what is named next, if a table is in the order of its
+    /// addresses; and whether this one was, when it was looked at last.
+    follows: usize,
+    in_order: bool,
     /// Page frames of the folio that was isolated last, or could not be.
     last: core::ops::Range<u64>,
     /// Base pages.
@@ -185,14 +199,15 @@ struct Table<'a> {
 
 /// What became of one.
 enum Fate {
-    Isolated(FolioRef),
+    /// Which, and where the process has it.
+    Isolated(FolioRef, usize),
     /// The process's, but may not be migrated, or not now: base pages.
     Failed(usize),
     Ignored,
     /// To be looked at once more.
     Unsettled,
     /// Somebody has its lock, or one of rmap, who was not to be waited for.
-    Busy(FolioRef),
+    Busy,
 }
 
 /// The page frames of a folio of so many, by one of them: folios are aligned to their size.
@@ -215,10 +230,13 @@ impl<'a> Table<'a> {
             job,
             frames,
             next: 0,
+            looked: 0,
             list_from: 0,
-            busy: None,
+            busy: false,
             was_busy: false,
             unsettled: 0,
+            follows: 0,
+            in_order: false,
             last: 0..0,
             isolated: 0,
             failed: 0,
@@ -234,30 +252,47 @@ impl<'a> Table<'a> {
     /// Begins once more, with those that were unsettled.
     fn look_again(&mut self) {
         self.frames.truncate(self.unsettled);
-        (self.next, self.unsettled) = (0, 0);
+        // INVARIANT: None was looked at.
+        (self.next, self.list_from, self.unsettled) = (0, 0, 0);
+    }
+
+    /// Waits for who has the next one locked. Who is killed meanwhile sees it at the next.
+    fn wait_for_next(&self) {
+        let online = OnlineMemory::begin();
+        let found = (self.frames.get(self.next)).map(|&frame| page_frame::find(&online, frame));
+        // Who takes memory away is not to wait for others.
+        drop(online);
+        if let Some(Found::Folio(folio)) = found {
+            drop(FolioGuard::lock(&folio));
+        }
     }
 
     /// Isolates what is at all page frames that are to be looked at. `list` has none yet.
     fn isolate_all(&mut self, list: &mut IsolatedList<'_>) -> Result {
         let online = OnlineMemory::begin();
-        self.isolate_some(&online, usize::MAX, list, Patience::Wait)
-            .map(drop)
+        self.isolate_some(&online, (usize::MAX, usize::MAX), list, Patience::Wait)
     }
 
-    /// Isolates so many base pages, or all that are to come; whether nobody else was in the way.
+    /// Isolates so many base pages, looking at so many page frames, or all that are to come, unless
+    /// somebody is in the way.
     fn isolate_some(
         &mut self,
         online: &OnlineMemory,
-        want: usize,
+        (want, looks): (usize, usize),
         list: &mut IsolatedList<'_>,
         patience: Patience,
-    ) -> Result<bool> {
+    ) -> Result {
         let enough = self.isolated.saturating_add(want);
-        let last = match patience {
-            Patience::Wait => usize::MAX,
-            Patience::Pass => self.list_from.saturating_add(MAX_LOOKED),
-        };
+        let last = self.next.saturating_add(looks);
         while self.isolated < enough && self.next < last {
+            if self.in_order {
+                if is_being_killed() {
+                    return Err(EINTR);
+                }
+                cond_resched();
+                self.isolate_next(enough - self.isolated, last, list);
+                continue;
+            }
             let Some(&frame) = self.frames.get(self.next) else {
                 break;
             };
@@ -267,10 +302,12 @@ impl<'a> Table<'a> {
                     false => patience,
                 };
                 match self.look(online, frame, list, patience)? {
-                    Fate::Isolated(folio) => {
+                    Fate::Isolated(folio, at) => {
                         let nr = folio.nr_pages();
                         self.last = around(frame, nr);
                         self.isolated += nr;
+                        self.in_order = at == self.follows;
+                        self.follows = at.wrapping_add(nr * PAGE_SIZE);
                     }
                     Fate::Failed(nr) => {
                         self.last = around(frame, nr);
@@ -283,16 +320,41 @@ impl<'a> Table<'a> {
                         }
                         self.unsettled += 1;
                     }
-                    Fate::Busy(folio) => {
-                        self.busy = Some(folio);
-                        return Ok(false);
+                    Fate::Busy => {
+                        self.busy = true;
+                        return Ok(());
                     }
                 }
             }
             // INVARIANT: There was one.
             self.next += 1;
+            self.looked += 1;
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// How many may be looked at before there is to be a pause.
+    fn looks_left(&self) -> usize {
+        MAX_LOOKED.saturating_sub(self.next - self.list_from)
+    }
+
+    /// Isolates as many as are where they are likely to be, up to so many, before the one at `last`.
+    fn isolate_next(&mut self, most: usize, last: usize, list: &mut IsolatedList<'_>) {
+        let last = last
+            .min(self.frames.len())
+            .min(self.next.saturating_add(most));
+        let frames = self.frames.get(self.next..last).unwrap_or_default();
+        let (at, job) = (self.follows, self.job);
+        let nr = (job.target).isolate_next(at, frames, job.node, job.shared, list);
+        self.in_order = nr > 0;
+        if let Some(&frame) = nr.checked_sub(1).and_then(|index| frames.get(index)) {
+            self.last = around(frame, 1);
+        }
+        self.follows = at.wrapping_add(nr * PAGE_SIZE);
+        self.isolated += nr;
+        // INVARIANT: There were as many.
+        self.next += nr;
+        self.looked += nr;
     }
 
     fn look(
@@ -328,37 +390,36 @@ impl<'a> Table<'a> {
         let (owner, refused) = match found {
             Some(found) => found,
             None if is_being_killed() => return Err(EINTR),
-            None => return Ok(Fate::Busy(folio)),
+            None => return Ok(Fate::Busy),
         };
         Ok(match owner {
             Owner::Others => Fate::Ignored,
             _ if refused => Fate::Failed(pages),
-            Owner::Shared if !self.job.shared => Fate::Failed(pages),
-            _ if page_frame::isolate(&folio, list) => Fate::Isolated(folio),
+            Owner::Shared(_) if !self.job.shared => Fate::Failed(pages),
+            Owner::Alone(at) | Owner::Shared(at) if page_frame::isolate(&folio, list) => {
+                Fate::Isolated(folio, at)
+            }
             _ => Fate::Failed(pages),
         })
     }
 }
 
 /// Of a long table, while CPUs keep no folios in batches: what is not where it can be isolated is
-/// in use by somebody else, or named twice, and passed over.
+/// in use by somebody else, or named twice, and looked at once more in the end.
 impl Source for Table<'_> {
     type Held = OnlineMemory;
 
     fn hold(&mut self) -> OnlineMemory {
-        let busy = self.busy.take();
-        if let Some(folio) = &busy {
-            // Who is killed meanwhile sees it at the next.
-            drop(FolioGuard::lock(folio));
+        let busy = core::mem::take(&mut self.busy);
+        if busy {
+            self.wait_for_next();
         }
-        (self.list_from, self.was_busy) = (self.next, busy.is_some());
-        // Memory that goes waits for references.
-        drop(busy);
+        (self.list_from, self.was_busy) = (self.next, busy);
         OnlineMemory::begin()
     }
 
     fn wants_pause(&self) -> bool {
-        self.busy.is_some() || self.next - self.list_from >= MAX_LOOKED
+        self.busy || self.looks_left() == 0
     }
 
     fn is_done(&self) -> bool {
@@ -368,7 +429,7 @@ impl Source for Table<'_> {
     fn rest(&self) -> usize {
         let left = self.frames.len().saturating_sub(self.next);
         left.saturating_mul(self.isolated.max(1))
-            .div_ceil(self.next.max(1))
+            .div_ceil(self.looked.max(1))
     }
 
     fn isolate(
@@ -378,8 +439,8 @@ impl Source for Table<'_> {
         list: &mut IsolatedList<'_>,
     ) -> (usize, Result) {
         let before = self.isolated;
-        let result = self.isolate_some(held, want, list, Patience::Pass);
-        (self.isolated - before, result.map(drop))
+        let result = self.isolate_some(held, (want, self.looks_left()), list, Patience::Pass);
+        (self.isolated - before, result)
     }
 
     fn isolate_now(
@@ -389,10 +450,11 @@ impl Source for Table<'_> {
         list: &mut IsolatedList<'_>,
     ) -> Option<(usize, Result)> {
         let before = self.isolated;
-        match self.isolate_some(held, want, list, Patience::Pass) {
-            // What was isolated before somebody was in the way is to be migrated as well.
-            Ok(false) if self.isolated == before => None,
-            result => Some((self.isolated - before, result.map(drop))),
+        let looks = self.looks_left().min(MAX_LOOKED_NOW);
+        match self.isolate_some(held, (want, looks), list, Patience::Pass) {
+            // Somebody is in the way, or what comes next are others' pages.
+            Ok(()) if self.isolated == before => None,
+            result => Some((self.isolated - before, result)),
         }
     }
 

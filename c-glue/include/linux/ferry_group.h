@@ -120,15 +120,15 @@ void ferry_count_migrc(enum ferry_migrc_event what, unsigned int nr);
 /* c-glue/migrc_debug.c */
 #ifdef CONFIG_FERRY_MIGRC_DEBUG
 int ferry_migrc_debug_init(struct kobject *migrc);
-
-/* c-glue/migrc_secondary.c */
-extern struct kobj_attribute ferry_secondary_attr;
 bool ferry_drain_at_random(void);
 void ferry_note_mm_flush(const struct mm_struct *mm);
 void ferry_note_folio(const struct folio *folio);
 void ferry_note_mm(struct ferry_unmaps *unmaps, const struct mm_struct *mm);
 void ferry_note_copy(struct folio *src, struct folio *dst);
 void ferry_group_check(struct ferry_group *group);
+
+/* c-glue/migrc_secondary.c */
+extern struct kobj_attribute ferry_secondary_attr;
 #else
 static inline int ferry_migrc_debug_init(struct kobject *migrc)
 {

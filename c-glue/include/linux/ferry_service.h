@@ -55,6 +55,24 @@ struct ferry_range {
 	unsigned long failed;
 };
 
+/**
+ * struct ferry_mapped - page frames that may be mapped at addresses in a row
+ * @mm:		whose addresses, with a user of ours
+ * @addr:	of the first; begins a page
+ * @pfns:	their numbers, whatever these are
+ * @nr:		how many
+ * @node:	where the folios are to go
+ * @all:	those that others map, too
+ */
+struct ferry_mapped {
+	struct mm_struct *mm;
+	unsigned long addr;
+	const u64 *pfns;
+	unsigned long nr;
+	int node;
+	bool all;
+};
+
 /* Who has a folio mapped, as seen from one address space */
 enum ferry_owner {
 	FERRY_OWNER_OTHERS,	/* others, or nobody */
@@ -111,7 +129,9 @@ int ferry_folio_lock_killable(struct folio *folio);
 void ferry_folio_unlock(struct folio *folio);
 bool ferry_folio_is_mapped(struct folio *folio);
 enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm,
-				   bool wait);
+				   bool wait, unsigned long *addr);
+unsigned long ferry_isolate_next(const struct ferry_mapped *mapped,
+				 struct list_head *folios);
 bool ferry_folio_is_refused(struct folio *folio);
 bool ferry_folio_isolate(struct folio *folio, struct list_head *folios);
 void ferry_lru_drain(void);

@@ -107,7 +107,7 @@ impl Error {
                  CAP_SYS_NICE"
             }
             Self::InvalidArgument => {
-                "give at most 512 physical addresses a call, the number of a process (not of a thread \
+                "give at most 262144 physical addresses a call, the number of a process (not of a thread \
                  of the kernel), and flags that the call has"
             }
             Self::IllegalAddress => {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What is asked for is moved, and counted.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use anyhow::{Result, ensure};
 
-use super::{PAGES, memory, says, shuttle, small_pages, table, whole};
+use super::{PAGES, memory, places, says, shuttle, small_pages, table, whole};
 use crate::harness::Case;
 use crate::plan::FolioSize;
-use crate::sys::service::{Call, Counters, HOLES, LONG, MT, Service};
+use crate::sys::service::{Call, Counters, HOLES, LONG, MT, SHARED, Service};
 use crate::sys::{self, Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
@@ -20,6 +22,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/addresses-within-pages", |_| within_pages()),
         Case::new("service/named-twice", |_| named_twice()),
         Case::new("service/long-tables", |_| long_tables()),
+        Case::new("service/orders", |_| orders()),
         Case::new("service/holes", |_| holes()),
         Case::new("service/counters", |_| counters()),
     ]
@@ -114,6 +117,71 @@ fn long_tables() -> Result<()> {
         let call = Call::range(0, 0, node).flags(flags);
         says(service.phys(&all, call), 0, PAGES, 0)?;
         region::check_on(&map.addrs(PAGE), node)?;
+        pattern::check(map.words(), 1)?;
+    }
+    nix::sys::signal::kill(other, nix::sys::signal::Signal::SIGKILL)?;
+    nix::sys::wait::waitpid(other, None)?;
+    Ok(())
+}
+
+/// In whatever order a table names what several page tables map, others' pages among it, the same moves:
+/// the process's own, and what it shares if it says so.
+fn orders() -> Result<()> {
+    const PAGES: usize = 2048;
+    const ROW: usize = 7;
+    let shared = [5, 511, 512, 1000];
+    let (map, service) = (memory(FolioSize::Small, PAGES)?, Service::open()?);
+    let other = sys::fork_child(|| {
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(3600));
+        }
+    })?;
+    // The child keeps what there was; this process has copies of all but a few.
+    let theirs = table(&map)?;
+    for (page, words) in map.words().chunks(PAGE / size_of::<u64>()).enumerate() {
+        if !shared.contains(&page) {
+            let word = &words[0];
+            word.store(word.load(Relaxed), Relaxed);
+        }
+    }
+    let (addrs, shared_addrs) = (map.addrs(PAGE), shared.map(|page| map.addr() + page * PAGE));
+    let own: Vec<usize> = (addrs.iter().copied())
+        .filter(|addr| !shared_addrs.contains(addr))
+        .collect();
+    let orders: [fn(&mut Vec<u64>); 3] = [
+        |_| (),
+        |table| table.reverse(),
+        |table| fastrand::shuffle(table),
+    ];
+    for order in orders {
+        for (node, flags) in [(1, LONG), (0, LONG | MT)] {
+            let mut mixed = Vec::new();
+            for (page, entry) in table(&map)?.into_iter().enumerate() {
+                mixed.push(entry);
+                if page % ROW == 0 && !shared.contains(&page) {
+                    mixed.push(theirs[page]);
+                }
+            }
+            order(&mut mixed);
+            let call = Call::range(0, 0, node).flags(flags);
+            // Those are on node 0 all the time.
+            let failed = if node == 1 { shared.len() } else { 0 };
+            says(service.phys(&mixed, call), 0, own.len(), failed)?;
+            region::check_on(&own, node)?;
+            region::check_on(&shared_addrs, 0)?;
+            pattern::check(map.words(), 1)?;
+            ensure!(
+                places(other.as_raw(), &addrs)?
+                    .iter()
+                    .all(|&place| place == 0),
+                "another process's pages were moved"
+            );
+        }
+    }
+    for node in [1, 0] {
+        let call = Call::range(0, 0, node).flags(LONG | SHARED);
+        says(service.phys(&table(&map)?, call), 0, PAGES, 0)?;
+        region::check_on(&addrs, node)?;
         pattern::check(map.words(), 1)?;
     }
     nix::sys::signal::kill(other, nix::sys::signal::Signal::SIGKILL)?;
