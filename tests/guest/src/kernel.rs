@@ -23,7 +23,7 @@ pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
 /// For how long folios may be unmapped together.
 pub const UNMAPPED: &str = "/sys/kernel/mm/ferry/copy/unmapped_us";
 pub const KNOBS: [&str; 6] = [SWITCH, THREADS, CREW, PULL, WORKING, UNMAPPED];
-const OTHERS: [&str; 11] = [
+const OTHERS: [&str; 12] = [
     "/proc/sys/vm/min_free_kbytes",
     "/sys/kernel/mm/numa/demotion_enabled",
     "/sys/kernel/mm/numa/pagecache_promotion_enabled",
@@ -31,6 +31,7 @@ const OTHERS: [&str; 11] = [
     "/sys/kernel/mm/ferry/promotion/max_isolated",
     "/proc/sys/kernel/numa_balancing_promote_rate_limit_MBps",
     "/sys/kernel/mm/ferry/migrc/enabled",
+    "/sys/kernel/mm/ferry/migrc/files",
     "/sys/kernel/mm/ferry/migrc/max_pages",
     "/sys/kernel/mm/ferry/migrc/max_age_ms",
     "/sys/kernel/mm/ferry/migrc/debug/hook_out",

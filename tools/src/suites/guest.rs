@@ -8,6 +8,7 @@ use crate::{
     guest::{self, Guest, Shape},
     kernel::{self, Variant},
     ktap::{self, Outcome},
+    step,
 };
 use anyhow::{anyhow, ensure, Result};
 use serde_json::Value;
@@ -47,7 +48,8 @@ const AMONG_MANY: &[&str] = &[
     "migrc/",
 ];
 
-pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+/// `later`: kernels that suites to come need.
+pub fn run(context: &Context, tally: &mut Tally, later: &[Variant]) -> Result<()> {
     let program = guest::program(context)?;
     let ready = |variant, cpus| ready(context, &program, variant, (cpus, &USUAL), LIMIT);
     let except: String = AMONG_MANY
@@ -56,12 +58,15 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         .collect();
     let debug = [(2, except), (4, AMONG_MANY.join(" "))]
         .map(|(cpus, cases)| ready(Variant::Debug, cpus).map(|ready| (ready, cases)));
-    // An emulated kernel that checks much leaves time for what later suites need; how that ended they see.
-    let later = [Variant::Uml, Variant::Arm64].map(|variant| kernel::prepare(context, variant));
+    // An emulated kernel that checks much leaves time for builds; how these ended later suites see.
+    let later: Vec<_> = (later.iter())
+        .flat_map(|&variant| kernel::prepare(context, variant))
+        .collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let kernels = later.into_iter().flatten();
-            kernels.for_each(|kernel| drop(kernel.gently().build()));
+            for kernel in later {
+                drop(kernel.gently().build());
+            }
         });
         for guest in debug {
             let (guest, cases) = guest?;
@@ -189,22 +194,35 @@ fn boot((guest, prefix): &(Guest, String), engine: &str, cases: &str) -> Result<
         "./ferry-guest test {cases} --engine {engine} --parity parity.json >tap 2>notes\n\
          status=$?\ncat tap notes\nexit $status\n"
     );
-    let status = guest.run(&script)?;
+    let ended = match guest.run(&script) {
+        Err(error) if step::was_interrupted(&error) => return Err(error),
+        ended => ended,
+    };
     let text = fs::read(guest.share().join("tap")).unwrap_or_default();
     let cases = ktap::tap(&String::from_utf8_lossy(&text));
     let failed = cases
         .iter()
         .any(|case| matches!(case.1, Outcome::Failed(_)));
-    let program = (status != 0 && !failed).then(|| {
-        let log = guest.console().display();
-        Outcome::Failed(format!("exit status {status}; log: {log}"))
-    });
+    let program = match ended {
+        Ok(0) => None,
+        Ok(_) if failed => None,
+        Ok(status) => {
+            let log = guest.console().display();
+            Some(Outcome::Failed(format!("exit status {status}; log: {log}")))
+        }
+        // What it had told before is told all the same.
+        Err(error) => Some(Outcome::Failed(format!("{error:#}"))),
+    };
+    let log = match &program {
+        None => guest.dmesg()?,
+        Some(_) => guest.dmesg().unwrap_or_default(),
+    };
     let parity = fs::read(guest.share().join("parity.json")).ok();
     Ok(Booted {
         prefix: prefix.clone(),
         cases,
         program,
-        log: clean_log(&guest.dmesg()?),
+        log: clean_log(&log),
         parity: parity.and_then(|text| serde_json::from_slice(&text).ok()),
     })
 }

@@ -12,6 +12,7 @@ mod tool;
 
 use crate::{
     context::Context,
+    kernel::Variant,
     ktap::{Case, Outcome},
     step,
 };
@@ -57,14 +58,24 @@ impl Suite {
         )
     }
 
-    fn run(self, context: &Context, times: u32, tally: &mut Tally) -> Result<()> {
+    /// A kernel that nobody else needs.
+    fn kernel(self) -> Option<Variant> {
+        match self {
+            Suite::KunitUml => Some(Variant::Uml),
+            Suite::Arm64 => Some(Variant::Arm64),
+            _ => None,
+        }
+    }
+
+    fn run(self, context: &Context, times: u32, tally: &mut Tally, later: &[Self]) -> Result<()> {
+        let later: Vec<_> = later.iter().filter_map(|suite| suite.kernel()).collect();
         match self {
             Suite::Host => host::run(context, tally),
             Suite::Style => style::run(context, tally),
             Suite::Series => series::run(context, tally),
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
-            Suite::Guest => guest::run(context, tally),
+            Suite::Guest => guest::run(context, tally, &later),
             Suite::Litmus => guest::litmus(context, tally, times),
             Suite::Arm64 => arm64::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
@@ -89,12 +100,12 @@ pub fn run(context: &Context, named: &[Suite], times: u32) -> Result<bool> {
         suites.retain(|suite| *suite != Suite::Litmus);
     }
     let mut all = Tally::default();
-    for suite in suites {
+    for (i, suite) in suites.iter().enumerate() {
         let (name, covers) = suite.named();
         println!("== {name}: {covers}");
         let start = Instant::now();
         let mut tally = Tally::default();
-        match suite.run(context, times, &mut tally) {
+        match suite.run(context, times, &mut tally, &suites[i + 1..]) {
             Err(error) if step::was_interrupted(&error) => return Err(error),
             Err(error) => tally.case("the suite itself", Outcome::Failed(format!("{error:#}"))),
             Ok(()) if tally.total() == 0 => {

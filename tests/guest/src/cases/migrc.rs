@@ -58,7 +58,7 @@ fn retained() -> Result<u64> {
 
 /// Runs `body` while another thread of this process runs on another CPU: nobody else's TLB has
 /// anything to be flushed.
-fn beside_another<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn beside_another<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let (runs, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let cpus = kernel::online_cpus()?;
     ensure!(cpus.len() > 1, "needs two CPUs");

@@ -13,6 +13,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::{AGE, Change, FILES, MIGRC, Migrc, PAGES, Stage, count, run_on};
 use crate::cases::disk::Ext4;
+use crate::cases::migrc::beside_another;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{kernel, region};
 
@@ -99,6 +100,10 @@ fn put(file: &File, page: usize, value: u64) -> Result<()> {
 
 /// A file that somebody has open for writing is flushed at once, and any with the switch off.
 pub fn refused() -> Result<()> {
+    beside_another(refused_beside_another)
+}
+
+fn refused_beside_another() -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "60000")?;
     let (shown, map) = Shown::new()?;

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 use std::thread;
@@ -37,7 +38,11 @@ struct Scene {
     disk: File,
     /// The value that the writer is to write to what is swapped out; 0: none. And how often it has.
     order: AtomicU64,
+    /// Held while it does.
+    writing: Mutex<()>,
     written: AtomicU64,
+    /// Values only ever grow.
+    round: AtomicU64,
     stale: AtomicU64,
     end: AtomicBool,
     cpus: Vec<usize>,
@@ -67,7 +72,9 @@ impl Scene {
             pagemap: File::open("/proc/self/pagemap")?,
             disk,
             order: AtomicU64::new(0),
+            writing: Mutex::new(()),
             written: AtomicU64::new(0),
+            round: AtomicU64::new(1),
             stale: AtomicU64::new(0),
             end: AtomicBool::new(false),
             cpus,
@@ -116,16 +123,19 @@ impl Scene {
     /// Writes what has just been swapped out: nothing else, as that would flush.
     fn writes(&self) -> Result<()> {
         while !self.end.load(Relaxed) {
+            let writing = self.writing.lock();
             let value = self.order.load(Acquire);
-            if value == 0 {
-                thread::yield_now();
-                continue;
-            }
-            for page in self.swapped()? {
+            let pages = match value {
+                0 => Vec::new(),
+                _ => self.swapped()?,
+            };
+            for page in pages {
                 self.page(page).store(value, Relaxed);
                 self.told.words()[page].store(value, Release);
                 self.written.fetch_add(1, Relaxed);
             }
+            drop(writing);
+            thread::yield_now();
         }
         Ok(())
     }
@@ -161,6 +171,8 @@ impl Scene {
             .groups
             .set(0, "memory.reclaim", &self.map.len().to_string());
         self.order.store(0, Release);
+        // No page is written any more when the next round begins.
+        drop(self.writing.lock());
         Ok(())
     }
 
@@ -173,8 +185,8 @@ impl Scene {
             let reader = scope.spawn(|| run_on(self.cpus[1]).map(|()| self.reads()));
             let writer = scope.spawn(|| run_on(self.cpus[2]).and_then(|()| self.writes()));
             let mut played = Ok(());
-            for round in 1..=rounds {
-                played = self.round(round);
+            for _ in 0..rounds {
+                played = self.round(self.round.fetch_add(1, Relaxed));
                 if played.is_err() || until_stale && self.stale.load(Relaxed) > 0 {
                     break;
                 }
