@@ -102,7 +102,6 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/spaces", |log| spaces::holds(log.times)).limit(SLOW),
         Case::new("litmus/spaces-without-every", |_| spaces::sees()).limit(PATIENT),
         Case::new("litmus/swap", |log| swap::holds(log.times)).limit(SLOW),
-        Case::new("litmus/swap-without-swap", |_| swap::sees()).limit(PATIENT),
         Case::new("litmus/unplug", |log| unplug::holds(log.times)).limit(SLOW),
     ];
     for (name, change, hook) in all {
