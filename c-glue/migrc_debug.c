@@ -3,19 +3,24 @@
  * Ferry: finds what migrc would do wrong. As both are kept, each old folio is
  * compared with its new one before it is flushed: by then nothing may have
  * changed, unless the address spaces that could see it were flushed first. And
- * single hooks can be taken out, so that tests can show what they would see.
+ * single hooks can be taken out, and what is short be made long, so that tests can
+ * show what they would see.
  *
  * No locks. What is compared may be freed meanwhile, or change when it may: what
  * differs is looked at again, and counts only if it still is what it was.
  */
 #include <linux/atomic.h>
+#include <linux/delay.h>
 #include <linux/ferry_group.h>
 #include <linux/hash.h>
 #include <linux/highmem.h>
 #include <linux/jhash.h>
 #include <linux/kobject.h>
+#include <linux/kstrtox.h>
+#include <linux/limits.h>
 #include <linux/mm.h>
 #include <linux/random.h>
+#include <linux/sched.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
 
@@ -27,6 +32,7 @@ static atomic_t ferry_mismatches;
 static atomic_t ferry_compared;
 static enum ferry_hook ferry_hook_out;
 static unsigned int ferry_drain_one_in;
+static unsigned int ferry_hold_reclaim_ms;
 
 static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
 	[FERRY_HOOK_NONE]	= "none",
@@ -55,6 +61,18 @@ bool ferry_drain_at_random(void)
 	unsigned int one_in = READ_ONCE(ferry_drain_one_in);
 
 	return one_in && !get_random_u32_below(one_in);
+}
+
+/*
+ * Reclaim has unmapped and is about to flush. Whoever faults between the two finds
+ * a folio in the swap cache of which CPUs may have translations. May sleep.
+ */
+void ferry_hold_reclaim(void)
+{
+	unsigned int ms = READ_ONCE(ferry_hold_reclaim_ms);
+
+	if (unlikely(ms) && current->flags & PF_MEMALLOC)
+		msleep(ms);
 }
 
 static atomic_t *ferry_flushes_of(const struct mm_struct *mm)
@@ -181,6 +199,20 @@ static ssize_t hook_out_store(struct kobject *kobj, struct kobj_attribute *attr,
 	return count;
 }
 
+static ssize_t ferry_store_uint(const char *buf, size_t count,
+				unsigned int *into, unsigned int most)
+{
+	unsigned int value;
+	int rc = kstrtouint(buf, 10, &value);
+
+	if (rc)
+		return rc;
+	if (value > most)
+		return -EINVAL;
+	WRITE_ONCE(*into, value);
+	return count;
+}
+
 static ssize_t drain_one_in_show(struct kobject *kobj,
 				 struct kobj_attribute *attr, char *buf)
 {
@@ -191,13 +223,20 @@ static ssize_t drain_one_in_store(struct kobject *kobj,
 				  struct kobj_attribute *attr, const char *buf,
 				  size_t count)
 {
-	unsigned int value;
-	int rc = kstrtouint(buf, 10, &value);
+	return ferry_store_uint(buf, count, &ferry_drain_one_in, UINT_MAX);
+}
 
-	if (rc)
-		return rc;
-	WRITE_ONCE(ferry_drain_one_in, value);
-	return count;
+static ssize_t hold_reclaim_ms_show(struct kobject *kobj,
+				    struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", READ_ONCE(ferry_hold_reclaim_ms));
+}
+
+static ssize_t hold_reclaim_ms_store(struct kobject *kobj,
+				     struct kobj_attribute *attr,
+				     const char *buf, size_t count)
+{
+	return ferry_store_uint(buf, count, &ferry_hold_reclaim_ms, 1000);
 }
 
 static ssize_t mismatches_show(struct kobject *kobj,
@@ -251,6 +290,8 @@ static ssize_t take_atomic_store(struct kobject *kobj,
 
 static struct kobj_attribute ferry_hook_out_attr = __ATTR_RW(hook_out);
 static struct kobj_attribute ferry_drain_one_in_attr = __ATTR_RW(drain_one_in);
+static struct kobj_attribute ferry_hold_reclaim_ms_attr =
+	__ATTR_RW(hold_reclaim_ms);
 static struct kobj_attribute ferry_mismatches_attr = __ATTR_RO(mismatches);
 static struct kobj_attribute ferry_compared_attr = __ATTR_RO(compared);
 static struct kobj_attribute ferry_take_atomic_attr = __ATTR_WO(take_atomic);
@@ -258,6 +299,7 @@ static struct kobj_attribute ferry_take_atomic_attr = __ATTR_WO(take_atomic);
 static struct attribute *ferry_debug_list[] = {
 	&ferry_hook_out_attr.attr,
 	&ferry_drain_one_in_attr.attr,
+	&ferry_hold_reclaim_ms_attr.attr,
 	&ferry_mismatches_attr.attr,
 	&ferry_compared_attr.attr,
 	&ferry_take_atomic_attr.attr,

@@ -68,11 +68,14 @@ struct ferry_unmaps {
 /* c-glue/migrc_debug.c */
 #ifdef CONFIG_FERRY_MIGRC_DEBUG
 bool ferry_hook_is_out(enum ferry_hook hook);
+void ferry_hold_reclaim(void);
 #else
 static inline bool ferry_hook_is_out(enum ferry_hook hook)
 {
 	return false;
 }
+
+static inline void ferry_hold_reclaim(void) { }
 #endif
 
 /* On while migrc is, and until nothing is retained after that. */
@@ -219,8 +222,10 @@ static inline void ferry_after_protect(struct mm_struct *mm)
 static inline u64
 ferry_before_batch_flush(const struct arch_tlbflush_unmap_batch *arch)
 {
-	return static_branch_unlikely(&ferry_migrc_key) ?
-	       ferry_migrc_covering(arch) : 0;
+	if (!static_branch_unlikely(&ferry_migrc_key))
+		return 0;
+	ferry_hold_reclaim();
+	return ferry_migrc_covering(arch);
 }
 
 static inline void ferry_after_batch_flush(u64 ticket)

@@ -163,6 +163,13 @@ impl Mapping {
         Ok(())
     }
 
+    pub fn unlock(&self) -> Result<()> {
+        // SAFETY: nor does unlocking.
+        let ret = unsafe { libc::munlock(self.addr as *const _, self.len) };
+        Errno::result(ret).context("munlock")?;
+        Ok(())
+    }
+
     /// Writes dirty pages of a file mapping back.
     pub fn sync(&self) -> Result<()> {
         // SAFETY: syncing changes no contents.

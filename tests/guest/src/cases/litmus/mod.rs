@@ -39,6 +39,8 @@ use file::{Shown, WrittenBy};
 pub const MIGRC: &str = "/sys/kernel/mm/ferry/migrc";
 const HOOK: &str = "/sys/kernel/mm/ferry/migrc/debug/hook_out";
 const DRAIN_ONE_IN: &str = "/sys/kernel/mm/ferry/migrc/debug/drain_one_in";
+/// Milliseconds between what reclaim unmaps and its flush.
+const HOLD: &str = "/sys/kernel/mm/ferry/migrc/debug/hold_reclaim_ms";
 const MISMATCHES: &str = "/sys/kernel/mm/ferry/migrc/debug/mismatches";
 const AGE: &str = "/sys/kernel/mm/ferry/migrc/max_age_ms";
 const ENABLED: &str = "/sys/kernel/mm/ferry/migrc/enabled";
@@ -102,6 +104,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/spaces", |log| spaces::holds(log.times)).limit(SLOW),
         Case::new("litmus/spaces-without-every", |_| spaces::sees()).limit(PATIENT),
         Case::new("litmus/swap", |log| swap::holds(log.times)).limit(SLOW),
+        Case::new("litmus/swap-without-swap", |_| swap::sees()).limit(PATIENT),
         Case::new("litmus/unplug", |log| unplug::holds(log.times)).limit(SLOW),
     ];
     for (name, change, hook) in all {

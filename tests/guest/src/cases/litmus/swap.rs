@@ -4,17 +4,19 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 use std::thread;
 
 use anyhow::{Result, anyhow, ensure};
+use nix::sys::mman::{MlockAllFlags, mlockall, munlockall};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-use super::{AGE, Migrc, count, mismatches, no_more_mismatches, run_on};
+use super::{AGE, HOLD, Migrc, count, mismatches, no_more_mismatches, run_on, until_seen, without};
 use crate::cases::disk::{Loop, Swap};
 use crate::cgroup::Groups;
 use crate::harness::skip;
@@ -26,30 +28,28 @@ use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
 /// About what reclaim takes at a time: its first flush covers all that was migrated.
 const PAGES: usize = 64;
 const WORDS: usize = PAGE / 8;
+/// Each has pages of its own.
+const ROUNDS: usize = 50;
 
-struct Scene {
-    map: Mapping,
-    /// For each page, the value that it has, at least.
-    told: Mapping,
-    pagemap: File,
-    /// What is written there directly is looked at where it is.
-    disk: File,
-    /// The value that the writer is to write to what is swapped out; 0: none. And how often it has.
-    order: AtomicU64,
-    /// Held while it does.
-    writing: Mutex<()>,
-    written: AtomicU64,
-    /// The value that the reader has read in all pages.
-    seen: AtomicU64,
-    stale: AtomicU64,
-    end: AtomicBool,
+/// Of what `clear_refs` clears that it was used.
+const ANONYMOUS: &str = "2";
+
+/// What a page has before and after it is written in the swap cache.
+const BEFORE: u64 = 1;
+const AFTER: u64 = 2;
+
+/// Where to swap, and what may be: the rest of the process is locked, as the first page that reclaim
+/// unmaps and flushes for would end the scene.
+struct Place {
     cpus: Vec<usize>,
     groups: Groups,
+    /// What is written there directly is looked at where it is.
+    disk: File,
     _swap: Swap,
     _disk: Loop,
 }
 
-impl Scene {
+impl Place {
     fn new() -> Result<Self> {
         let cpus = kernel::online_cpus()?;
         if cpus.len() < 3 {
@@ -64,58 +64,116 @@ impl Scene {
             .open(&device.device)?;
         let groups = Groups::new(&["swap"])?;
         groups.add(0, Pid::this())?;
+        mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)?;
         Ok(Self {
-            map: region::anon(FolioSize::Small, PAGES)?,
-            told: Mapping::anon(PAGES * 8, PAGE)?,
-            pagemap: File::open("/proc/self/pagemap")?,
-            disk,
-            order: AtomicU64::new(0),
-            writing: Mutex::new(()),
-            written: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
-            stale: AtomicU64::new(0),
-            end: AtomicBool::new(false),
             cpus,
             groups,
+            disk,
             _swap: Swap::new()?,
             _disk: device,
         })
     }
+}
 
-    fn page(&self, page: usize) -> &AtomicU64 {
-        &self.map.words()[page * WORDS]
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = munlockall();
+    }
+}
+
+struct Scene<'a> {
+    place: &'a Place,
+    /// One for each round.
+    maps: Vec<Mapping>,
+    /// For each page, the value that it has, at least.
+    told: Mapping,
+    pagemap: File,
+    /// The round that is played, and those of which the reader has read all pages.
+    round: AtomicUsize,
+    seen: AtomicUsize,
+    /// Reclaim is about to unmap. And held by who writes what it has.
+    reclaiming: AtomicBool,
+    writing: Mutex<()>,
+    written: AtomicU64,
+    stale: AtomicU64,
+    end: AtomicBool,
+}
+
+impl<'a> Scene<'a> {
+    /// All pages are the process's alone, which may write them; but only with a fault, as they were
+    /// shared when it looked at them to read. What else it has it writes with faults, too, until it
+    /// has been through a round or two: these flush.
+    fn new(place: &'a Place, rounds: usize) -> Result<Self> {
+        let maps: Result<Vec<_>> = (0..rounds)
+            .map(|_| region::anon(FolioSize::Small, PAGES))
+            .collect();
+        let maps = maps?;
+        for map in &maps {
+            (0..PAGES).for_each(|page| map.words()[page * WORDS].store(BEFORE, Relaxed));
+        }
+        let child = fork_child(|| {
+            loop {
+                thread::sleep(std::time::Duration::from_secs(3600));
+            }
+        })?;
+        let looked_at = maps.iter().try_for_each(|map| map.write_to(&place.disk));
+        kill(child, Signal::SIGKILL)?;
+        waitpid(child, None)?;
+        looked_at?;
+        Ok(Self {
+            place,
+            told: Mapping::anon(rounds * PAGES * 8, PAGE)?,
+            maps,
+            pagemap: File::open("/proc/self/pagemap")?,
+            round: AtomicUsize::new(0),
+            seen: AtomicUsize::new(0),
+            reclaiming: AtomicBool::new(false),
+            writing: Mutex::new(()),
+            written: AtomicU64::new(0),
+            stale: AtomicU64::new(0),
+            end: AtomicBool::new(false),
+        })
+    }
+
+    fn told(&self, round: usize) -> &[AtomicU64] {
+        &self.told.words()[round * PAGES..][..PAGES]
+    }
+
+    fn page(&self, round: usize, page: usize) -> &AtomicU64 {
+        &self.maps[round].words()[page * WORDS]
     }
 
     /// Reads each page once before it is migrated, and once when it was written: so its CPU has no
     /// translation but that to the old folio. One that was got between might be stale without
     /// migrc: reclaim takes clean folios out of the swap cache before it flushes.
     fn reads(&self) {
-        let mut last = [0; PAGES];
+        let mut last = vec![0; self.maps.len() * PAGES];
         while !self.end.load(Relaxed) {
-            for (page, last) in last.iter_mut().enumerate() {
-                let told = &self.told.words()[page];
+            let round = self.round.load(Acquire);
+            let last = &mut last[round * PAGES..][..PAGES];
+            for (page, (last, told)) in last.iter_mut().zip(self.told(round)).enumerate() {
                 let least = told.load(Acquire);
                 if least == *last {
                     continue;
                 }
-                let read = self.page(page).load(Relaxed);
+                let read = self.page(round, page).load(Relaxed);
                 fence(Acquire);
                 if told.load(Relaxed) == least {
                     *last = least;
                     self.stale.fetch_add(u64::from(read < least), Relaxed);
                 }
             }
-            if last.iter().all(|value| *value == last[0]) {
-                self.seen.store(last[0], Release);
+            if last.iter().all(|last| *last >= BEFORE) {
+                self.seen.store(round + 1, Release);
             }
         }
     }
 
     /// Which pages are swapped out, by what `pagemap` has of them.
-    fn swapped(&self) -> Result<Vec<usize>> {
+    fn swapped(&self, round: usize) -> Result<Vec<usize>> {
         const SWAPPED: u64 = 1 << 62;
         let mut bytes = [0; PAGES * 8];
-        let at = self.map.addr() / PAGE * 8;
+        let at = self.maps[round].addr() / PAGE * 8;
         self.pagemap.read_exact_at(&mut bytes, at as u64)?;
         let entries = bytes.chunks_exact(8).enumerate();
         let is_swapped = |entry: &[u8]| {
@@ -132,17 +190,17 @@ impl Scene {
     fn writes(&self) -> Result<()> {
         while !self.end.load(Relaxed) {
             let writing = self.writing.lock();
-            let value = self.order.load(Acquire);
-            let pages = match value {
-                0 => Vec::new(),
-                _ => self.swapped()?,
+            let round = self.round.load(Relaxed);
+            let pages = match self.reclaiming.load(Acquire) {
+                false => Vec::new(),
+                true => self.swapped(round)?,
             };
             for page in pages {
-                let told = &self.told.words()[page];
+                let told = &self.told(round)[page];
                 // Once: reclaim is to come to an end.
-                if told.load(Relaxed) < value {
-                    self.page(page).store(value, Relaxed);
-                    told.store(value, Release);
+                if told.load(Relaxed) < AFTER {
+                    self.page(round, page).store(AFTER, Relaxed);
+                    told.store(AFTER, Release);
                     self.written.fetch_add(1, Relaxed);
                 }
             }
@@ -152,53 +210,43 @@ impl Scene {
         Ok(())
     }
 
-    /// All pages have this value and are the process's alone, which may write them; but only with a
-    /// fault, as they were shared when it looked at them to read.
-    fn prepare(&self, value: u64) -> Result<()> {
-        (0..PAGES).for_each(|page| self.page(page).store(value, Relaxed));
-        let child = fork_child(|| {
-            loop {
-                thread::sleep(std::time::Duration::from_secs(3600));
-            }
-        })?;
-        let written = self.map.write_to(&self.disk);
-        kill(child, Signal::SIGKILL)?;
-        waitpid(child, None)?;
-        written?;
-        (0..PAGES).for_each(|page| self.told.words()[page].store(value, Release));
-        Ok(())
-    }
-
-    fn round(&self, round: u64) -> Result<()> {
-        self.prepare(2 * round)?;
-        while self.seen.load(Acquire) != 2 * round {
+    fn play_round(&self, round: usize) -> Result<()> {
+        let map = &self.maps[round];
+        map.unlock()?;
+        for told in self.told(round) {
+            told.store(BEFORE, Relaxed);
+        }
+        self.round.store(round, Release);
+        while self.seen.load(Acquire) <= round {
             thread::yield_now();
         }
-        let nodes = vec![1 - (round % 2) as i32; PAGES];
+        let nodes = vec![1; PAGES];
         let mut status = vec![0; PAGES];
-        let addrs = self.map.addrs(PAGE);
+        let addrs = map.addrs(PAGE);
+        // What was read is to look unused, for reclaim to take it when it sees it first.
+        kernel::write("/proc/self/clear_refs", ANONYMOUS)?;
         sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE).zero("move_pages")?;
-        self.order.store(2 * round + 1, Release);
-        // It may find less.
-        let _ = self
-            .groups
-            .set(0, "memory.reclaim", &self.map.len().to_string());
-        self.order.store(0, Release);
-        // No page is written any more when the next round begins.
+        self.reclaiming.store(true, Release);
+        // It may find nothing: what it has unmapped is written again.
+        let groups = &self.place.groups;
+        let _ = groups.set(0, "memory.reclaim", &PAGE.to_string());
+        self.reclaiming.store(false, Release);
+        // No page is written any more when the next round begins, nor reclaimed.
         drop(self.writing.lock());
-        Ok(())
+        map.lock()
     }
 
-    /// So many rounds; how often something stale was read.
-    fn play(&self, rounds: u64) -> Result<u64> {
-        run_on(self.cpus[0])?;
+    /// All rounds, or until something stale was read.
+    fn play(&self, until_stale: bool) -> Result<()> {
+        let cpus = &self.place.cpus;
+        run_on(cpus[0])?;
         thread::scope(|scope| {
-            let reader = scope.spawn(|| run_on(self.cpus[1]).map(|()| self.reads()));
-            let writer = scope.spawn(|| run_on(self.cpus[2]).and_then(|()| self.writes()));
+            let reader = scope.spawn(|| run_on(cpus[1]).map(|()| self.reads()));
+            let writer = scope.spawn(|| run_on(cpus[2]).and_then(|()| self.writes()));
             let mut played = Ok(());
-            for round in 1..=rounds {
-                played = self.round(round);
-                if played.is_err() {
+            for round in 0..self.maps.len() {
+                played = self.play_round(round);
+                if played.is_err() || until_stale && self.stale.load(Relaxed) > 0 {
                     break;
                 }
             }
@@ -206,7 +254,7 @@ impl Scene {
             for other in [reader, writer] {
                 other.join().map_err(|_| anyhow!("a thread panicked"))??;
             }
-            played.map(|()| self.stale.load(Relaxed))
+            played
         })
     }
 }
@@ -215,21 +263,41 @@ fn on() -> Result<Migrc> {
     let mut migrc = Migrc::on()?;
     migrc.set("/sys/kernel/mm/numa/demotion_enabled", "false")?;
     migrc.set(AGE, "60000")?;
+    // For reclaim to have unmapped and not flushed when a page is written.
+    if Path::new(HOLD).exists() {
+        migrc.set(HOLD, "50")?;
+    }
     Ok(migrc)
 }
 
 pub fn holds(times: u64) -> Result<()> {
     let _migrc = on()?;
     let (before, mismatches) = (count("deferred_pages")?, mismatches()?);
-    let scene = Scene::new()?;
-    let rounds = if kernel::is_slow() { 16 } else { 50 };
-    let stale = scene.play(rounds * times)?;
+    let place = Place::new()?;
+    let rounds = if kernel::is_slow() { 8 } else { ROUNDS };
+    let (mut stale, mut written) = (0, 0);
+    for _ in 0..times {
+        let scene = Scene::new(&place, rounds)?;
+        scene.play(false)?;
+        stale += scene.stale.load(Relaxed);
+        written += scene.written.load(Relaxed);
+    }
     ensure!(stale == 0, "{stale} times a page was read as it was before");
     no_more_mismatches(mismatches)?;
-    let written = scene.written.load(Relaxed);
     let deferred = count("deferred_pages")? - before;
     eprintln!("# litmus/swap: {deferred} pages deferred, {written} written when swapped out");
     ensure!(deferred > 0, "nothing was deferred: nothing was tested");
     ensure!(written > 0, "nothing was swapped out: nothing was tested");
     Ok(())
+}
+
+pub fn sees() -> Result<()> {
+    let mut migrc = on()?;
+    without(&mut migrc, "swap")?;
+    let place = Place::new()?;
+    until_seen(|| {
+        let scene = Scene::new(&place, ROUNDS)?;
+        scene.play(true)?;
+        Ok(scene.stale.load(Relaxed) > 0)
+    })
 }
