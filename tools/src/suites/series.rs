@@ -72,7 +72,10 @@ fn build_each(
         let tree = tree::laid(context, "series", &files)?;
         let name = series[end - 1].name();
         let arch = Variant::Vanilla.arch();
-        kernel::configure(context, &tree, out, arch, config, "series")?;
+        // It takes as long as the build of a small patch.
+        if end == 1 || configures(&series[end - 1]) {
+            kernel::configure(context, &tree, out, arch, config, "series")?;
+        }
         let targets = if end < series.len() { &changed } else { &all };
         let mut make = context.toolchain()?.make(&tree.dir, out, arch);
         let step = Step::new(
@@ -89,6 +92,13 @@ fn build_each(
     }
     stamp.set(&key)?;
     Ok(true)
+}
+
+/// Whether a patch changes what can be configured.
+fn configures(patch: &Patch) -> bool {
+    (patch.touches.iter())
+        .filter_map(|path| path.file_name())
+        .any(|name| name.to_string_lossy().starts_with("Kconfig"))
 }
 
 /// What the files of mm/ that any of the patches changes are compiled to.
