@@ -65,13 +65,15 @@ bool ferry_drain_at_random(void)
 
 /*
  * Reclaim has unmapped and is about to flush. Whoever faults between the two finds
- * a folio in the swap cache of which CPUs may have translations. May sleep.
+ * a folio in the swap cache of which CPUs may have translations. Of what was dirty
+ * each folio is flushed for, while it is locked: that does not wait.
  */
 void ferry_hold_reclaim(void)
 {
 	unsigned int ms = READ_ONCE(ferry_hold_reclaim_ms);
 
-	if (unlikely(ms) && current->flags & PF_MEMALLOC)
+	might_sleep();
+	if (unlikely(ms) && current->flags & PF_MEMALLOC && !current->tlb_ubc.writable)
 		msleep(ms);
 }
 

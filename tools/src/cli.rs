@@ -81,8 +81,8 @@ pub struct TestArgs {
     /// The suites to run, all but litmus by default
     #[arg(value_name = "SUITE")]
     pub suites: Vec<suites::Suite>,
-    /// How many times the rounds of each litmus test, for that suite
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// How many times the 100,000 iterations of each litmus test, for that suite
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub times: u32,
     /// Show the suites and what each covers
     #[arg(long)]

@@ -28,6 +28,8 @@ pub enum Variant {
     Ferry,
     /// With Ferry, KUnit and what finds mistakes.
     Debug,
+    /// With Ferry and what finds mistakes of migrc: fast enough to try what goes wrong rarely.
+    Litmus,
     /// With Ferry as a user-space program: native speed.
     Uml,
     /// With Ferry, for a machine with a DMA engine.
@@ -40,6 +42,7 @@ impl Variant {
             Variant::Vanilla => "vanilla",
             Variant::Ferry => "ferry",
             Variant::Debug => "debug",
+            Variant::Litmus => "litmus",
             Variant::Uml => "uml",
             Variant::Arm64 => "arm64",
         }
@@ -53,6 +56,11 @@ impl Variant {
                 "tools/configs/x86_64.config",
                 "tools/configs/ferry.config",
                 "tools/configs/debug.config",
+            ],
+            Variant::Litmus => &[
+                "tools/configs/x86_64.config",
+                "tools/configs/ferry.config",
+                "tools/configs/litmus.config",
             ],
             Variant::Uml => &[".kunitconfig"],
             Variant::Arm64 => &["tools/configs/arm64.config"],

@@ -11,9 +11,9 @@
  * O1 to O10 are the obligations of docs/migrc.rst.
  *
  * Locks: ferry_unmapped() and ferry_flush_first() are called under the lock of a
- * page table, and so may be what is around a flush: that of an address space, and
- * that of a batch. All of these but ferry_unmapped() take the lock of the list of
- * groups inside of it. All others are called where the caller may sleep.
+ * page table, and so may be what is around a flush of an address space. All of these
+ * but ferry_unmapped() take the lock of the list of groups inside of it. All others,
+ * also what is around a flush of a batch, are called where the caller may sleep.
  */
 #ifndef _LINUX_FERRY_MIGRC_H
 #define _LINUX_FERRY_MIGRC_H

@@ -36,6 +36,11 @@ pub struct Log {
     pub found: Vec<String>,
     /// How many times the rounds of a test that looks for what happens rarely.
     pub times: u64,
+    /// How many iterations of it at least.
+    iterations: u64,
+    /// Seconds that a pass of it may take.
+    limit: u32,
+    done: u64,
     entries: Vec<Entry>,
 }
 
@@ -46,6 +51,22 @@ impl Log {
             ret,
             status: status.to_vec(),
         });
+    }
+
+    /// Passes of a test, each of which says how many iterations it had, until they are as many as are
+    /// asked for. To each of them the test's time limit applies anew.
+    pub fn repeat(&mut self, mut pass: impl FnMut() -> Result<u64>) -> Result<()> {
+        let mut passes = 0;
+        while passes < self.times || self.done < self.iterations {
+            if self.limit > 0 {
+                nix::unistd::alarm::set(self.limit);
+            }
+            let done = pass()?;
+            ensure!(done > 0, "a pass without an iteration");
+            self.done += done;
+            passes += 1;
+        }
+        Ok(())
     }
 }
 
@@ -90,7 +111,10 @@ impl Case {
 
 #[derive(Serialize, Deserialize)]
 enum Verdict {
-    Passed(Vec<Entry>),
+    Passed {
+        entries: Vec<Entry>,
+        iterations: u64,
+    },
     Skipped(String),
     Failed(String),
 }
@@ -99,9 +123,11 @@ pub struct Options {
     pub filters: Vec<String>,
     pub except: Vec<String>,
     pub times: u64,
+    pub iterations: u64,
     /// Whether the copy engine is on.
     pub engine: bool,
     pub parity: Option<String>,
+    pub counts: Option<String>,
 }
 
 fn selected(filters: &[String], except: &[String]) -> Vec<Case> {
@@ -132,11 +158,12 @@ pub fn run(options: &Options) -> Result<bool> {
     );
     let found = kernel::keep_engine()?;
     let others = kernel::keep_others()?;
+    let swaps = kernel::swaps()?;
     if options.engine && found.is_none() {
         bail!("--engine on, but this kernel has no vm.mt_page_copy");
     }
     println!("TAP version 14\n1..{}", cases.len());
-    let mut parity = BTreeMap::new();
+    let (mut parity, mut counts) = (BTreeMap::new(), BTreeMap::new());
     let mut failed = 0;
     for (i, case) in cases.iter().enumerate() {
         if found.is_some() {
@@ -148,12 +175,18 @@ pub fn run(options: &Options) -> Result<bool> {
             kernel::write(SWITCH, if options.engine { "1" } else { "0" })?;
         }
         let start = Instant::now();
-        let verdict = run_child(case, options.times, found.as_ref())
+        let verdict = run_child(case, options, found.as_ref())
             .unwrap_or_else(|e| Verdict::Failed(format!("{e:#}")));
         let (number, name) = (i + 1, &case.name);
         match verdict {
-            Verdict::Passed(entries) => {
+            Verdict::Passed {
+                entries,
+                iterations,
+            } => {
                 println!("ok {number} - {name}");
+                if iterations > 0 {
+                    counts.insert(name, iterations);
+                }
                 if !entries.is_empty() {
                     parity.insert(name.clone(), entries);
                 }
@@ -163,6 +196,9 @@ pub fn run(options: &Options) -> Result<bool> {
                 failed += 1;
                 // It may have been killed before it did.
                 others.iter().for_each(Setting::put_back);
+                for swap in kernel::swaps()?.difference(&swaps) {
+                    sys::swap_off(swap)?;
+                }
                 println!("not ok {number} - {name} # {}", one_line(&why));
             }
         }
@@ -170,6 +206,9 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     if let Some(path) = &options.parity {
         kernel::write(path, &parity_text(&parity)?)?;
+    }
+    if let Some(path) = &options.counts {
+        kernel::write(path, &serde_json::to_string(&counts)?)?;
     }
     Ok(failed == 0)
 }
@@ -192,10 +231,12 @@ fn one_line(text: &str) -> String {
 }
 
 /// Runs one test by calling this program again: it starts with one thread, and its death harms nobody.
-fn run_child(case: &Case, times: u64, found: Option<&Vec<Setting>>) -> Result<Verdict> {
+fn run_child(case: &Case, options: &Options, found: Option<&Vec<Setting>>) -> Result<Verdict> {
     let mut command = Command::new("/proc/self/exe");
     command
-        .args(["one", &case.name, "--times", &times.to_string()])
+        .args(["one", &case.name])
+        .args(["--times", &options.times.to_string()])
+        .args(["--iterations", &options.iterations.to_string()])
         .process_group(0);
     for setting in found.into_iter().flatten() {
         command.args(["--found", setting.old()]);
@@ -218,14 +259,18 @@ fn run_child(case: &Case, times: u64, found: Option<&Vec<Setting>>) -> Result<Ve
         .context("reading the test's answer")?;
     let status = status?;
     match status.signal().map(Signal::try_from) {
-        Some(Ok(Signal::SIGALRM)) => bail!("not done after {} s", u64::from(case.limit) * times),
+        Some(Ok(Signal::SIGALRM)) => bail!(
+            "not done after {} s for each of {} times",
+            case.limit,
+            options.times
+        ),
         Some(Ok(signal)) => bail!("killed by {signal}"),
         _ => serde_json::from_str(&answer).with_context(|| format!("ended with {status}")),
     }
 }
 
 /// The other side of `run_child`.
-pub fn one(name: &str, times: u64, found: &[String]) -> Result<()> {
+pub fn one(name: &str, times: u64, iterations: u64, found: &[String]) -> Result<()> {
     let case = cases::all()
         .into_iter()
         .find(|case| case.name == name)
@@ -235,10 +280,15 @@ pub fn one(name: &str, times: u64, found: &[String]) -> Result<()> {
     let mut log = Log {
         found: found.to_vec(),
         times,
+        iterations,
+        limit: case.limit,
         ..Log::default()
     };
     let verdict = match (case.run)(&mut log) {
-        Ok(()) => Verdict::Passed(log.entries),
+        Ok(()) => Verdict::Passed {
+            entries: log.entries,
+            iterations: log.done,
+        },
         Err(e) => match e.downcast_ref::<Skip>() {
             Some(skip) => Verdict::Skipped(skip.0.clone()),
             None => Verdict::Failed(format!("{e:#}")),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The kernel's files: sysctls, counters, nodes, huge-page settings, page flags.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -267,6 +267,17 @@ pub fn check_folios(map: &Mapping, size: usize) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The devices and files that are swapped to.
+pub fn swaps() -> Result<BTreeSet<String>> {
+    // A line of titles is the first.
+    let text = read("/proc/swaps")?;
+    let paths = text
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split(' ').next());
+    Ok(paths.map(str::to_owned).collect())
 }
 
 /// A setting changed for a while; the old value returns when this is dropped.

@@ -85,12 +85,18 @@ enum Command {
         /// So many times the rounds of tests that look for what happens rarely.
         #[arg(long, default_value_t = 1)]
         times: u64,
+        /// So many iterations at least of tests that count them.
+        #[arg(long, default_value_t = 0)]
+        iterations: u64,
         /// Run with the copy engine on or off; without this it is off.
         #[arg(long)]
         engine: Option<Switch>,
         /// Where to write outcomes that must be the same on every kernel, as JSON.
         #[arg(long)]
         parity: Option<String>,
+        /// Where to write how many iterations there were of tests that count them, as JSON.
+        #[arg(long)]
+        counts: Option<String>,
         /// Name the tests and run none.
         #[arg(long)]
         list: bool,
@@ -101,6 +107,8 @@ enum Command {
         name: String,
         #[arg(long, default_value_t = 1)]
         times: u64,
+        #[arg(long, default_value_t = 0)]
+        iterations: u64,
         /// The engine's settings before the tests began, one by one.
         #[arg(long)]
         found: Vec<String>,
@@ -143,17 +151,26 @@ fn main() -> ExitCode {
             filters,
             except,
             times,
+            iterations,
             engine,
             parity,
+            counts,
             list: false,
         } => test(&harness::Options {
             filters,
             except,
             times,
+            iterations,
             engine: engine == Some(Switch::On),
             parity,
+            counts,
         }),
-        Command::One { name, times, found } => harness::one(&name, times, &found),
+        Command::One {
+            name,
+            times,
+            iterations,
+            found,
+        } => harness::one(&name, times, iterations, &found),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

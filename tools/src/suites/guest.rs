@@ -12,25 +12,18 @@ use crate::{
 };
 use anyhow::{anyhow, ensure, Result};
 use serde_json::Value;
-use std::{fs, path::Path, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(2400);
-/// Of a run of the litmus tests.
-const LITMUS_LIMIT: Duration = Duration::from_secs(1200);
 /// Small enough to boot anywhere, large enough for huge pages on both nodes.
 const NODE_GIB: u32 = 2;
 /// How the kernel is booted, and what that is called.
-struct Booting {
-    name: &'static str,
-    args: &'static str,
+pub struct Booting {
+    pub name: &'static str,
+    pub args: &'static str,
 }
 
-const USUAL: Booting = Booting { name: "", args: "" };
-/// TLBs that are flushed with each address space, and those of user space apart.
-const UNTAGGED: Booting = Booting {
-    name: "-untagged",
-    args: "nopcid pti=on",
-};
+pub const USUAL: Booting = Booting { name: "", args: "" };
 
 /// What is to be seen where CPUs are many, each of which takes an emulator long, with KASAN above all:
 /// the debug kernel has these with four, and all else with two. Ferry's own has all with two.
@@ -90,17 +83,6 @@ pub fn run(context: &Context, tally: &mut Tally, later: &[Variant]) -> Result<()
     tally.check("ferry top sees what moves", top(context, &program))
 }
 
-/// What tries to read or write by translations that migrc has left, `times` as often as among all tests.
-pub fn litmus(context: &Context, tally: &mut Tally, times: u32) -> Result<()> {
-    let program = guest::program(context)?;
-    for shape in [(2, &USUAL), (4, &USUAL), (4, &UNTAGGED)] {
-        let limit = LITMUS_LIMIT * times;
-        let ready = ready(context, &program, Variant::Debug, shape, limit)?;
-        boot(&ready, "on", &format!("litmus/ --times {times}"))?.tell(tally);
-    }
-    Ok(())
-}
-
 /// `ferry top` in the guest while pages move.
 fn top(context: &Context, program: &Path) -> Result<()> {
     let kernel = kernel::build(context, Variant::Ferry)?;
@@ -140,18 +122,20 @@ fn top(context: &Context, program: &Path) -> Result<()> {
 }
 
 /// What came of the tests in one kernel.
-struct Booted {
+pub struct Booted {
     prefix: String,
     cases: Vec<(String, Outcome)>,
     /// The program's end, if that is worth a line, and the kernel log.
     program: Option<Outcome>,
     log: Outcome,
     parity: Option<Value>,
+    /// Iterations of tests that count them.
+    pub counts: BTreeMap<String, u64>,
 }
 
 impl Booted {
     /// Tells the results; the outcomes to compare, if it left any.
-    fn tell(self, tally: &mut Tally) -> Option<Value> {
+    pub fn tell(self, tally: &mut Tally) -> Option<Value> {
         let prefix = self.prefix;
         tally.cases(&prefix, self.cases);
         if let Some(program) = self.program {
@@ -163,7 +147,7 @@ impl Booted {
 }
 
 /// A guest with a kernel, the program, and the name that its results begin with.
-fn ready(
+pub fn ready(
     context: &Context,
     program: &Path,
     variant: Variant,
@@ -188,10 +172,11 @@ fn ready(
 }
 
 /// Runs the tests in one kernel: all, or `cases`.
-fn boot((guest, prefix): &(Guest, String), engine: &str, cases: &str) -> Result<Booted> {
+pub fn boot((guest, prefix): &(Guest, String), engine: &str, cases: &str) -> Result<Booted> {
     // Written to a file as well: on the console, lines of the kernel may fall between.
     let script = format!(
-        "./ferry-guest test {cases} --engine {engine} --parity parity.json >tap 2>notes\n\
+        "./ferry-guest test {cases} --engine {engine} --parity parity.json --counts counts.json \
+         >tap 2>notes\n\
          status=$?\ncat tap notes\nexit $status\n"
     );
     let ended = match guest.run(&script) {
@@ -217,13 +202,14 @@ fn boot((guest, prefix): &(Guest, String), engine: &str, cases: &str) -> Result<
         None => guest.dmesg()?,
         Some(_) => guest.dmesg().unwrap_or_default(),
     };
-    let parity = fs::read(guest.share().join("parity.json")).ok();
+    let left = |name| fs::read(guest.share().join(name)).unwrap_or_default();
     Ok(Booted {
         prefix: prefix.clone(),
         cases,
         program,
         log: clean_log(&log),
-        parity: parity.and_then(|text| serde_json::from_slice(&text).ok()),
+        parity: serde_json::from_slice(&left("parity.json")).ok(),
+        counts: serde_json::from_slice(&left("counts.json")).unwrap_or_default(),
     })
 }
 

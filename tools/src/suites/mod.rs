@@ -5,6 +5,7 @@ mod arm64;
 mod guest;
 mod host;
 mod kunit;
+mod litmus;
 mod selftests;
 mod series;
 mod style;
@@ -76,7 +77,7 @@ impl Suite {
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
             Suite::Guest => guest::run(context, tally, &later),
-            Suite::Litmus => guest::litmus(context, tally, times),
+            Suite::Litmus => litmus::run(context, tally, times),
             Suite::Arm64 => arm64::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
             Suite::Tool => tool::run(context, tally),

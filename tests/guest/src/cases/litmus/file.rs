@@ -11,9 +11,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
 
-use super::{AGE, Change, FILES, MIGRC, Migrc, PAGES, Stage, count, run_on};
+use super::{AGE, Change, FILES, MIGRC, Migrc, PAGES, Stage, count};
+use super::{never_stale_if_deferred, run_on};
 use crate::cases::disk::Ext4;
 use crate::cases::migrc::beside_another;
+use crate::harness::Log;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{kernel, region};
 
@@ -166,18 +168,25 @@ fn refusals() -> Result<String> {
 }
 
 /// It is opened and written, and opened by another, while a third migrates it.
-pub fn race(times: u64) -> Result<()> {
+pub fn race(log: &mut Log) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "60000")?;
     migrc.set(FILES, "1")?;
+    let rounds = if kernel::is_slow() { 150 } else { 600 };
+    log.repeat(|| {
+        never_stale_if_deferred(|| race_for(rounds))?;
+        Ok(rounds * PAGES as u64)
+    })
+}
+
+/// Rounds of that; how often something stale was read.
+fn race_for(rounds: u64) -> Result<u64> {
     let cpus = kernel::online_cpus()?;
     ensure!(cpus.len() > 1, "needs two CPUs");
     let stage = Stage::new(Change::File(WrittenBy::Call))?;
     let shown = stage.file.as_ref().context("no file")?;
     let (addrs, end) = (stage.map.addrs(PAGE), AtomicBool::new(false));
-    let before = count("deferred_pages")?;
-    let rounds = times * if kernel::is_slow() { 150 } else { 600 };
-    let stale = thread::scope(|scope| -> Result<u64> {
+    thread::scope(|scope| -> Result<u64> {
         let reader = scope.spawn(|| -> Result<u64> {
             run_on(cpus[1])?;
             let mut stale = 0;
@@ -220,9 +229,5 @@ pub fn race(times: u64) -> Result<()> {
         opener.join().map_err(|_| lost())??;
         let stale = reader.join().map_err(|_| lost())??;
         written.map(|()| stale)
-    })?;
-    ensure!(stale == 0, "{stale} times a page was read as it was before");
-    let deferred = count("deferred_pages")? - before;
-    ensure!(deferred > 0, "nothing was deferred: nothing was tested");
-    Ok(())
+    })
 }

@@ -14,7 +14,7 @@ use anyhow::{Result, anyhow, ensure};
 use nix::sys::wait::waitpid;
 
 use super::{AGE, Migrc, Written, mismatches, no_more_mismatches, run_on, until_seen, without};
-use crate::harness::skip;
+use crate::harness::{Log, skip};
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
@@ -160,14 +160,18 @@ impl Scene {
 }
 
 /// Nothing that is written is lost.
-pub fn holds(times: u64) -> Result<()> {
+pub fn holds(log: &mut Log) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "1000")?;
-    let mismatches = mismatches()?;
     let forks = if kernel::is_slow() { 64 } else { 256 };
-    let lost = Scene::new()?.play(forks * times, false)?;
-    ensure!(lost == 0, "{lost} pages have lost what was written");
-    no_more_mismatches(mismatches)
+    log.repeat(|| {
+        let mismatches = mismatches()?;
+        let scene = Scene::new()?;
+        let lost = scene.play(forks, false)?;
+        ensure!(lost == 0, "{lost} pages have lost what was written");
+        no_more_mismatches(mismatches)?;
+        Ok(scene.moved.into_inner())
+    })
 }
 
 /// Without the hook it is.

@@ -29,7 +29,7 @@ mod swap;
 mod unplug;
 mod upgrade;
 
-use crate::harness::{Case, skip};
+use crate::harness::{Case, Log, skip};
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
 use crate::region;
@@ -90,30 +90,25 @@ pub fn cases() -> Vec<Case> {
         ("file-punched", Change::File(WrittenBy::Punched), None),
     ];
     let mut cases = vec![
-        Case::new("litmus/file-race", |log| file::race(log.times)).limit(SLOW),
+        Case::new("litmus/file-race", file::race).limit(SLOW),
         Case::new("litmus/file-refused", |_| file::refused()),
-        Case::new("litmus/nested", |log| nested::holds(log.times)).limit(SLOW),
+        Case::new("litmus/nested", nested::holds).limit(SLOW),
         Case::new("litmus/nested-without-nested", |_| nested::sees()).limit(PATIENT),
-        Case::new("litmus/fork", |log| fork::holds(log.times)).limit(SLOW),
+        Case::new("litmus/fork", fork::holds).limit(SLOW),
         Case::new("litmus/fork-without-fork", |_| fork::sees()).limit(PATIENT),
-        Case::new("litmus/upgrade", |log| upgrade::holds(log.times)).limit(SLOW),
+        Case::new("litmus/upgrade", upgrade::holds).limit(SLOW),
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(PATIENT),
-        Case::new("litmus/pair", |log| pair::holds(log.times)).limit(SLOW),
+        Case::new("litmus/pair", pair::holds).limit(SLOW),
         Case::new("litmus/pair-without-reuse", |_| pair::sees()).limit(PATIENT),
-        Case::new("litmus/secondary", |log| secondary::told(log.times)).limit(SLOW),
-        Case::new("litmus/spaces", |log| spaces::holds(log.times)).limit(SLOW),
+        Case::new("litmus/secondary", secondary::told).limit(SLOW),
+        Case::new("litmus/spaces", spaces::holds).limit(SLOW),
         Case::new("litmus/spaces-without-every", |_| spaces::sees()).limit(PATIENT),
-        Case::new("litmus/swap", |log| swap::holds(log.times)).limit(SLOW),
+        Case::new("litmus/swap", swap::holds).limit(SLOW),
         Case::new("litmus/swap-without-swap", |_| swap::sees()).limit(PATIENT),
-        Case::new("litmus/unplug", |log| unplug::holds(log.times)).limit(SLOW),
+        Case::new("litmus/unplug", unplug::holds).limit(SLOW),
     ];
     for (name, change, hook) in all {
-        cases.push(
-            Case::new(format!("litmus/{name}"), move |log| {
-                holds(change, log.times)
-            })
-            .limit(SLOW),
-        );
+        cases.push(Case::new(format!("litmus/{name}"), move |log| holds(change, log)).limit(SLOW));
         if let Some(hook) = hook {
             let without = move |_: &mut _| sees(change, hook);
             cases.push(Case::new(format!("litmus/{name}-without-{hook}"), without).limit(PATIENT));
@@ -311,7 +306,7 @@ fn play(change: Change, rounds: u64, until_stale: bool) -> Result<u64> {
     })
 }
 
-/// Rounds of a case: enough for 10^5 iterations of all together.
+/// Rounds of a pass.
 fn rounds(change: Change) -> u64 {
     match (change, kernel::is_slow()) {
         // Many calls for each page.
@@ -322,30 +317,50 @@ fn rounds(change: Change) -> u64 {
     }
 }
 
-fn holds(change: Change, times: u64) -> Result<()> {
+/// Has something done that says how often something stale was read; how many pages were deferred
+/// meanwhile. Neither it nor the kernel may find anything.
+fn never_stale(play: impl FnOnce() -> Result<u64>) -> Result<u64> {
+    let (before, mismatches) = (count("deferred_pages")?, mismatches()?);
+    let stale = play()?;
+    ensure!(stale == 0, "{stale} times it was read as it was before");
+    no_more_mismatches(mismatches)?;
+    Ok(count("deferred_pages")? - before)
+}
+
+/// As that, of something for which pages are deferred.
+fn never_stale_if_deferred(play: impl FnOnce() -> Result<u64>) -> Result<()> {
+    let deferred = never_stale(play)?;
+    ensure!(deferred > 0, "nothing was deferred: nothing was tested");
+    Ok(())
+}
+
+fn holds(change: Change, log: &mut Log) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "1000")?;
     migrc.set(FILES, "1")?;
-    let before = count("deferred_pages")?;
-    let mismatches = mismatches()?;
-    let half = rounds(change) * times / 2;
-    let mut stale = play(change, half, false)?;
-    // Now with groups that are drained while others are filled.
-    if Path::new(DRAIN_ONE_IN).exists() {
-        migrc.set(DRAIN_ONE_IN, "3")?;
-    }
-    stale += play(change, half, false)?;
-    ensure!(stale == 0, "{stale} times a page was read as it was before");
-    no_more_mismatches(mismatches)?;
-    let deferred = count("deferred_pages")? - before;
-    match change {
-        Change::Write => ensure!(
-            deferred == 0,
-            "{deferred} pages that may be written were deferred"
-        ),
-        _ => ensure!(deferred > 0, "nothing was deferred: nothing was tested"),
-    }
-    Ok(())
+    let half = rounds(change) / 2;
+    let both = || {
+        let stale = play(change, half, false)?;
+        // Now with groups that are drained while others are filled.
+        let _drained = match Path::new(DRAIN_ONE_IN).exists() {
+            true => Some(Setting::change(DRAIN_ONE_IN, "3")?),
+            false => None,
+        };
+        Ok(stale + play(change, half, false)?)
+    };
+    log.repeat(|| {
+        match change {
+            Change::Write => {
+                let deferred = never_stale(both)?;
+                ensure!(
+                    deferred == 0,
+                    "{deferred} pages that may be written were deferred"
+                );
+            }
+            _ => never_stale_if_deferred(both)?,
+        }
+        Ok(2 * half * PAGES as u64)
+    })
 }
 
 fn sees(change: Change, hook: &str) -> Result<()> {

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use super::{Migrc, Written, run_on, until_seen, without};
 use crate::demotion;
-use crate::harness::skip;
+use crate::harness::{Log, skip};
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
 use crate::region;
@@ -43,6 +43,8 @@ struct Played {
     lost: usize,
     /// Pages that were demoted by who needed memory.
     demoted: u64,
+    /// Pages that were migrated by who did.
+    migrated: u64,
 }
 
 impl Nested {
@@ -84,7 +86,8 @@ impl Nested {
         Ok(())
     }
 
-    fn to(&self, node: i32) {
+    /// How many are there then.
+    fn to(&self, node: i32) -> u64 {
         let mut status = vec![0; NESTED];
         // Some may find no room.
         sys::move_pages(
@@ -94,11 +97,13 @@ impl Nested {
             &mut status,
             MF_MOVE,
         );
+        status.iter().filter(|&&status| status == node).count() as u64
     }
 
     /// To node 1 while that has room, and back when node 0 has none: by a watermark above what is
-    /// free there, who allocates reclaims first, a little at a time.
-    fn rounds(&self, rounds: u32) -> Result<()> {
+    /// free there, who allocates reclaims first, a little at a time. How many came back.
+    fn rounds(&self, rounds: u32) -> Result<u64> {
+        let mut back = 0;
         for _ in 0..rounds {
             // What was demoted comes home, so that there is as little as before.
             sys::mbind(self.hog.addr(), self.hog.len(), 0, MF_MOVE);
@@ -106,9 +111,9 @@ impl Nested {
             self.clean()?;
             let short = 2 * (kernel::node_free_bytes(0)? / 1024 + 4 * NESTED);
             let _short = Setting::change(MIN_FREE, &short.to_string())?;
-            self.to(0);
+            back += self.to(0);
         }
-        Ok(())
+        Ok(back)
     }
 
     fn play(&self, rounds: u32) -> Result<Played> {
@@ -125,9 +130,15 @@ impl Nested {
                 .collect(),
         };
         run_on(self.cpus[0])?;
+        let mut migrated = 0;
+        let lost = written.lost_during(self.cpus[1], || {
+            migrated = self.rounds(rounds)?;
+            Ok(())
+        })?;
         Ok(Played {
-            lost: written.lost_during(self.cpus[1], || self.rounds(rounds))?,
+            lost,
             demoted: demoted()? - before,
+            migrated,
         })
     }
 }
@@ -172,21 +183,24 @@ impl Drop for HeldBack {
 }
 
 /// What is written all the time is not lost when a batch is unmapped within another.
-pub fn holds(times: u64) -> Result<()> {
+pub fn holds(log: &mut Log) -> Result<()> {
     let mut migrc = Migrc::on()?;
     let nested = Nested::new(&mut migrc)?;
-    let mut demoted = 0;
-    for _ in 0..8 * times {
-        let played = nested.play(2)?;
-        ensure!(
-            played.lost == 0,
-            "{} pages have lost what was written",
-            played.lost
-        );
-        demoted += played.demoted;
-    }
-    ensure!(demoted > 0, "nothing was demoted: nothing was nested");
-    Ok(())
+    log.repeat(|| {
+        let (mut demoted, mut migrated) = (0, 0);
+        for _ in 0..8 {
+            let played = nested.play(2)?;
+            ensure!(
+                played.lost == 0,
+                "{} pages have lost what was written",
+                played.lost
+            );
+            demoted += played.demoted;
+            migrated += played.migrated;
+        }
+        ensure!(demoted > 0, "nothing was demoted: nothing was nested");
+        Ok(migrated)
+    })
 }
 
 /// With batches within another noted as batches of their own, what the other unmaps after that is noted

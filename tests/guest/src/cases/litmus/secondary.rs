@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, ensure};
 
 use super::{AGE, Change, Migrc, Stage, count, run_on};
-use crate::harness::skip;
+use crate::harness::{Log, skip};
 use crate::kernel;
 
 /// Who writes 1 has a device until 0 is written; how often one was told to drop what it has.
@@ -42,7 +42,7 @@ impl Drop for Device {
 }
 
 /// Every page of a batch that CPUs are not flushed for is one that a device was told of.
-pub fn told(times: u64) -> Result<()> {
+pub fn told(log: &mut Log) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "60000")?;
     let cpus = kernel::online_cpus()?;
@@ -61,7 +61,11 @@ pub fn told(times: u64) -> Result<()> {
                 }
             })
         });
-        let result = all_told(&stage, device, times);
+        // It is on node 0, where odd rounds have it.
+        let mut round = 1;
+        let result = log
+            .repeat(|| all_told(&stage, &device, &mut round))
+            .and_then(|()| none_told(&stage, device, round + 1));
         stop.store(true, Relaxed);
         reader
             .join()
@@ -70,13 +74,13 @@ pub fn told(times: u64) -> Result<()> {
     })
 }
 
-fn all_told(stage: &Stage, device: Device, times: u64) -> Result<()> {
+/// Rounds after that one; of how many pages it was told.
+fn all_told(stage: &Stage, device: &Device, round: &mut u64) -> Result<u64> {
     let mut of_all = 0;
-    // It is on node 0, where odd rounds have it.
-    let last = 1 + ROUNDS * times;
-    for round in 2..=last {
+    for _ in 0..ROUNDS {
+        *round += 1;
         let (before, deferred) = (device.told()?, count("deferred_pages")?);
-        stage.migrate(Change::Keep, round)?;
+        stage.migrate(Change::Keep, *round)?;
         let told = device.told()? - before;
         let deferred = count("deferred_pages")? - deferred;
         ensure!(
@@ -86,10 +90,14 @@ fn all_told(stage: &Stage, device: Device, times: u64) -> Result<()> {
         of_all += deferred;
     }
     ensure!(of_all > 0, "nothing was deferred: nothing was tested");
+    Ok(of_all)
+}
+
+/// Nobody is told when it is gone, so it was that one.
+fn none_told(stage: &Stage, device: Device, round: u64) -> Result<()> {
     drop(device);
-    // Nobody is told then, so it was that one.
     let before = kernel::read(DEVICE)?;
-    stage.migrate(Change::Keep, last + 1)?;
+    stage.migrate(Change::Keep, round)?;
     ensure!(
         kernel::read(DEVICE)? == before,
         "a device was told that is gone"

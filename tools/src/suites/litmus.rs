@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What tries to read or write by translations that migrc has left, for long: in the debug kernel once,
+//! which sees most, and in one that is faster until each test has had so many iterations.
+
+use super::{
+    guest::{boot, ready, Booting, USUAL},
+    Tally,
+};
+use crate::{context::Context, guest, kernel::Variant, ktap::Outcome};
+use anyhow::Result;
+use std::{collections::BTreeMap, time::Duration};
+
+/// Iterations of each test, in all.
+const ITERATIONS: u64 = 100_000;
+/// Boots of the faster kernel that any test can have: some need three CPUs.
+const BOOTS: u64 = 2;
+/// Of a boot. A single pass of a test has a limit of its own, which is minutes.
+const LIMIT: Duration = Duration::from_secs(7200);
+
+/// TLBs that are flushed with each address space, and those of user space apart.
+const UNTAGGED: Booting = Booting {
+    name: "-untagged",
+    args: "nopcid pti=on",
+};
+const SHAPES: [(u32, &Booting); 3] = [(2, &USUAL), (4, &USUAL), (4, &UNTAGGED)];
+
+/// `times`: how many times the iterations.
+pub fn run(context: &Context, tally: &mut Tally, times: u32) -> Result<()> {
+    let program = guest::program(context)?;
+    let wanted = ITERATIONS * u64::from(times);
+    let mut counts = BTreeMap::new();
+    for (variant, iterations) in [(Variant::Debug, 0), (Variant::Litmus, wanted / BOOTS)] {
+        for shape in SHAPES {
+            let ready = ready(context, &program, variant, shape, LIMIT * times)?;
+            let cases = format!("litmus/ --iterations {iterations}");
+            let booted = boot(&ready, "on", &cases)?;
+            for (name, count) in &booted.counts {
+                *counts.entry(name.clone()).or_default() += count;
+            }
+            booted.tell(tally);
+        }
+    }
+    for (name, outcome) in enough(&counts, wanted) {
+        tally.case(&name, outcome);
+    }
+    Ok(())
+}
+
+fn enough(counts: &BTreeMap<String, u64>, wanted: u64) -> Vec<(String, Outcome)> {
+    if counts.is_empty() {
+        let none = "no test has counted its iterations".to_owned();
+        return vec![("iterations".to_owned(), Outcome::Failed(none))];
+    }
+    let outcome = |count| match count {
+        count if count >= wanted => Outcome::Passed,
+        _ => Outcome::Failed(format!("{wanted} are wanted")),
+    };
+    counts
+        .iter()
+        .map(|(name, &count)| (format!("{name}: {count} iterations"), outcome(count)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_iterations_and_none_are_failures() {
+        let counts = [("few", 9), ("many", 10)].map(|(name, count)| (name.to_owned(), count));
+        let outcomes = enough(&counts.into(), 10);
+        assert!(matches!(outcomes[0].1, Outcome::Failed(_)));
+        assert_eq!(
+            outcomes[1],
+            ("many: 10 iterations".to_owned(), Outcome::Passed)
+        );
+        let none = enough(&BTreeMap::new(), 10);
+        assert!(matches!(none[..], [(_, Outcome::Failed(_))]));
+    }
+}
