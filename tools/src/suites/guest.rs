@@ -41,32 +41,16 @@ const AMONG_MANY: &[&str] = &[
     "migrc/",
 ];
 
-/// `later`: kernels that suites to come need.
-pub fn run(context: &Context, tally: &mut Tally, later: &[Variant]) -> Result<()> {
+pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
     let ready = |variant, cpus| ready(context, &program, variant, (cpus, &USUAL), LIMIT);
     let except: String = AMONG_MANY
         .iter()
         .map(|part| format!(" --except {part}"))
         .collect();
-    let debug = [(2, except), (4, AMONG_MANY.join(" "))]
-        .map(|(cpus, cases)| ready(Variant::Debug, cpus).map(|ready| (ready, cases)));
-    // An emulated kernel that checks much leaves time for builds; how these ended later suites see.
-    let later: Vec<_> = (later.iter())
-        .flat_map(|&variant| kernel::prepare(context, variant))
-        .collect();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for kernel in later {
-                drop(kernel.gently().build());
-            }
-        });
-        for guest in debug {
-            let (guest, cases) = guest?;
-            boot(&guest, "on", &cases)?.tell(tally);
-        }
-        Ok::<_, anyhow::Error>(())
-    })?;
+    for (cpus, cases) in [(2, except), (4, AMONG_MANY.join(" "))] {
+        boot(&ready(Variant::Debug, cpus)?, "on", &cases)?.tell(tally);
+    }
     // One CPU of theirs is mostly idle: together they take little longer than one.
     let (vanilla, ferry) = (ready(Variant::Vanilla, 2)?, ready(Variant::Ferry, 2)?);
     let (vanilla, ferry) = std::thread::scope(|scope| {

@@ -13,13 +13,13 @@ mod tool;
 
 use crate::{
     context::Context,
-    kernel::Variant,
+    kernel::{self, Variant},
     ktap::{Case, Outcome},
     step,
 };
 use anyhow::Result;
 use clap::ValueEnum;
-use std::time::Instant;
+use std::{thread, time::Instant};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Suite {
@@ -68,15 +68,20 @@ impl Suite {
         }
     }
 
-    fn run(self, context: &Context, times: u32, tally: &mut Tally, later: &[Self]) -> Result<()> {
-        let later: Vec<_> = later.iter().filter_map(|suite| suite.kernel()).collect();
+    /// Whether other kernels may be built beside it: emulated machines, and builds of a few files, do
+    /// not fill the CPUs, and nothing is timed.
+    fn leaves_time(self) -> bool {
+        matches!(self, Suite::Series | Suite::KunitX86 | Suite::Guest)
+    }
+
+    fn run(self, context: &Context, times: u32, tally: &mut Tally) -> Result<()> {
         match self {
             Suite::Host => host::run(context, tally),
             Suite::Style => style::run(context, tally),
             Suite::Series => series::run(context, tally),
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
-            Suite::Guest => guest::run(context, tally, &later),
+            Suite::Guest => guest::run(context, tally),
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Arm64 => arm64::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
@@ -101,28 +106,53 @@ pub fn run(context: &Context, named: &[Suite], times: u32) -> Result<bool> {
         suites.retain(|suite| *suite != Suite::Litmus);
     }
     let mut all = Tally::default();
-    for (i, suite) in suites.iter().enumerate() {
-        let (name, covers) = suite.named();
-        println!("== {name}: {covers}");
-        let start = Instant::now();
-        let mut tally = Tally::default();
-        match suite.run(context, times, &mut tally, &suites[i + 1..]) {
-            Err(error) if step::was_interrupted(&error) => return Err(error),
-            Err(error) => tally.case("the suite itself", Outcome::Failed(format!("{error:#}"))),
-            Ok(()) if tally.total() == 0 => {
-                tally.case(
-                    "the suite itself",
-                    Outcome::Failed("ran no test".to_owned()),
-                );
+    thread::scope(|scope| {
+        let mut builds = None;
+        for (i, suite) in suites.iter().enumerate() {
+            let (name, covers) = suite.named();
+            println!("== {name}: {covers}");
+            let start = Instant::now();
+            if suite.leaves_time() && builds.is_none() {
+                let later = gentle_builds(context, &suites[i + 1..]);
+                builds = Some(scope.spawn(later));
             }
-            Ok(()) => (),
+            if suite.kernel().is_some() {
+                // If it panicked, the suite builds its kernel itself.
+                let _ = builds.take().map(|builds| builds.join());
+            }
+            let mut tally = Tally::default();
+            match suite.run(context, times, &mut tally) {
+                Err(error) if step::was_interrupted(&error) => return Err(error),
+                Err(error) => tally.case("the suite itself", Outcome::Failed(format!("{error:#}"))),
+                Ok(()) if tally.total() == 0 => {
+                    tally.case(
+                        "the suite itself",
+                        Outcome::Failed("ran no test".to_owned()),
+                    );
+                }
+                Ok(()) => (),
+            }
+            let seconds = start.elapsed().as_secs();
+            println!("== {name}: {}, {seconds} s", tally.line());
+            all.add(&tally);
         }
-        let seconds = start.elapsed().as_secs();
-        println!("== {name}: {}, {seconds} s", tally.line());
-        all.add(&tally);
-    }
+        Ok(())
+    })?;
     println!("{}", all.line());
     Ok(all.good())
+}
+
+/// Builds the kernels that only suites to come need, with what CPUs have left; how that ended these see.
+fn gentle_builds(context: &Context, later: &[Suite]) -> impl FnOnce() + Send {
+    let kernels: Vec<_> = (later.iter())
+        .filter_map(|suite| suite.kernel())
+        .flat_map(|variant| kernel::prepare(context, variant))
+        .collect();
+    || {
+        for kernel in kernels {
+            drop(kernel.gently().build());
+        }
+    }
 }
 
 /// Counts cases and shows each as it is known.
