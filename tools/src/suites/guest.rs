@@ -2,7 +2,7 @@
 //! Page migration by system call in booted kernels: that it works under the debug kernel, and that
 //! every outcome is the unpatched kernel's.
 
-use super::Tally;
+use super::{Builds, Tally};
 use crate::{
     context::Context,
     guest::{self, Guest, Shape},
@@ -41,7 +41,8 @@ const AMONG_MANY: &[&str] = &[
     "migrc/",
 ];
 
-pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+/// `builds`: these may go on beside the kernel that checks much.
+pub fn run(context: &Context, tally: &mut Tally, builds: &mut Builds<'_>) -> Result<()> {
     let program = guest::program(context)?;
     let ready = |variant, cpus| ready(context, &program, variant, (cpus, &USUAL), LIMIT);
     let except: String = AMONG_MANY
@@ -51,6 +52,8 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     for (cpus, cases) in [(2, except), (4, AMONG_MANY.join(" "))] {
         boot(&ready(Variant::Debug, cpus)?, "on", &cases)?.tell(tally);
     }
+    // Of these some tests look at what CPUs were given; two guests leave none to others.
+    builds.wait();
     // One CPU of theirs is mostly idle: together they take little longer than one.
     let (vanilla, ferry) = (ready(Variant::Vanilla, 2)?, ready(Variant::Ferry, 2)?);
     let (vanilla, ferry) = std::thread::scope(|scope| {

@@ -68,20 +68,25 @@ impl Suite {
         }
     }
 
-    /// Whether other kernels may be built beside it: emulated machines, and builds of a few files, do
-    /// not fill the CPUs, and nothing is timed.
+    /// Whether it leaves CPUs idle for long, as emulated machines do, and builds of a few files.
     fn leaves_time(self) -> bool {
         matches!(self, Suite::Series | Suite::KunitX86 | Suite::Guest)
     }
 
-    fn run(self, context: &Context, times: u32, tally: &mut Tally) -> Result<()> {
+    fn run(
+        self,
+        context: &Context,
+        times: u32,
+        tally: &mut Tally,
+        builds: &mut Builds<'_>,
+    ) -> Result<()> {
         match self {
             Suite::Host => host::run(context, tally),
             Suite::Style => style::run(context, tally),
             Suite::Series => series::run(context, tally),
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
-            Suite::Guest => guest::run(context, tally),
+            Suite::Guest => guest::run(context, tally, builds),
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Arm64 => arm64::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
@@ -107,21 +112,20 @@ pub fn run(context: &Context, named: &[Suite], times: u32) -> Result<bool> {
     }
     let mut all = Tally::default();
     thread::scope(|scope| {
-        let mut builds = None;
+        let mut builds = Builds(None);
         for (i, suite) in suites.iter().enumerate() {
             let (name, covers) = suite.named();
             println!("== {name}: {covers}");
             let start = Instant::now();
-            if suite.leaves_time() && builds.is_none() {
+            if suite.leaves_time() && builds.0.is_none() {
                 let later = gentle_builds(context, &suites[i + 1..]);
-                builds = Some(scope.spawn(later));
+                builds = Builds(Some(scope.spawn(later)));
             }
             if suite.kernel().is_some() {
-                // If it panicked, the suite builds its kernel itself.
-                let _ = builds.take().map(|builds| builds.join());
+                builds.wait();
             }
             let mut tally = Tally::default();
-            match suite.run(context, times, &mut tally) {
+            match suite.run(context, times, &mut tally, &mut builds) {
                 Err(error) if step::was_interrupted(&error) => return Err(error),
                 Err(error) => tally.case("the suite itself", Outcome::Failed(format!("{error:#}"))),
                 Ok(()) if tally.total() == 0 => {
@@ -140,6 +144,16 @@ pub fn run(context: &Context, named: &[Suite], times: u32) -> Result<bool> {
     })?;
     println!("{}", all.line());
     Ok(all.good())
+}
+
+/// What is built beside the suites.
+pub struct Builds<'scope>(Option<thread::ScopedJoinHandle<'scope, ()>>);
+
+impl Builds<'_> {
+    /// Until it has ended. A kernel that it could not build the suite that needs it builds itself.
+    pub fn wait(&mut self) {
+        let _ = self.0.take().map(thread::ScopedJoinHandle::join);
+    }
 }
 
 /// Builds the kernels that only suites to come need, with what CPUs have left; how that ended these see.
