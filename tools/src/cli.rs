@@ -2,7 +2,11 @@
 //! The command line: what may be asked for, and who answers.
 
 use crate::{
-    apply, bench, choice, context::Context, hot, method, phases, run, series, shell, suites, top,
+    apply, bench, choice,
+    context::Context,
+    hot,
+    kernel::{self, Variant},
+    method, phases, run, series, shell, suites, top,
 };
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -38,6 +42,12 @@ enum Command {
     Hot(HotArgs),
     /// Open a shell inside the booted Ferry kernel, on two NUMA nodes
     Shell,
+    /// Build one of the kernels that are tested, unless it is built, and print the path of its image
+    Build {
+        /// Which kernel
+        #[arg(value_enum)]
+        kernel: Variant,
+    },
     /// Show what Ferry does on the machine this runs on: live, or once for scripts
     Top(top::TopArgs),
     /// Put Ferry into a Linux tree of your own: patches applied, the code in mm/ferry
@@ -333,6 +343,11 @@ impl Cli {
             }
             Command::Hot(args) => hot::hot(&context()?, &args).map(|()| true),
             Command::Shell => shell::shell(&context()?).map(|()| true),
+            Command::Build { kernel } => {
+                let built = kernel::build(&context()?, kernel)?;
+                println!("{}", built.image.display());
+                Ok(true)
+            }
             Command::Top(args) => top::top(&args).map(|()| true),
             Command::Apply { tree } => apply::apply(&tree).map(|()| true),
             Command::Series { dir } => series::series(&context()?, &dir).map(|()| true),

@@ -8,6 +8,7 @@ use crate::{
     tree::{self, Tree},
 };
 use anyhow::{bail, Context as _, Result};
+use clap::ValueEnum;
 use std::{
     collections::BTreeMap,
     fs,
@@ -20,19 +21,19 @@ use walkdir::WalkDir;
 /// A cold build takes minutes on two cores; this is for slow machines.
 const BUILD_LIMIT: Duration = Duration::from_secs(5400);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Variant {
-    /// The source as it came.
+    /// The source as it came
     Vanilla,
-    /// With Ferry, same options.
+    /// With Ferry, same options
     Ferry,
-    /// With Ferry, KUnit and what finds mistakes.
+    /// With Ferry, KUnit, KASAN, lockdep and DEBUG_VM
     Debug,
-    /// With Ferry and what finds mistakes of migrc: fast enough to try what goes wrong rarely.
+    /// With Ferry and migrc's debug option alone: fast enough to reproduce rare races
     Litmus,
-    /// With Ferry as a user-space program: native speed.
+    /// With Ferry as a user-space program, at native speed
     Uml,
-    /// With Ferry, for a machine with a DMA engine.
+    /// With Ferry, for a machine with a DMA engine
     Arm64,
 }
 
