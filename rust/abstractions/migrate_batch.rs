@@ -50,6 +50,8 @@ pub struct Ended {
     pub nontemporal: bool,
     /// From before the first was unmapped to after the last was mapped again, in nanoseconds.
     pub unmapped_ns: i64,
+    /// Until the TLB flush of all had ended; a part of `unmapped_ns`.
+    pub flush_ns: i64,
 }
 
 /// One batch of `migrate_pages_batch()`, from before the first unmap to after the last remap.
@@ -91,8 +93,9 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         !self.raw.no_cpu
     }
 
-    /// So many folios were unmapped, of so many base pages.
+    /// Notes that `folios` folios of `pages` base pages are unmapped, and flushed now.
     pub fn set_unmapped(&mut self, (folios, pages): (u32, u32)) {
+        self.raw.flush_ns = now_ns() - self.raw.start_ns;
         self.raw.all_folios = folios;
         self.raw.all_pages = pages;
     }
@@ -134,6 +137,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
             may_be_read: self.may_be_read(),
             nontemporal: self.raw.nontemporal,
             unmapped_ns,
+            flush_ns: self.raw.flush_ns,
         }
     }
 

@@ -117,11 +117,13 @@ pub fn count(ended: &Ended) {
         may_be_read,
         nontemporal,
         unmapped_ns,
+        flush_ns,
     } = ended;
     // What was waited for in vain, or refused at once, tells nothing.
     let tells = may_be_read && copied.left == 0;
     if tells {
-        measured::learn_pace(folios, pages, threads + channels, unmapped_ns);
+        let copied_ns = unmapped_ns - flush_ns;
+        measured::learn_pace(folios, pages, threads + channels, flush_ns, copied_ns);
     }
     if copied.pages == 0 {
         return;

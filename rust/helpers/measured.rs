@@ -172,21 +172,29 @@ pub fn forget() {
     }
 }
 
+static FLUSH_NS: Atomic<u32> = Atomic::new(0);
 static SMALL_NS: Atomic<u32> = Atomic::new(0);
 static ALONE_NS: Atomic<u32> = Atomic::new(0);
 static SHARED_NS: Atomic<u32> = Atomic::new(0);
 
-/// How long a page of a batch takes. For any context.
+/// How long batches take. For any context.
 pub fn pace() -> Pace {
     Pace {
+        flush_ns: FLUSH_NS.load(Relaxed),
         small_ns: SMALL_NS.load(Relaxed),
         alone_ns: ALONE_NS.load(Relaxed),
         shared_ns: SHARED_NS.load(Relaxed),
     }
 }
 
-/// Notes for how long a batch was unmapped, that so many threads have copied. For any context.
-pub fn learn_pace(folios: u32, pages: u32, threads: u32, ns: i64) {
+/// Notes how long a batch that `threads` have copied took until its flush had ended, and for how
+/// long after that its folios were unmapped. For any context.
+pub fn learn_pace(folios: u32, pages: u32, threads: u32, flush_ns: i64, ns: i64) {
+    let flush_ns = u64::try_from(flush_ns).unwrap_or(0);
+    FLUSH_NS.store(
+        budget::learn_flush(FLUSH_NS.load(Relaxed), flush_ns),
+        Relaxed,
+    );
     let page_ns = match is_large(folios, pages) {
         false => &SMALL_NS,
         true if threads > 1 => &SHARED_NS,
@@ -195,7 +203,7 @@ pub fn learn_pace(folios: u32, pages: u32, threads: u32, ns: i64) {
     let ns = u64::try_from(ns).unwrap_or(0);
     let known = page_ns.load(Relaxed);
     let learned = budget::learn(known, pages, ns);
-    // Of a few small folios it would be what a flush takes: they can but be faster than that.
+    // Of a few pages an interruption would be most: they can only show that a page takes less.
     if learned <= known || pages >= LEAST_PAGES {
         page_ns.store(learned, Relaxed);
     }

@@ -30,16 +30,45 @@ pub fn is_large(folios: u32, pages: u32) -> bool {
     pages / LARGE_PAGES >= folios
 }
 
-/// What a page of a batch took so far, in nanoseconds, all that is done for it included; 0: not
-/// known.
+/// How long batches took so far, in nanoseconds; 0: not known.
+///
+/// A batch of `n` pages is unmapped for `flush_ns + n * page_ns`, where the page's time is one of
+/// the other three.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
-    /// Of folios of less than [`LARGE_PAGES`].
+    /// Of a batch, until its TLB flush has ended.
+    pub flush_ns: u32,
+    /// Of a page after the flush, in folios of less than [`LARGE_PAGES`].
     pub small_ns: u32,
-    /// Of larger ones, copied by one thread.
+    /// Of a page of larger folios, copied by one thread.
     pub alone_ns: u32,
-    /// Of larger ones, copied by several.
+    /// Of a page of larger folios, copied by several.
     pub shared_ns: u32,
+}
+
+impl Pace {
+    /// How much of `budget_ns` the pages of a batch may take: what its flush leaves, or as long as
+    /// the flush takes, if that is more.
+    ///
+    /// A flush waits for CPUs, and on an overcommitted virtual machine a CPU may answer only after
+    /// milliseconds. A batch that is cut short for that is not unmapped for less time, and a list
+    /// pays for more flushes: thus at most half of the time of a batch goes to its flush.
+    fn left_ns(&self, budget_ns: u64) -> u64 {
+        let flush_ns = u64::from(self.flush_ns);
+        budget_ns.saturating_sub(flush_ns).max(flush_ns)
+    }
+}
+
+/// How long a flush takes, when one more took `ns`.
+///
+/// ```
+/// use ferry_logic::budget::learn_flush;
+///
+/// assert_eq!(learn_flush(0, 50_000), 50_000);
+/// assert_eq!(learn_flush(50_000, 58_000), 51_000);
+/// ```
+pub fn learn_flush(flush_ns: u32, ns: u64) -> u32 {
+    blend(flush_ns, u32::try_from(ns).unwrap_or(u32::MAX))
 }
 
 /// What a page took, when `pages` more took `ns`.
@@ -84,6 +113,9 @@ pub fn learn(page_ns: u32, pages: u32, ns: u64) -> u32 {
 /// let slow = Pace { shared_ns: 1_953, ..unknown };
 /// assert_eq!(price(true, false, 2, slow).map(folios), Some(4));
 /// assert_eq!(price(false, false, 1, slow), None);
+/// // A flush takes twice the budget: the pages may take as long.
+/// let late = Pace { flush_ns: 8_000_000, small_ns: 10_000, ..unknown };
+/// assert_eq!(price(false, false, 1, late), None);
 /// ```
 pub fn page_price(
     large: bool,
@@ -100,7 +132,7 @@ pub fn page_price(
             (pace.shared_ns, if handful { pages / 2 } else { pages })
         }
     };
-    let budget_ns = if handful { budget_ns / 2 } else { budget_ns };
+    let budget_ns = pace.left_ns(if handful { budget_ns / 2 } else { budget_ns });
     // Rounded up: rather a page less than a page more.
     let by_time = (u64::from(page_ns) * u64::from(PARTS * UNITS))
         .saturating_add(budget_ns.saturating_sub(1))
@@ -121,10 +153,14 @@ pub fn page_price(
 /// assert_eq!(pages_within(false, pace, 400_000, 16), 100);
 /// assert_eq!(pages_within(false, pace, 4_000, 16), 16);
 /// assert_eq!(pages_within(true, pace, 4_000, 16), u32::MAX);
+/// let flush = Pace { flush_ns: 100_000, ..pace };
+/// assert_eq!(pages_within(false, flush, 400_000, 16), 75);
+/// let late = Pace { flush_ns: 8_000_000, ..pace };
+/// assert_eq!(pages_within(false, late, 400_000, 16), 2000);
 /// ```
 pub fn pages_within(large: bool, pace: Pace, budget_ns: u64, least: u32) -> u32 {
     let page_ns = if large { pace.alone_ns } else { pace.small_ns };
-    budget_ns
+    pace.left_ns(budget_ns)
         .checked_div(page_ns.into())
         .map_or(u32::MAX, |pages| u32::try_from(pages).unwrap_or(u32::MAX))
         .max(least)

@@ -28,7 +28,8 @@
  * struct ferry_batch - one batch, on the stack of migrate_pages_batch()
  * @board:	where its folios are posted to be copied; NULL: nowhere
  * @start_ns:	when its first folio was about to be unmapped; 0: not Ferry's
- * @first_ns:	how long after that the first was mapped again; 0: not yet
+ * @flush_ns:	how long after that all were unmapped and flushed
+ * @first_ns:	how long after @start_ns the first was mapped again; 0: not yet
  * @copy_ns:	for how long the migrating task copied, or waited for copies
  * @next:	how many of the posted folios were taken back
  * @folios:	how many of those have their content
@@ -49,6 +50,7 @@
 struct ferry_batch {
 	void *board;
 	s64 start_ns;
+	s64 flush_ns;
 	s64 first_ns;
 	s64 copy_ns;
 	u32 next;

@@ -112,17 +112,19 @@ proptest! {
     }
 
     /// However long a page takes, a batch of folios of a size takes no longer than the budget, or
-    /// has one folio; and no more than 32 MB, or 512 folios.
+    /// than twice its flush, or has one folio; and no more than 32 MB, or 512 folios.
     #[test]
     fn batches_keep_to_their_time(
         large: bool,
         handful: bool,
         threads in 0u32..=64,
         ns in 1u32..=1_000_000,
+        flush_ns in 0u32..=100_000_000,
         budget_us in 10u64..=1_000_000,
         order in 0u32..=9,
     ) {
-        let pace = Pace { small_ns: ns, alone_ns: ns, shared_ns: ns };
+        let pace = Pace { flush_ns, small_ns: ns, alone_ns: ns, shared_ns: ns };
+        let flush_ns = u64::from(flush_ns);
         let price = page_price(large, handful, threads, pace, budget_us * 1000).unwrap_or(PARTS);
         let cost = (u64::from(price) << order).div_ceil(u64::from(PARTS));
         prop_assert!(cost >= 1);
@@ -130,20 +132,29 @@ proptest! {
         let folios = u64::from(UNITS).div_ceil(cost);
         // No shorter than mainline's, if there is time, nor for no reason.
         let as_in_mainline = u64::from(UNITS).div_ceil(1 << order);
-        if as_in_mainline << order <= budget_us * 1000 / u64::from(ns) / 2 {
+        let at_least = (budget_us * 1000 / 2).saturating_sub(flush_ns).max(flush_ns);
+        if as_in_mainline << order <= at_least / u64::from(ns) {
             prop_assert!(folios >= as_in_mainline, "{folios} of {as_in_mainline}");
         }
         prop_assert!(folios <= 512);
         prop_assert!(folios << order <= 8192 + 512);
         let without_last = (folios - 1) << order;
-        prop_assert!(without_last * u64::from(ns) <= budget_us * 1000 + u64::from(ns));
+        let at_most = (budget_us * 1000).saturating_sub(flush_ns).max(flush_ns);
+        prop_assert!(without_last * u64::from(ns) <= at_most + u64::from(ns));
     }
 
     #[test]
-    fn chunks_keep_to_their_time(ns in 1u32..=1_000_000, budget_ns in any::<u64>()) {
-        let pace = Pace { small_ns: ns, ..Pace::default() };
-        let pages = pages_within(false, pace, budget_ns, 16);
+    fn chunks_keep_to_their_time(
+        ns in 1u32..=1_000_000,
+        flush_ns: u32,
+        budget_ns in any::<u64>(),
+    ) {
+        let pace = Pace { flush_ns, small_ns: ns, ..Pace::default() };
+        let pages = u64::from(pages_within(false, pace, budget_ns, 16));
+        let flush_ns = u64::from(flush_ns);
+        let left = budget_ns.saturating_sub(flush_ns).max(flush_ns);
         prop_assert!(pages >= 16);
-        prop_assert!(pages == 16 || u64::from(pages) * u64::from(ns) <= budget_ns);
+        prop_assert!(pages == 16 || pages * u64::from(ns) <= left);
+        prop_assert!((pages + 1) * u64::from(ns) > left.min(u64::from(u32::MAX)));
     }
 }
