@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Files laid over a kernel tree: Ferry's own under mm/ferry, and mainline's as patched.
+//! Files laid over a kernel tree: Ferry's own under mm/ferry and include/uapi, and mainline's as patched.
 //! A file is written only where its content differs, so make rebuilds only what that touches.
 
 use crate::{
@@ -30,8 +30,11 @@ const KERNEL_PART: [&str; 8] = [
     "rust",
 ];
 const HOME: &str = "mm/ferry";
+/// Headers for user space, which `make headers_install` looks for in `UAPI` alone.
+const OWN_UAPI: &str = "c-glue/include/uapi";
+const UAPI: &str = "include/uapi";
 
-/// Ferry's own files at their place in a kernel tree.
+/// Ferry's own files at their place in a kernel tree: under mm/ferry, but for headers for user space.
 pub fn kernel_part(repo: &Path) -> Result<Overlay> {
     let mut overlay = Overlay::new();
     for part in KERNEL_PART {
@@ -42,8 +45,12 @@ pub fn kernel_part(repo: &Path) -> Result<Overlay> {
         for entry in WalkDir::new(&top).into_iter().filter_entry(wanted) {
             let entry = entry?;
             if entry.file_type().is_file() {
-                let path = Path::new(HOME).join(entry.path().strip_prefix(repo)?);
-                overlay.insert(path, Some(fs::read(entry.path())?));
+                let path = entry.path().strip_prefix(repo)?;
+                let place = match path.strip_prefix(OWN_UAPI) {
+                    Ok(header) => Path::new(UAPI).join(header),
+                    Err(_) => Path::new(HOME).join(path),
+                };
+                overlay.insert(place, Some(fs::read(entry.path())?));
             }
         }
     }
@@ -160,6 +167,15 @@ mod tests {
         fn read(&self, path: &str) -> Option<String> {
             fs::read_to_string(self.temp.path().join(path)).ok()
         }
+    }
+
+    #[test]
+    fn header_for_user_space_is_where_the_kernel_exports_it() {
+        let overlay = kernel_part(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).unwrap();
+        let at = |path: &str| overlay.contains_key(Path::new(path));
+        assert!(at("include/uapi/linux/page_migrate.h"));
+        assert!(at("mm/ferry/c-glue/include/linux/ferry.h"));
+        assert!(!at("mm/ferry/c-glue/include/uapi/linux/page_migrate.h"));
     }
 
     #[test]

@@ -6,9 +6,8 @@
 #define _LINUX_FERRY_SERVICE_H
 
 #include <linux/nodemask.h>
+#include <linux/page_migrate.h>
 #include <linux/types.h>
-
-#include "../uapi/linux/page_migrate.h"
 
 struct file;
 struct folio;

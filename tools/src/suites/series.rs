@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The patches: each applies and builds, and without CONFIG_FERRY they change no machine code.
+//! The patches: each applies and builds, and without CONFIG_FERRY they change no machine code. The header for
+//! user space is exported with the kernel's own.
 
 use super::Tally;
 use crate::{
     cache::Stamp,
     context::Context,
     elf,
-    kernel::{self, Config, Variant},
+    kernel::{self, Built, Config, Variant},
     ktap::Outcome,
     overlay,
     patches::{self, Patch},
@@ -17,6 +18,7 @@ use anyhow::{bail, Context as _, Result};
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 use walkdir::WalkDir;
@@ -37,8 +39,55 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         let same = same_code(&vanilla.out.join("mm"), &out.join("mm"));
         tally.check("mm/*.o without CONFIG_FERRY are vanilla's code", same)?;
     }
-    let ferry = kernel::build(context, Variant::Ferry).map(drop);
-    tally.check("builds with CONFIG_FERRY=y", ferry)
+    let ferry = kernel::build(context, Variant::Ferry);
+    let exported = match &ferry {
+        Ok(built) => Some(exports_header(context, built)),
+        Err(_) => None,
+    };
+    tally.check("builds with CONFIG_FERRY=y", ferry.map(drop))?;
+    if let Some(exported) = exported {
+        tally.check("make headers exports linux/page_migrate.h", exported)?;
+    }
+    Ok(())
+}
+
+/// Exports the headers for user space, and compiles Ferry's as a program that includes it alone does.
+fn exports_header(context: &Context, built: &Built) -> Result<()> {
+    let toolchain = context.toolchain()?;
+    let limit = Duration::from_secs(600);
+    Step::new(
+        "exporting the kernel's headers",
+        context.cache.log("series-headers"),
+    )
+    .timeout(limit)
+    .run(
+        toolchain
+            .make(&built.tree, &built.out, Variant::Ferry.arch())
+            .arg("headers"),
+    )?;
+    let exported = built.out.join("usr/include");
+    let mut clang = Command::new("clang");
+    toolchain.environment(&mut clang);
+    Step::new(
+        "compiling linux/page_migrate.h",
+        context.cache.log("series-header"),
+    )
+    .timeout(limit)
+    .quiet()
+    .run(
+        clang
+            .args([
+                "-std=c90",
+                "-Wall",
+                "-Werror",
+                "-fsyntax-only",
+                "-nostdlibinc",
+            ])
+            .arg("-isystem")
+            .arg(&exported)
+            .args(["-x", "c"])
+            .arg(exported.join("linux/page_migrate.h")),
+    )
 }
 
 /// Builds after each patch in turn what the series changes of mm/, and all of mm/ after the last, without
