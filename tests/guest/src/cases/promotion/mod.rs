@@ -144,12 +144,23 @@ fn nothing_left(file: &File, len: usize) -> Result<()> {
     Ok(())
 }
 
+/// Also with NUMA balancing off, where mainline has no tiers to promote between.
 fn promoted(small: bool) -> Result<()> {
+    let _off = Setting::change("/proc/sys/kernel/numa_balancing", "0")?;
     let disk = Ext4::new()?;
     let file = on_lower(&disk, small)?;
     let seen = stat("numa_hint_page_cache")?;
-    let _on = Promotion::on()?;
+    let before = (counter("promoted_pages")?, stat("pgpromote_success")?);
+    let on = Promotion::on()?;
     bring_up(&file)?;
+    // A batch counts when it is done; switched off, nothing is under way.
+    drop(on);
+    let pages = counter("promoted_pages")? - before.0;
+    let told = stat("pgpromote_success")? - before.1;
+    ensure!(
+        told >= pages,
+        "pgpromote_success rose by {told} for {pages} pages"
+    );
     ensure!(
         stat("numa_hint_page_cache")? > seen,
         "no access was counted"
