@@ -212,6 +212,39 @@ bool ferry_may_crew(enum migrate_reason reason, bool mt)
 	return true;
 }
 
+/*
+ * Returns whether the callback is the one that mainline has for the call's
+ * reason, so that the type of the private data is known, and any task may run
+ * the callback. Of all other callbacks only the caller knows what they need.
+ * For any context.
+ */
+bool ferry_callback_is_shared(const struct ferry_call *call)
+{
+	new_folio_t *shared = NULL;
+
+	switch (call->reason) {
+	case MR_SYSCALL:
+	case MR_MEMORY_HOTPLUG:
+	case MR_DAMON:
+		shared = alloc_migration_target;
+		break;
+	case MR_DEMOTION:
+		shared = ferry_alloc_demote_folio;
+		break;
+	case MR_MEMPOLICY_MBIND:
+		if (IS_ENABLED(CONFIG_NUMA))
+			shared = ferry_alloc_migration_target_by_mpol;
+		break;
+	case MR_NUMA_MISPLACED:
+		if (IS_ENABLED(CONFIG_NUMA_BALANCING))
+			shared = ferry_alloc_misplaced_dst_folio;
+		break;
+	default:
+		break;
+	}
+	return call->get_new_folio == shared && !call->put_new_folio;
+}
+
 /* Of the private data of alloc_migration_target(), and of alloc_demote_folio(). */
 int ferry_target_node(unsigned long private)
 {

@@ -214,6 +214,12 @@ struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 	return alloc_workqueue("%s", flags, 0, name);
 }
 
+/* Folios of a batch are switched in another order than they were posted in. */
+void ferry_warn_order(void)
+{
+	WARN_ONCE(1, "ferry: a folio to be switched is not the one posted\n");
+}
+
 void ferry_report_batch(const struct ferry_batch *batch, int reason,
 			s64 unmapped_ns)
 {

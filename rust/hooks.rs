@@ -69,19 +69,27 @@ pub unsafe extern "C" fn ferry_copy_post(
 
 /// The next folio that is marked is to be switched: called by `ferry_folio_copied()`. May sleep.
 ///
-/// Returns 1 if its content is in the new folio, 0 if nothing is posted, `-EHWPOISON` if it cannot
-/// be read, `-EIO` if a DMA engine may be at it even now, `-EOPNOTSUPP` if no CPU is to
+/// Returns 1 if its content is in the new folio, 0 if the caller must copy it, `-EHWPOISON` if it
+/// cannot be read, `-EIO` if a DMA engine may be at it even now, `-EOPNOTSUPP` if no CPU is to
 /// copy it and no engine has.
+///
+/// The marked folios are to come here in their order on the lists, each once. If `src` and `dst`
+/// are not the next pair that was posted, this warns, and from then on leaves every folio of the
+/// batch to the caller, when nobody copies any of them any more.
 ///
 /// # Safety
 ///
-/// `batch` must be as `ferry_copy_post()` or this function left it last. The marked folios must
-/// come here in their order on the lists, each once, and be what they were when they were posted.
-/// With `-EIO` the destination must be put, and neither read nor written.
+/// `batch` must be as `ferry_copy_post()` or this function left it last. The folios that were
+/// posted and not taken back must be what they were when they were posted. With `-EIO` the
+/// destination must be put, and neither read nor written.
 #[export]
-pub unsafe extern "C" fn ferry_copy_take(batch: *mut bindings::ferry_batch) -> c_int {
+pub unsafe extern "C" fn ferry_copy_take(
+    batch: *mut bindings::ferry_batch,
+    src: *mut bindings::folio,
+    dst: *mut bindings::folio,
+) -> c_int {
     // SAFETY: By the safety requirement.
-    match unsafe { Batch::from_raw(batch) }.take_next() {
+    match unsafe { Batch::from_raw(batch) }.take_pair(src, dst) {
         Some(Outcome::Copied) => 1,
         Some(Outcome::Failed) => -(bindings::EHWPOISON as c_int),
         Some(Outcome::Lost) => EIO.to_errno(),

@@ -19,6 +19,7 @@ use super::{
         Batch,
         Copied,
         CopySegment,
+        OutOfOrder,
         Posted,
         RawPosted, //
     },
@@ -112,12 +113,30 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         self.put_back(posted);
     }
 
-    /// Takes back the next folio: what came of it; [`None`]: nothing is posted. May sleep.
-    pub fn take_next(&mut self) -> Option<Outcome> {
+    /// Takes back the pair `src` and `dst`, which are only compared: what came of it; [`None`]: its
+    /// caller must copy it. May sleep.
+    ///
+    /// Warns if another pair was posted next. Then no CPU copies any folio of the batch any more.
+    pub fn take_pair(
+        &mut self,
+        src: *const bindings::folio,
+        dst: *const bindings::folio,
+    ) -> Option<Outcome> {
         let mut posted = self.take()?;
-        let outcome = posted.take_next();
+        let taken = posted.take_pair(src, dst);
         self.put_back(posted);
-        outcome
+        match taken {
+            Ok(outcome) => Some(outcome),
+            Err(OutOfOrder { is_lost }) => {
+                // SAFETY: No requirements.
+                unsafe { bindings::ferry_warn_order() };
+                match is_lost {
+                    true => Some(Outcome::Lost),
+                    false if self.may_be_read() => None,
+                    false => Some(Outcome::Refused),
+                }
+            }
+        }
     }
 
     /// The batch ends now: tells the tracepoint `ferry:ferry_batch` and the histograms, counts what

@@ -83,7 +83,8 @@ impl Help {
 /// # Invariants
 ///
 /// For `'a` its functions may be called, with its private data, by any task, by several at a time.
-/// The private data is a `struct migration_target_control`, but for [`SharedReason::Mbind`] and
+/// The callback is the one that mainline has for the reason, and the private data is what that
+/// callback takes: a `struct migration_target_control`, but for [`SharedReason::Mbind`] and
 /// [`SharedReason::NumaMisplaced`]; of that it is the number of a node.
 pub struct MigrateCall<'a> {
     raw: bindings::ferry_call,
@@ -153,18 +154,24 @@ impl<'a> MigrateCall<'a> {
     /// Takes over what `migrate_pages()` was asked; [`None`]: only its caller can do that, now. For
     /// any context.
     ///
+    /// A call with a callback of its own is never taken over, whatever its reason: only its caller
+    /// knows what the private data is, and which task may run the callback.
+    ///
     /// # Safety
     ///
-    /// The functions and the private data must be those that the reason's callers in the kernel
-    /// give, valid for `'a`.
+    /// The private data must be what the callback takes, valid for `'a`.
     pub unsafe fn new(call: &bindings::ferry_call) -> Option<Self> {
         let reason = SharedReason::new(call.reason)?;
+        // SAFETY: The call is valid, and only read.
+        if !unsafe { bindings::ferry_callback_is_shared(call) } {
+            return None;
+        }
         // SAFETY: No requirements.
         if !unsafe { bindings::ferry_may_crew(call.reason, call.mt != 0) } {
             return None;
         }
-        // INVARIANT: The functions of such calls only read their private data; which it is, by the
-        // safety requirement.
+        // INVARIANT: The callback is the reason's own, which only reads its private data, and there
+        // is no other function. By the safety requirement the private data is of its type.
         Some(Self {
             raw: *call,
             reason,

@@ -32,6 +32,7 @@ use crate::{
             Copied,
             CopySegment,
             Filled,
+            OutOfOrder,
             Segment,
             Unreadable, //
         },
@@ -280,6 +281,53 @@ fn folio_is_whole_when_taken_back() -> Result {
     Ok(())
 }
 
+/// A caller that asks for a folio out of its turn copies it itself, when nobody else copies.
+fn folio_out_of_order_is_left_to_the_caller() -> Result {
+    const TAKEN: usize = 3;
+    let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    // The next pair but one; the next source with another destination; the other way round; a pair
+    // that was taken back before.
+    for (src, dst) in [(4, 4), (3, 4), (4, 3), (0, 0)] {
+        let board = Arc::new(Board::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
+        let helper = Helper::new(board.clone())?;
+        pairs.spoil();
+        pairs.with_lists(|lists| {
+            let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
+            let mut names = KVec::with_capacity(MIXED.len(), GFP_KERNEL)?;
+            for pair in lists.into_pairs() {
+                names.push((pair.src().as_raw(), pair.dst().as_raw()), GFP_KERNEL)?;
+                assert!(batch.add(pair));
+            }
+            let name = |nr: usize| names.get(nr).copied().ok_or(EINVAL);
+            let (result, copied) = batch.run(32, |posted| {
+                assert!(queue.enqueue_on(CpuId::current(), helper).is_ok());
+                for nr in 0..TAKEN {
+                    let (src, dst) = name(nr)?;
+                    assert_eq!(posted.take_pair(src, dst), Ok(Outcome::Copied));
+                }
+                let out_of_order = Err(OutOfOrder { is_lost: false });
+                assert_eq!(posted.take_pair(name(src)?.0, name(dst)?.1), out_of_order);
+                for (order, pages) in MIXED.iter().zip(board.copier().pages.iter()) {
+                    assert_eq!(pages.load(Relaxed), 1 << order);
+                }
+                for nr in TAKEN..MIXED.len() {
+                    let (src, dst) = name(nr)?;
+                    assert_eq!(posted.take_pair(src, dst), out_of_order);
+                }
+                Ok::<(), Error>(())
+            });
+            assert_eq!(copied.folios as usize, MIXED.len());
+            result
+        })?;
+        queue.flush();
+        assert!(board.is_free());
+        assert!(pairs.all_equal());
+        assert!(pairs.all_marked());
+    }
+    Ok(())
+}
+
 fn helpers_that_never_start() -> Result {
     let lane = Lane::new(CpuCopier)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
@@ -464,6 +512,11 @@ mod suite {
     #[test]
     fn folio_is_whole_when_taken_back() -> Result {
         super::folio_is_whole_when_taken_back()
+    }
+
+    #[test]
+    fn folio_out_of_order_is_left_to_the_caller() -> Result {
+        super::folio_out_of_order_is_left_to_the_caller()
     }
 
     #[test]

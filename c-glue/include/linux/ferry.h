@@ -89,6 +89,21 @@ struct ferry_call {
 	enum migrate_reason reason;
 };
 
+/**
+ * FERRY_SHARED_CALLBACK() - let crews run a static callback of migrate_pages()
+ * @name: the callback: any task may call it, and several tasks at once, while
+ *	its private data is valid
+ *
+ * Follows the definition of the callback. ferry_callback_is_shared() compares
+ * the callback of a call with the address that this makes known.
+ */
+#define FERRY_SHARED_CALLBACK(name)	new_folio_t *const ferry_##name = name
+
+/* mm/migrate.c, mm/mempolicy.c, mm/vmscan.c */
+extern new_folio_t *const ferry_alloc_misplaced_dst_folio;
+extern new_folio_t *const ferry_alloc_migration_target_by_mpol;
+extern new_folio_t *const ferry_alloc_demote_folio;
+
 /*
  * Set in the low bits of dst->migrate_info, beside FOLIO_WAS_MAPPED and
  * FOLIO_WAS_MLOCKED (struct anon_vma is aligned to 8 bytes on 64-bit): the
@@ -140,7 +155,8 @@ void ferry_allow(void);
 void ferry_copy_begin(struct ferry_batch *batch);
 void ferry_copy_post(struct ferry_batch *batch, struct list_head *dst_folios,
 		     struct list_head *src_folios);
-int ferry_copy_take(struct ferry_batch *batch);
+int ferry_copy_take(struct ferry_batch *batch, struct folio *src,
+		    struct folio *dst);
 void ferry_copy_end(struct ferry_batch *batch, int reason);
 unsigned int ferry_copy_price(struct list_head *from);
 
@@ -378,19 +394,25 @@ static inline void ferry_batch_post(struct ferry_batch *batch,
 /**
  * ferry_folio_copied() - is the content of a folio where it is to be?
  * @batch: the batch
- * @state: low bits of the migrate_info of the next destination on the list
+ * @src: the next source on the list
+ * @dst: its destination
+ * @state: low bits of the migrate_info of @dst
  *
  * Copies along, and waits, until that folio is copied. To be called for the
- * folios of a batch in their order, each once.
+ * folios of a batch in their order, each once. If @src and @dst are not the
+ * pair that was posted next, this warns, and waits until nobody copies any
+ * folio of the batch: the caller copies this folio and all later ones.
  *
- * Return: 1 if it is, 0 if it is not posted, -EHWPOISON if it cannot be read,
- * -EIO if a DMA engine was to copy it and does not answer, -EOPNOTSUPP if none
- * has copied it and no CPU is to.
+ * Return: 1 if it is, 0 if the caller must copy it, -EHWPOISON if it cannot be
+ * read, -EIO if a DMA engine was to copy it and does not answer, -EOPNOTSUPP if
+ * none has copied it and no CPU is to.
  */
-static inline int ferry_folio_copied(struct ferry_batch *batch, int state)
+static inline int ferry_folio_copied(struct ferry_batch *batch,
+				     struct folio *src, struct folio *dst,
+				     int state)
 {
 	if (state & FERRY_FOLIO_POSTED)
-		return ferry_copy_take(batch);
+		return ferry_copy_take(batch, src, dst);
 	return unlikely(batch->no_cpu) ? -EOPNOTSUPP : 0;
 }
 
@@ -411,6 +433,8 @@ static inline void ferry_batch_end(struct ferry_batch *batch, int reason)
 #else /* !CONFIG_FERRY */
 
 struct ferry_batch { };
+
+#define FERRY_SHARED_CALLBACK(name)
 
 #define FERRY_FOLIO_POSTED	0
 
@@ -489,7 +513,9 @@ static inline void ferry_batch_post(struct ferry_batch *batch,
 				    struct list_head *dst_folios,
 				    struct list_head *src_folios) { }
 
-static inline int ferry_folio_copied(struct ferry_batch *batch, int state)
+static inline int ferry_folio_copied(struct ferry_batch *batch,
+				     struct folio *src, struct folio *dst,
+				     int state)
 {
 	return 0;
 }

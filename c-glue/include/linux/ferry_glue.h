@@ -158,6 +158,7 @@ void ferry_trace_migrate_start(const struct ferry_call *call);
 void ferry_migrate_account(const struct migrate_pages_stats *stats,
 			   enum migrate_mode mode, enum migrate_reason reason);
 bool ferry_may_crew(enum migrate_reason reason, bool mt);
+bool ferry_callback_is_shared(const struct ferry_call *call);
 int ferry_target_node(unsigned long private);
 bool ferry_others_want_cpu(void);
 void ferry_list_splice_tail_init(struct list_head *list,
@@ -218,6 +219,7 @@ void ferry_online_mems_begin(void);
 void ferry_online_mems_end(void);
 struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 					       unsigned int flags);
+void ferry_warn_order(void);
 void ferry_report_batch(const struct ferry_batch *batch, int reason,
 			s64 unmapped_ns);
 

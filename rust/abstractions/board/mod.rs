@@ -33,6 +33,7 @@ use core::{
     ptr::NonNull, //
 };
 use kernel::{
+    bindings,
     prelude::*,
     sync::atomic::{
         Acquire,
@@ -76,6 +77,7 @@ pub use self::{
     },
     posted::{
         Copied,
+        OutOfOrder,
         Posted, //
     },
 };
@@ -91,6 +93,18 @@ struct Slot {
     src: NonNull<Folio>,
     nr_pages: u32,
     item: Item,
+}
+
+impl Slot {
+    /// Whether the pair is this source and this destination.
+    fn is_pair(&self, src: *const bindings::folio, dst: *const bindings::folio) -> bool {
+        self.is_to(dst) && core::ptr::eq(self.src.as_ptr().cast(), src)
+    }
+
+    /// Whether this is the pair's destination.
+    fn is_to(&self, dst: *const bindings::folio) -> bool {
+        core::ptr::eq(self.dst.as_ptr().cast(), dst)
+    }
 }
 
 /// What the helpers need to know of a batch.

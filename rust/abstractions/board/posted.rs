@@ -8,6 +8,7 @@ use core::{
     ptr::NonNull, //
 };
 use kernel::{
+    bindings,
     processor::cpu_relax,
     sync::atomic::Relaxed, //
 };
@@ -17,6 +18,7 @@ use super::{
     feed::Feed,
     Board,
     CopySegment,
+    Slot,
     Table, //
 };
 use crate::{
@@ -69,6 +71,13 @@ pub struct Copied {
     pub dma_late: u32,
 }
 
+/// Why [`Posted::take_pair`] fails: the pair is not the one that was posted next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfOrder {
+    /// An engine may still write the destination of the pair.
+    pub is_lost: bool,
+}
+
 impl<'b, C: CopySegment> Posted<'b, '_, C> {
     fn board(&self) -> &'b Board<C> {
         self.owner.0
@@ -103,6 +112,30 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
             Outcome::Lost | Outcome::Refused => self.copied.left += nr_pages,
         }
         Some(outcome)
+    }
+
+    /// Takes back the next folio if it is that of the pair `src` and `dst`, as
+    /// [`Posted::take_next`] does. The two are only compared. May sleep.
+    ///
+    /// Fails if another pair was posted next, or none. Then every folio is taken back, so no CPU
+    /// copies any of them, and the caller may copy this one and those after it, but not to the
+    /// destination of one that is lost.
+    pub fn take_pair(
+        &mut self,
+        src: *const bindings::folio,
+        dst: *const bindings::folio,
+    ) -> Result<Outcome, OutOfOrder> {
+        let next = self.table().slots.get(self.next);
+        if next.is_some_and(|slot| slot.is_pair(src, dst)) {
+            if let Some(outcome) = self.take_next() {
+                return Ok(outcome);
+            }
+        }
+        while self.take_next().is_some() {}
+        let is_lost = |slot: &Slot| slot.is_to(dst) && slot.item.outcome() == Some(Outcome::Lost);
+        Err(OutOfOrder {
+            is_lost: self.table().slots.iter().any(is_lost),
+        })
     }
 
     /// Copies what is left to claim, rather than just wait for who has claimed the folio.

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: the KUnit suite ferry_migrate_callback: a crew shares a list only if
+ * the callback of migrate_pages() is the one that mainline has for the reason.
+ *
+ * Locks: each folio's own, while it is filled, of a file that nobody else has.
+ */
+#include <kunit/test.h>
+#include <linux/ferry_glue.h>
+#include <linux/file.h>
+#include <linux/migrate.h>
+#include <linux/sched.h>
+#include <linux/shmem_fs.h>
+#include <linux/swap.h>
+#include <linux/topology.h>
+#include <linux/vmstat.h>
+
+/* alloc_migration_target(), folio_isolate_lru() */
+#include "internal.h"
+
+/* Enough for several chunks. */
+#define FOLIOS		512
+
+struct cached_list {
+	struct file *file;
+	struct list_head folios;
+};
+
+/* Private data of own_callback(): not what any callback of mainline takes. */
+struct own_data {
+	struct task_struct *task;
+	unsigned int calls;
+	unsigned int calls_elsewhere;
+};
+
+/* May run only in the task that calls migrate_pages(). */
+static struct folio *own_callback(struct folio *src, unsigned long private)
+{
+	struct own_data *data = (struct own_data *)private;
+
+	data->calls++;
+	data->calls_elsewhere += current != data->task;
+	return folio_alloc(GFP_HIGHUSER_MOVABLE, folio_order(src));
+}
+
+static void free_own(struct folio *dst, unsigned long private)
+{
+	folio_put(dst);
+}
+
+/* Isolated folios of a file in memory. */
+static int migrate_callback_init(struct kunit *test)
+{
+	struct cached_list *list;
+	struct folio *folio;
+	pgoff_t i;
+
+	list = kunit_kzalloc(test, sizeof(*list), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, list);
+	INIT_LIST_HEAD(&list->folios);
+	test->priv = list;
+	list->file = shmem_kernel_file_setup("ferry_migrate_callback",
+					     FOLIOS * PAGE_SIZE, EMPTY_VMA_FLAGS);
+	KUNIT_ASSERT_FALSE(test, IS_ERR(list->file));
+	for (i = 0; i < FOLIOS; i++) {
+		folio = shmem_read_folio(list->file->f_mapping, i);
+		KUNIT_ASSERT_FALSE(test, IS_ERR(folio));
+		folio_put(folio);
+	}
+	lru_add_drain_all();
+	for (i = 0; i < FOLIOS; i++) {
+		folio = shmem_read_folio(list->file->f_mapping, i);
+		KUNIT_ASSERT_FALSE(test, IS_ERR(folio));
+		KUNIT_ASSERT_TRUE(test, folio_isolate_lru(folio));
+		node_stat_add_folio(folio, NR_ISOLATED_ANON +
+				    folio_is_file_lru(folio));
+		list_add_tail(&folio->lru, &list->folios);
+		/* The list has a reference of its own. */
+		folio_put(folio);
+	}
+	ferry_allow();
+	return 0;
+}
+
+static void migrate_callback_exit(struct kunit *test)
+{
+	struct cached_list *list = test->priv;
+
+	if (!list)
+		return;
+	putback_movable_pages(&list->folios);
+	if (!IS_ERR_OR_NULL(list->file))
+		fput(list->file);
+}
+
+/* How often a list got as far as a search for a crew. */
+static unsigned long crews_considered(void)
+{
+	static unsigned long events[NR_VM_EVENT_ITEMS];
+
+	all_vm_events(events);
+	return events[FERRY_CREWS] + events[FERRY_CREW_SMALL] +
+	       events[FERRY_CREW_ALONE] + events[FERRY_CREW_BUSY];
+}
+
+/* Migrates the list with a callback of the test's own, in this task alone. */
+static void migrate_alone(struct kunit *test, free_folio_t *put_new_folio,
+			  enum migrate_reason reason)
+{
+	struct own_data data = { .task = current };
+	struct cached_list *list = test->priv;
+	unsigned long before = crews_considered();
+	unsigned int moved = 0;
+
+	KUNIT_EXPECT_EQ(test,
+			migrate_pages(&list->folios, own_callback, put_new_folio,
+				      (unsigned long)&data,
+				      MIGRATE_SYNC | MIGRATE_MT, reason, &moved),
+			0);
+	KUNIT_EXPECT_EQ(test, moved, FOLIOS);
+	KUNIT_EXPECT_EQ(test, data.calls, FOLIOS);
+	KUNIT_EXPECT_EQ(test, data.calls_elsewhere, 0);
+	KUNIT_EXPECT_EQ(test, crews_considered(), before);
+}
+
+static void test_own_callback(struct kunit *test)
+{
+	migrate_alone(test, NULL, MR_SYSCALL);
+}
+
+static void test_own_callback_misplaced(struct kunit *test)
+{
+	migrate_alone(test, NULL, MR_NUMA_MISPLACED);
+}
+
+static void test_own_callback_and_free(struct kunit *test)
+{
+	migrate_alone(test, free_own, MR_DAMON);
+}
+
+/* Mainline's callback with a reason that has another. */
+static void test_other_reason(struct kunit *test)
+{
+	struct migration_target_control mtc = {
+		.nid = numa_mem_id(),
+		.gfp_mask = GFP_HIGHUSER_MOVABLE,
+		.reason = MR_DEMOTION,
+	};
+	struct cached_list *list = test->priv;
+	unsigned long before = crews_considered();
+
+	KUNIT_EXPECT_EQ(test,
+			migrate_pages(&list->folios, alloc_migration_target,
+				      NULL, (unsigned long)&mtc,
+				      MIGRATE_ASYNC | MIGRATE_MT, MR_DEMOTION,
+				      NULL),
+			0);
+	KUNIT_EXPECT_EQ(test, crews_considered(), before);
+}
+
+/* The other tests look at what this one shows to be counted. */
+static void test_mainline_callback(struct kunit *test)
+{
+	struct migration_target_control mtc = {
+		.nid = numa_mem_id(),
+		.gfp_mask = GFP_HIGHUSER_MOVABLE,
+		.reason = MR_SYSCALL,
+	};
+	struct cached_list *list = test->priv;
+	unsigned long before = crews_considered();
+
+	KUNIT_EXPECT_EQ(test,
+			migrate_pages(&list->folios, alloc_migration_target,
+				      NULL, (unsigned long)&mtc,
+				      MIGRATE_SYNC | MIGRATE_MT, MR_SYSCALL,
+				      NULL),
+			0);
+	KUNIT_EXPECT_GT(test, crews_considered(), before);
+}
+
+static struct kunit_case migrate_callback_cases[] = {
+	KUNIT_CASE(test_own_callback),
+	KUNIT_CASE(test_own_callback_misplaced),
+	KUNIT_CASE(test_own_callback_and_free),
+	KUNIT_CASE(test_other_reason),
+	KUNIT_CASE(test_mainline_callback),
+	{ }
+};
+
+static struct kunit_suite migrate_callback_suite = {
+	.name		= "ferry_migrate_callback",
+	.init		= migrate_callback_init,
+	.exit		= migrate_callback_exit,
+	.test_cases	= migrate_callback_cases,
+};
+kunit_test_suite(migrate_callback_suite);
