@@ -3,11 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::kernel;
+use crate::patience::repeat_until;
 use crate::sys::PAGE;
 use crate::trace::Tracing;
 
@@ -16,8 +17,6 @@ const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 const INTERVAL_US: &str = "1000";
 /// Each part of the memory is migrated by itself; fewer cannot be asked for.
 const REGIONS: &str = "3";
-/// By when it must have done so.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// The kernel's one kdamond; nobody else may use it meanwhile.
 pub struct Damon {
@@ -80,16 +79,11 @@ impl Damon {
     }
 
     fn wait(&self, done: impl Fn() -> Result<bool>) -> Result<()> {
-        let start = Instant::now();
-        while !done()? {
-            ensure!(
-                start.elapsed() < LIMIT,
-                "DAMON has not migrated it in {LIMIT:?}"
-            );
+        repeat_until("DAMON has migrated it", || {
             // Who helps is to have this CPU.
             sleep(Duration::from_millis(20));
-        }
-        Ok(())
+            done()
+        })
     }
 }
 

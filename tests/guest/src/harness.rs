@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::sys::signal::{Signal, killpg};
@@ -13,11 +13,20 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::{self, SWITCH, Setting, UNMAPPED, WORKING};
-use crate::plan::Engine;
-use crate::{cases, sys};
+use crate::plan::{Engine, FolioSize};
+use crate::{cases, patience, region, sys};
 
 /// Threads the engine may use while the tests run: more than small guests have CPUs.
 const TEST_THREADS: u32 = 4;
+
+/// Seconds that every test may take on an idle host. The limit is there to end a test that hangs.
+const LEAST_LIMIT: u32 = 300;
+/// The most that a slow kernel or a busy host multiplies a limit by.
+const MOST_SLOWDOWN: u32 = 4;
+/// The time that the moves of [`slowdown`] take on an idle host, in a kernel without checks.
+const USUAL_MOVES: Duration = Duration::from_millis(100);
+/// How long before its limit a test's waits end with an error.
+const LAST_WORDS: u32 = 10;
 
 /// One system call whose outcome every kernel must repeat.
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,7 +68,7 @@ impl Log {
         let mut passes = 0;
         while passes < self.times || self.done < self.iterations {
             if self.limit > 0 {
-                nix::unistd::alarm::set(self.limit);
+                set_limit(self.limit);
             }
             let done = pass()?;
             ensure!(done > 0, "a pass without an iteration");
@@ -90,7 +99,7 @@ type Body = Box<dyn Fn(&mut Log) -> Result<()>>;
 
 pub struct Case {
     pub name: String,
-    /// Seconds after which the test is killed and has failed.
+    /// Seconds after which the test is killed and has failed; multiplied by [`slowdown`].
     pub limit: u32,
     run: Body,
 }
@@ -99,12 +108,14 @@ impl Case {
     pub fn new(name: impl Into<String>, run: impl Fn(&mut Log) -> Result<()> + 'static) -> Self {
         Self {
             name: name.into(),
-            limit: 60,
+            limit: LEAST_LIMIT,
             run: Box::new(run),
         }
     }
 
+    /// Raises the limit of a test that takes longer than others.
     pub fn limit(self, limit: u32) -> Self {
+        let limit = limit.max(LEAST_LIMIT);
         Self { limit, ..self }
     }
 }
@@ -144,6 +155,31 @@ pub fn list(filters: &[String], except: &[String]) {
     }
 }
 
+/// Kills this process after so many seconds; its waits end shortly before.
+fn set_limit(seconds: u32) {
+    nix::unistd::alarm::set(seconds);
+    patience::allow(Duration::from_secs(
+        seconds.saturating_sub(LAST_WORDS).into(),
+    ));
+}
+
+/// Returns how many times slower than usual this kernel moves pages now, at least 1. The checks of the
+/// kernel count as well as what the host leaves to the guest.
+fn slowdown() -> Result<u32> {
+    const ROUNDS: i32 = 16;
+    let map = region::anon(FolioSize::Small, 512)?;
+    let addrs = map.addrs(sys::PAGE);
+    let start = Instant::now();
+    for round in 0..ROUNDS {
+        let mut status = vec![i32::MIN; addrs.len()];
+        let nodes = vec![1 - round % 2; addrs.len()];
+        sys::move_pages(0, &addrs, &nodes, &mut status, sys::MF_MOVE).zero("move_pages")?;
+    }
+    let times = start.elapsed().as_millis() / USUAL_MOVES.as_millis();
+    let times = u32::try_from(times).unwrap_or(MOST_SLOWDOWN);
+    Ok(times.clamp(1, MOST_SLOWDOWN))
+}
+
 /// Runs the tests; whether all passed.
 pub fn run(options: &Options) -> Result<bool> {
     ensure!(
@@ -162,6 +198,8 @@ pub fn run(options: &Options) -> Result<bool> {
     if options.engine && found.is_none() {
         bail!("--engine on, but this kernel has no vm.mt_page_copy");
     }
+    let slowdown = slowdown().context("measuring how fast pages move")?;
+    eprintln!("# time limits are multiplied by {slowdown}");
     println!("TAP version 14\n1..{}", cases.len());
     let (mut parity, mut counts) = (BTreeMap::new(), BTreeMap::new());
     let mut failed = 0;
@@ -175,7 +213,7 @@ pub fn run(options: &Options) -> Result<bool> {
             kernel::write(SWITCH, if options.engine { "1" } else { "0" })?;
         }
         let start = Instant::now();
-        let verdict = run_child(case, options, found.as_ref())
+        let verdict = run_child(case, options, slowdown, found.as_ref())
             .unwrap_or_else(|e| Verdict::Failed(format!("{e:#}")));
         let (number, name) = (i + 1, &case.name);
         match verdict {
@@ -231,12 +269,18 @@ fn one_line(text: &str) -> String {
 }
 
 /// Runs one test by calling this program again: it starts with one thread, and its death harms nobody.
-fn run_child(case: &Case, options: &Options, found: Option<&Vec<Setting>>) -> Result<Verdict> {
+fn run_child(
+    case: &Case,
+    options: &Options,
+    slowdown: u32,
+    found: Option<&Vec<Setting>>,
+) -> Result<Verdict> {
     let mut command = Command::new("/proc/self/exe");
     command
         .args(["one", &case.name])
         .args(["--times", &options.times.to_string()])
         .args(["--iterations", &options.iterations.to_string()])
+        .args(["--slowdown", &slowdown.to_string()])
         .process_group(0);
     for setting in found.into_iter().flatten() {
         command.args(["--found", setting.old()]);
@@ -261,7 +305,7 @@ fn run_child(case: &Case, options: &Options, found: Option<&Vec<Setting>>) -> Re
     match status.signal().map(Signal::try_from) {
         Some(Ok(Signal::SIGALRM)) => bail!(
             "not done after {} s for each of {} times",
-            case.limit,
+            case.limit * slowdown,
             options.times
         ),
         Some(Ok(signal)) => bail!("killed by {signal}"),
@@ -270,18 +314,18 @@ fn run_child(case: &Case, options: &Options, found: Option<&Vec<Setting>>) -> Re
 }
 
 /// The other side of `run_child`.
-pub fn one(name: &str, times: u64, iterations: u64, found: &[String]) -> Result<()> {
+pub fn one(name: &str, times: u64, iterations: u64, slowdown: u32, found: &[String]) -> Result<()> {
     let case = cases::all()
         .into_iter()
         .find(|case| case.name == name)
         .with_context(|| format!("no test '{name}'"))?;
-    let limit = u32::try_from(u64::from(case.limit) * times)?;
-    nix::unistd::alarm::set(limit);
+    let limit = case.limit * slowdown;
+    set_limit(u32::try_from(u64::from(limit) * times)?);
     let mut log = Log {
         found: found.to_vec(),
         times,
         iterations,
-        limit: case.limit,
+        limit,
         ..Log::default()
     };
     let verdict = match (case.run)(&mut log) {

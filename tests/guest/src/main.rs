@@ -13,6 +13,7 @@ mod demotion;
 mod harness;
 mod hot;
 mod kernel;
+mod patience;
 mod pattern;
 mod phases;
 mod plan;
@@ -109,6 +110,9 @@ enum Command {
         times: u64,
         #[arg(long, default_value_t = 0)]
         iterations: u64,
+        /// What each time limit is multiplied by.
+        #[arg(long, default_value_t = 1)]
+        slowdown: u32,
         /// The engine's settings before the tests began, one by one.
         #[arg(long)]
         found: Vec<String>,
@@ -169,8 +173,9 @@ fn main() -> ExitCode {
             name,
             times,
             iterations,
+            slowdown,
             found,
-        } => harness::one(&name, times, iterations, &found),
+        } => harness::one(&name, times, iterations, slowdown, &found),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,14 +4,13 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::demotion::has_lower_tier;
 use crate::kernel::{self, Setting};
-use crate::pattern;
 use crate::sys::{PAGE, Policy, evict, nodes_of, read_singly};
+use crate::{patience, pattern};
 
 pub const ENABLED: &str = "/sys/kernel/mm/numa/pagecache_promotion_enabled";
 const DIR: &str = "/sys/kernel/mm/ferry/promotion";
@@ -105,14 +104,13 @@ pub fn warm_up(file: &File, len: usize) -> Result<()> {
     (0..WARM_UP).try_for_each(|_| read_all(file, len, PAGE))
 }
 
-/// Reads a file over and over until `enough`; whether that came before a minute was over.
+/// Reads a file over and over until `enough`; false if that does not come in the time that the test has.
 pub fn read_until(
     file: &File,
     len: usize,
     mut enough: impl FnMut() -> Result<bool>,
 ) -> Result<bool> {
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(60) {
+    while !patience::is_over() {
         read_all(file, len, PAGE)?;
         if enough()? {
             return Ok(true);

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use super::pinned::Spliced;
 use crate::harness::Case;
 use crate::kernel::{self, NONTEMPORAL, SWITCH, Setting};
+use crate::patience::repeat_until;
 use crate::plan::{Engine, FolioSize};
 use crate::sys::{self, MF_MOVE};
 use crate::trace::{Event, Tracing};
@@ -54,13 +55,12 @@ fn gains_with_help(
     taken_part: &str,
     mut body: impl FnMut() -> Result<()>,
 ) -> Result<BTreeMap<String, u64>> {
-    for _ in 0..20 {
-        let rows = gains(&mut body)?;
-        if row(&rows, taken_part)? > 0 {
-            return Ok(rows);
-        }
-    }
-    anyhow::bail!("no {taken_part} in 20 attempts: is no CPU ever idle?")
+    let mut rows = BTreeMap::new();
+    repeat_until(&format!("{taken_part} grows"), || {
+        rows = gains(&mut body)?;
+        Ok(row(&rows, taken_part)? > 0)
+    })?;
+    Ok(rows)
 }
 
 fn rows() -> Result<()> {

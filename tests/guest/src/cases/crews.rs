@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 
 use super::disk::Tmpfs;
@@ -18,6 +18,7 @@ use super::races::shuttle;
 use crate::cgroup::Groups;
 use crate::harness::{Case, Log};
 use crate::kernel::{self, SWITCH, Setting, THREADS};
+use crate::patience::{repeat_until, wait_until};
 use crate::plan::FolioSize;
 use crate::sys::{
     self, MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, Mapping, PAGE, fork_child, mbind,
@@ -65,14 +66,11 @@ pub fn crewed(body: impl FnMut() -> Result<()>) -> Result<()> {
 /// As `crewed`, until a row of the engine's counters has grown.
 pub fn counted(row: &str, mut body: impl FnMut() -> Result<()>) -> Result<()> {
     let count = || anyhow::Ok(kernel::counters()?.get(row).copied());
-    for _ in 0..20 {
+    repeat_until(&format!("{row} grows"), || {
         let before = count()?;
         body()?;
-        if !kernel::engine_is_on()? || count()? > before {
-            return Ok(());
-        }
-    }
-    anyhow::bail!("{row} never grew")
+        Ok(!kernel::engine_is_on()? || count()? > before)
+    })
 }
 
 /// Several chunks of one page table.
@@ -192,13 +190,13 @@ impl Shuttle {
     fn work(&self) -> Result<()> {
         let rounds = || self.stop.words()[1].load(Relaxed);
         let before = rounds();
-        for _ in 0..3000 {
-            if rounds() > before {
-                return Ok(());
-            }
-            sleep(Duration::from_millis(10));
-        }
-        anyhow::bail!("the child does not get on")
+        wait_until("the child goes on", || {
+            // One that has seen wrong contents has ended.
+            let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+            let status = waitid(Id::Pid(self.pid), flags)?;
+            ensure!(status == WaitStatus::StillAlive, "the child: {status:?}");
+            Ok(rounds() > before)
+        })
     }
 
     fn finish(self) -> Result<()> {
@@ -303,13 +301,10 @@ fn asked_for() -> Result<()> {
         let before = kernel::counters()?;
         shuttle(0)?;
         ensure!(kernel::counters()? == before, "helped without asking");
-        let rounds = (0..20).try_fold(false, |helped, _| -> Result<bool> {
-            if !helped {
-                shuttle(MF_MOVE_MT)?;
-            }
-            Ok(helped || kernel::counters()?.get(row) > before.get(row))
+        repeat_until(&format!("{row} grows"), || {
+            shuttle(MF_MOVE_MT)?;
+            Ok(kernel::counters()?.get(row) > before.get(row))
         })?;
-        ensure!(rounds, "{row} never grew");
         let _nobody = Setting::change(THREADS, "1")?;
         let before = helped()?;
         shuttle(MF_MOVE_MT)?;

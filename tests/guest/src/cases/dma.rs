@@ -8,13 +8,14 @@ use std::path::Path;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::sysctl::moves_while;
 use crate::harness::{Case, skip};
 use crate::kernel::{self, Setting};
+use crate::patience::wait_until;
 use crate::plan::{Engine, FolioSize};
 use crate::sys::{self, MF_MOVE, PAGE};
 use crate::{pattern, region};
@@ -69,11 +70,29 @@ fn behave(name: &str, how: &str) -> Result<Setting> {
     Setting::change(&format!("{SOFT}/{name}"), how)
 }
 
-/// Channels and a method; the method goes first when they are dropped.
-fn by(method: &str) -> Result<[Setting; 2]> {
+/// All channels of the engine in software, until this is dropped.
+pub fn channels() -> Result<Setting> {
+    need_soft()?;
     let channels = Setting::change(CHANNELS, ALL)?;
     ensure!(value(CHANNELS)? == ALL, "{} channels", value(CHANNELS)?);
+    Ok(channels)
+}
+
+/// Channels and a method; the method goes first when they are dropped.
+fn by(method: &str) -> Result<[Setting; 2]> {
+    let channels = channels()?;
     Ok([Setting::change(METHOD, method)?, channels])
+}
+
+/// Everything that could be shared is, whatever CPUs are idle and however long a page takes: batches
+/// of two pages and more.
+fn share_all() -> Result<[Setting; 3]> {
+    let change = |file: &str, value| Setting::change(&format!("{}/{file}", kernel::COPY), value);
+    Ok([
+        change("cpus", "any")?,
+        change("min_kb", "8")?,
+        change("dma_min_bytes", "4096")?,
+    ])
 }
 
 /// The sum of what each channel says of itself.
@@ -148,6 +167,7 @@ fn methods() -> Result<()> {
     let rounds = if kernel::is_slow() { 4 } else { 10 };
     kernel::set_engine(Engine::CopyOnly(4))?;
     let _patient = Setting::change(TIMEOUT, PATIENT)?;
+    let _all = share_all()?;
     for (method, carries, copies) in [
         ("dma", true, false),
         ("hybrid", true, true),
@@ -160,14 +180,7 @@ fn methods() -> Result<()> {
             (FolioSize::Medium, 64),
             (FolioSize::Huge, 8),
         ] {
-            // By CPUs a batch is shared only while one is idle.
-            let dma = counted("ferry_pages_dma")?;
-            let cpus = || {
-                Ok::<_, anyhow::Error>(
-                    counted("ferry_pages_caller")? + counted("ferry_pages_helper")?,
-                )
-            };
-            let before = cpus()?;
+            let before = kernel::counters()?;
             for round in 0..rounds {
                 let map = region::anon(folio, count)?;
                 pattern::fill(map.words(), round);
@@ -176,17 +189,20 @@ fn methods() -> Result<()> {
                     pattern::check(map.words(), round)?;
                 }
             }
-            let (dma, cpus) = (counted("ferry_pages_dma")? - dma, cpus()? - before);
+            let rows = kernel::gained(&before, &kernel::counters()?);
+            let of = |row: &str| rows.get(row).copied().unwrap_or_default();
+            let dma = of("ferry_pages_dma");
+            let cpus = of("ferry_pages_caller") + of("ferry_pages_helper");
             let pages = 2 * rounds * (count * folio.bytes() / PAGE) as u64;
             let right = match (carries, copies) {
                 (true, false) => dma >= pages * 3 / 4,
                 (true, true) => dma > 0,
-                (false, true) => dma == 0 && cpus > 0,
+                (false, true) => dma == 0 && cpus >= pages * 3 / 4,
                 (false, false) => dma == 0 && cpus == 0,
             };
             ensure!(
                 right,
-                "{method}, {count} x {folio}: {dma} pages by DMA, {cpus} by CPUs, of {pages}"
+                "{method}, {count} x {folio}: {dma} pages by DMA, {cpus} by CPUs, of {pages}: {rows:?}"
             );
         }
     }
@@ -198,7 +214,7 @@ fn faults() -> Result<()> {
     need_soft()?;
     kernel::set_engine(Engine::CopyOnly(4))?;
     let _patient = Setting::change(TIMEOUT, PATIENT)?;
-    let _by = by("dma")?;
+    let (_all, _by) = (share_all()?, by("dma")?);
     let _bad = [behave("fail_ppm", "10000")?, behave("reverse", "1")?];
     let (failed, errors) = (counted("ferry_dma_failed")?, told("errors")?);
     moves_while(8, 50, |turn| {
@@ -245,11 +261,7 @@ fn late() -> Result<()> {
         // From here on it is only slow, as all is in this kernel.
         kernel::write(TIMEOUT, PATIENT)?;
         drop(mute);
-        let start = Instant::now();
-        while told("parked")? > 0 {
-            ensure!(start.elapsed() < Duration::from_secs(60), "still parked");
-            sleep(Duration::from_millis(100));
-        }
+        wait_until("nothing is parked", || Ok(told("parked")? == 0))?;
         pattern::check(map.words(), 1)?;
         region::move_all(&addrs, 1, MF_MOVE)?;
         pattern::check(map.words(), 1)?;

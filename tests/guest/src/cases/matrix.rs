@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Every kind of memory by every call that moves it, to the other node and back.
 
-use std::thread::sleep;
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 
 use super::kinds::{KINDS, Make, Mem};
 use crate::harness::{Case, Log};
+use crate::patience::at_last;
 use crate::region::{check_on, check_status};
 use crate::sys::{self, MF_MOVE_ALL, MF_STRICT, Ret};
 
@@ -40,30 +38,19 @@ fn there_and_back(make: Make, call: Call, log: &mut Log) -> Result<()> {
             move_to(&mem, 0).1.zero("move_pages")?;
             check_on(&mem.addrs, 0)
         };
-        let result = if mem.held { patiently(first) } else { first() };
+        let result = if mem.held { at_last(first) } else { first() };
         result.context("in the first move to node 0")?;
     }
     for node in [1, 0, 1, 0] {
         let result = match mem.held {
             false => call(&mem, node, log),
-            true => patiently(|| call(&mem, node, &mut Log::default())),
+            true => at_last(|| call(&mem, node, &mut Log::default())),
         };
         result.with_context(|| format!("to node {node}"))?;
         mem.check()
             .with_context(|| format!("after the move to node {node}"))?;
     }
     Ok(())
-}
-
-/// Tries again for a while; the last answer counts.
-fn patiently(mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
-    for _ in 0..50 {
-        if attempt().is_ok() {
-            return Ok(());
-        }
-        sleep(Duration::from_millis(20));
-    }
-    attempt()
 }
 
 fn move_to(mem: &Mem, node: i32) -> (Vec<i32>, Ret) {

@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -15,6 +15,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use super::litmus::{MIGRC, Migrc, count, without};
 use crate::harness::{Case, skip};
 use crate::kernel;
+use crate::patience::wait_until;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
 use crate::{pattern, region};
@@ -166,15 +167,9 @@ fn beside_retained(pages: usize, body: impl FnOnce() -> Result<()>) -> Result<()
             .and_then(|map| beside_another(|| -> Result<()> { stay(&map) }))
             .is_ok()
     })?;
-    let begun = Instant::now();
-    let mut done = Ok(());
-    while retained()? < before + pages as u64 {
-        if begun.elapsed() > Duration::from_secs(30) {
-            done = Err(anyhow::anyhow!("{} are retained", retained()?));
-            break;
-        }
-        sleep(Duration::from_millis(5));
-    }
+    let done = wait_until("pages are retained", || {
+        Ok(retained()? >= before + pages as u64)
+    });
     let done = done.and_then(|()| body());
     kill(child, Signal::SIGKILL)?;
     waitpid(child, None)?;
@@ -238,12 +233,8 @@ fn bound() -> Result<()> {
 }
 
 /// Waits for nothing to be retained, and for that to be counted.
-fn until_none(limit: Duration) -> Result<()> {
-    let begun = Instant::now();
-    while retained()? > 0 {
-        ensure!(begun.elapsed() < limit, "{} stay retained", retained()?);
-        sleep(Duration::from_millis(5));
-    }
+fn until_none() -> Result<()> {
+    wait_until("nothing is retained", || Ok(retained()? == 0))?;
     // Who drains waits for who does.
     kernel::write(DRAIN, "1")
 }
@@ -255,7 +246,7 @@ fn age() -> Result<()> {
     let before = count("drained_pages/age")?;
     beside_another(|| {
         to(&map, 1)?;
-        until_none(Duration::from_secs(20))
+        until_none()
     })?;
     ensure!(count("drained_pages/age")? > before, "age was not why");
     Ok(())
@@ -339,7 +330,7 @@ fn freed_by(counter: &str, flush: impl Fn(&Mapping) -> Result<()>) -> Result<()>
         to(&map, 1)?;
         ensure!(retained()? == PAGES as u64, "{} are retained", retained()?);
         flush(&map)?;
-        until_none(Duration::from_secs(20))?;
+        until_none()?;
         let freed = count(counter)? - before;
         ensure!(freed == PAGES as u64, "{freed} pages were freed for that");
         Ok(())
@@ -377,7 +368,7 @@ fn owner_gone() -> Result<()> {
         let status = waitpid(child, None)?;
         ensure!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
     }
-    until_none(Duration::from_secs(20))
+    until_none()
 }
 
 /// Memory that is retained is there for who needs it.

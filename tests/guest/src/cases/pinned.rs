@@ -5,8 +5,6 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -14,6 +12,7 @@ use nix::unistd::pipe;
 
 use super::disk::Ext4;
 use crate::harness::Case;
+use crate::patience::at_last;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, Uring};
 use crate::{pattern, region};
@@ -116,15 +115,7 @@ fn io_uring(folio: FolioSize, count: usize) -> Result<()> {
     }
     drop(ring);
     // The kernel takes rings down, and lets go of their pages, after close(2) has returned.
-    let mut moved = region::move_all(&addrs, other, MF_MOVE);
-    for _ in 0..100 {
-        if moved.is_ok() {
-            break;
-        }
-        sleep(Duration::from_millis(50));
-        moved = region::move_all(&addrs, other, MF_MOVE);
-    }
-    moved.context("once unpinned")?;
+    at_last(|| region::move_all(&addrs, other, MF_MOVE)).context("once unpinned")?;
     pattern::check(map.words(), 1)
 }
 

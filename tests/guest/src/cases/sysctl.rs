@@ -4,11 +4,12 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use anyhow::{Context, Error, Result, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::unistd::{Uid, setuid};
 
 use crate::harness::{Case, Log};
 use crate::kernel::{self, CREW, PULL, SWITCH, Setting, THREADS};
+use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::sys::{MF_MOVE, MF_MOVE_MT, PAGE};
 use crate::{pattern, region};
@@ -136,13 +137,20 @@ pub fn moves_while(
     pattern::fill(huge.words(), 2);
     let mut addrs = small.addrs(PAGE);
     addrs.extend(huge.addrs(FolioSize::Huge.bytes()));
-    let stop = AtomicBool::new(false);
+    let (stop, changed) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let changer = scope.spawn(|| {
             let mut turns = (0u32..).take_while(|_| !stop.load(Relaxed));
-            turns.try_for_each(&change)
+            turns.try_for_each(|turn| {
+                change(turn)?;
+                changed.store(true, Relaxed);
+                anyhow::Ok(())
+            })
         });
-        let moved = (0..rounds).try_for_each(|round| {
+        // The other thread may not have run yet when the last round ends.
+        let goes_on =
+            |round: &i32| *round < rounds || !changed.load(Relaxed) && !changer.is_finished();
+        let moved = (0..).take_while(goes_on).try_for_each(|round| {
             region::move_all(&addrs, (round + 1) % 2, MF_MOVE)?;
             pattern::check(small.words(), 1)?;
             pattern::check(huge.words(), 2)
@@ -225,19 +233,11 @@ fn reasons_hold() -> Result<()> {
         pattern::check(map.words(), 1)?;
         Ok(helped()? > before)
     };
-    let at_last =
-        |flags| (0..20).try_fold(false, |done, _| Ok::<_, Error>(done || shuttle(flags)?));
     kernel::write(REASONS, "mbind demotion")?;
     ensure!(!shuttle(MF_MOVE)?, "helped for another reason");
-    ensure!(
-        at_last(MF_MOVE | MF_MOVE_MT)?,
-        "not helped, though it asked"
-    );
+    repeat_until("helped as it asked", || shuttle(MF_MOVE | MF_MOVE_MT))?;
     kernel::write(REASONS, "syscall")?;
-    ensure!(
-        at_last(MF_MOVE)?,
-        "not helped for the reason that was chosen"
-    );
+    repeat_until("helped for the reason that was chosen", || shuttle(MF_MOVE))?;
     kernel::write(SWITCH, "0")?;
     ensure!(!shuttle(MF_MOVE)?, "helped while switched off");
     Ok(())

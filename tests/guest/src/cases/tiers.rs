@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::crews::{counted, crewed, finished};
 use crate::damon::Damon;
 use crate::demotion::{Demotion, Reclaim, count_on, forget_use, generations};
 use crate::harness::Case;
 use crate::kernel::{self, Setting};
+use crate::patience::wait_until;
 use crate::plan::FolioSize;
 use crate::sys::{MF_MOVE, Mapping, PAGE, fork_child};
 use crate::{pattern, region};
@@ -186,16 +187,10 @@ fn fork_and_check(words: &[AtomicU64], first: usize) -> Result<()> {
 
 /// Of what is counted as isolated nothing is left; others may isolate a page now and then.
 fn none_isolated() -> Result<()> {
-    let mut left = 0;
-    for _ in 0..100 {
+    wait_until("no page is isolated", || {
         kernel::write("/proc/sys/vm/stat_refresh", "1")?;
-        left = kernel::vmstat("nr_isolated_anon")?.values().sum::<u64>();
-        if left == 0 {
-            return Ok(());
-        }
-        sleep(Duration::from_millis(50));
-    }
-    bail!("{left} pages are still isolated");
+        Ok(kernel::vmstat("nr_isolated_anon")?.values().sum::<u64>() == 0)
+    })
 }
 
 /// Little is free on node 0 all at once, as the watermarks rise: kswapd demotes until they are met.

@@ -13,10 +13,10 @@ use super::{LEN, nothing_left, on_lower};
 use crate::cases::disk::Ext4;
 use crate::demotion::{Demotion, Reclaim};
 use crate::kernel::{self, Setting};
-use crate::pattern;
 use crate::promotion::{Promotion, check, counter, knob, read_until, warm_up};
 use crate::region;
 use crate::sys::{PAGE, Policy, evict};
+use crate::{patience, pattern};
 
 const LIMIT: &str = "/proc/sys/kernel/numa_balancing_promote_rate_limit_MBps";
 
@@ -56,8 +56,7 @@ pub fn brake() -> Result<()> {
     let file = on_lower(&disk, true)?;
     let _on = Promotion::on()?;
     let drawn = || Ok::<_, anyhow::Error>(counter("brake")? > 0);
-    let start = Instant::now();
-    while !drawn()? && start.elapsed() < Duration::from_secs(90) {
+    while !drawn()? && !patience::is_over() {
         warm_up(&file, LEN)?;
         sleep(Duration::from_millis(50));
         reclaim.ask(2 * LEN)?;
@@ -68,10 +67,9 @@ pub fn brake() -> Result<()> {
         counter("came_back")?,
         counter("promoted_pages")?
     );
-    let start = Instant::now();
     while drawn()? {
         ensure!(
-            start.elapsed() < Duration::from_secs(120),
+            !patience::is_over(),
             "the brake is not released: {}",
             counter("brake")?
         );
@@ -134,8 +132,7 @@ pub fn crowded() -> Result<()> {
     let before = (counter("promoted_pages")?, counter("came_back")?);
     let on = Promotion::on()?;
     let mut drawn = 0;
-    let start = Instant::now();
-    while drawn <= CAREFUL && start.elapsed() < Duration::from_secs(120) {
+    while drawn <= CAREFUL && !patience::is_over() {
         file.read()?;
         drawn = drawn.max(counter("brake")?);
     }

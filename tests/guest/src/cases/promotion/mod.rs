@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -19,6 +19,7 @@ use crate::cgroup::Groups;
 use crate::demotion::generations;
 use crate::harness::{Case, skip};
 use crate::kernel::{self, Setting};
+use crate::patience::wait_until;
 use crate::promotion::{
     Promotion, check, count_on, counter, is_built, knob, place, read_until, warm_up,
 };
@@ -125,15 +126,7 @@ fn nothing_left(file: &File, len: usize) -> Result<()> {
     // Switched off, nothing is under way.
     let off = Setting::change(promotion::ENABLED, "false")?;
     // kswapd may still be at what it has isolated.
-    let start = Instant::now();
-    while stat("nr_isolated_file")? > 0 {
-        ensure!(
-            start.elapsed() < Duration::from_secs(30),
-            "{} pages are isolated for good",
-            stat("nr_isolated_file")?
-        );
-        sleep(Duration::from_millis(100));
-    }
+    wait_until("no page is isolated", || Ok(stat("nr_isolated_file")? == 0))?;
     file.sync_all()?;
     // Those that a CPU keeps for the LRU have a reference more, until it is drained.
     kernel::write("/proc/sys/vm/drop_caches", "1")?;
