@@ -24,7 +24,8 @@ pub enum VmEvent {
     SerialSmall = bindings::vm_event_item_FERRY_SERIAL_SMALL,
     /// Left to the serial copy: all lanes of the engine in use.
     SerialBusy = bindings::vm_event_item_FERRY_SERIAL_BUSY,
-    /// Left to the serial copy: no CPU is idle, but one thread allowed, or its crew has them all.
+    /// Left to the serial copy: no CPU is idle, only one thread is allowed, `copy/method` is
+    /// `serial`, or its crew has all threads.
     SerialAlone = bindings::vm_event_item_FERRY_SERIAL_ALONE,
     /// Left alone: a reference too many, from whoever may write to the folio.
     RefusedPinned = bindings::vm_event_item_FERRY_REFUSED_PINNED,

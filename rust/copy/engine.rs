@@ -114,7 +114,7 @@ impl<C: CopySegment> Engine<C> {
                 shared.as_ref().map_or(0, |(_, idle)| idle.count())
             },
         ) else {
-            return;
+            return VmEvent::SerialAlone.count(pages as usize);
         };
         if route.cpus && shared.is_none() {
             shared = find();

@@ -23,7 +23,6 @@ use crate::{
             Board,
             CopySegment, //
         },
-        vm_event::VmEvent,
         workqueue::OwnedQueue, //
     },
     helpers::pool::{
@@ -83,8 +82,6 @@ impl<C: CopySegment> Helped for Shared<C> {
         if self.places.load(Relaxed) <= 0 || self.places.fetch_sub(1, Relaxed) <= 0 {
             return false;
         }
-        let pages = self.board.help();
-        VmEvent::PagesHelper.count(pages as usize);
-        pages > 0
+        self.board.help() > 0
     }
 }

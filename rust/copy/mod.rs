@@ -144,6 +144,8 @@ pub fn count(ended: &Ended) {
         dma::sweep();
     }
     VmEvent::PagesCaller.count(own as usize);
+    // Here, not in the helper: when the migrating call returns, each of its pages is counted.
+    VmEvent::PagesHelper.count(copied.helped as usize);
     VmEvent::CopyFailed.count(copied.failed as usize);
 }
 

@@ -2,6 +2,7 @@
 //! The functional tests, by theme.
 
 mod accounting;
+mod balance;
 mod counters;
 mod crews;
 pub mod disk;
@@ -52,6 +53,7 @@ pub fn all() -> Vec<Case> {
         all.extend(sysctl::cases());
         all.extend(settings::cases());
         all.extend(counters::cases());
+        all.extend(balance::cases());
         all.extend(accounting::cases());
         all.extend(method::cases());
         all.extend(dma::cases());

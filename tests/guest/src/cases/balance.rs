@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Each page that migrates in a batch is counted by one row of `/proc/vmstat`, whoever copied it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::harness::Case;
+use crate::kernel::{self, Setting};
+use crate::patience::repeat_until;
+use crate::plan::{Engine, FolioSize};
+use crate::sys::{MF_MOVE, PAGE};
+use crate::{pattern, region};
+
+/// The rows that a page of a batch may be counted by.
+const ROWS: [&str; 11] = [
+    "ferry_pages_caller",
+    "ferry_pages_helper",
+    "ferry_pages_dma",
+    "ferry_serial_small",
+    "ferry_serial_alone",
+    "ferry_serial_busy",
+    "ferry_refused_pinned",
+    "ferry_refused_private",
+    "ferry_refused_mapping",
+    "ferry_refused_movable_ops",
+    "ferry_refused_full",
+];
+
+/// Lists of one folio, of few, and of several batches.
+const LISTS: [(FolioSize, usize); 9] = [
+    (FolioSize::Small, 1),
+    (FolioSize::Small, 63),
+    (FolioSize::Small, 100),
+    (FolioSize::Small, 513),
+    (FolioSize::Small, 2048),
+    (FolioSize::Medium, 1),
+    (FolioSize::Medium, 40),
+    (FolioSize::Huge, 1),
+    (FolioSize::Huge, 6),
+];
+
+pub fn cases() -> Vec<Case> {
+    ["auto", "serial", "cpu", "dma", "hybrid"]
+        .map(|method| {
+            Case::new(format!("counters/balance-{method}"), move |_| {
+                balance(method)
+            })
+        })
+        .into()
+}
+
+fn setting(file: &str) -> String {
+    format!("{}/{file}", kernel::COPY)
+}
+
+/// Counts each page once, by whatever method, for any budget of time and any CPUs that may help.
+fn balance(method: &str) -> Result<()> {
+    let needs_channels = ["dma", "hybrid"].contains(&method);
+    let _channels = match needs_channels {
+        true => Some(super::dma::channels()?),
+        false => None,
+    };
+    let _patient = Setting::change(&setting("dma_timeout_ms"), "60000")?;
+    let _method = Setting::change(&setting("method"), method)?;
+    for engine in [Engine::On(4), Engine::CopyOnly(4), Engine::On(1)] {
+        kernel::set_engine(engine)?;
+        for (cpus, unmapped) in [("idle", "1000000"), ("any", "1000000"), ("any", "10")] {
+            let _settings = [
+                Setting::change(&setting("cpus"), cpus)?,
+                Setting::change(kernel::UNMAPPED, unmapped)?,
+            ];
+            for (folio, count) in LISTS {
+                is_balanced(folio, count).with_context(|| {
+                    format!("{count} x {folio}, {engine:?}, cpus {cpus}, {unmapped} us")
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sum(rows: &BTreeMap<String, u64>) -> Result<u64> {
+    ROWS.iter()
+        .map(|&row| {
+            rows.get(row)
+                .copied()
+                .with_context(|| format!("no row {row}"))
+        })
+        .sum()
+}
+
+/// Moves a list once. No page may be uncounted. A page may be counted again for a second attempt, if
+/// another task had a reference at the first: then another list is moved.
+fn is_balanced(folio: FolioSize, count: usize) -> Result<()> {
+    let pages = (count * folio.bytes() / PAGE) as u64;
+    repeat_until("as many pages are counted as moved", || {
+        let map = region::anon(folio, count)?;
+        pattern::fill(map.words(), 1);
+        let before = kernel::counters()?;
+        region::move_all(&map.addrs(folio.bytes()), 1, MF_MOVE)?;
+        let rows = kernel::gained(&before, &kernel::counters()?);
+        pattern::check(map.words(), 1)?;
+        let counted = sum(&rows)?;
+        ensure!(
+            counted >= pages,
+            "{pages} pages moved, {counted} are counted: {rows:?}"
+        );
+        if counted > pages {
+            eprintln!("# {pages} pages moved, {counted} are counted: {rows:?}");
+        }
+        Ok(counted == pages)
+    })
+}
