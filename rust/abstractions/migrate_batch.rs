@@ -107,7 +107,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         drop(self.take());
         self.raw.nontemporal = batch.method() == Method::NonTemporal;
         // SAFETY: By the type invariant `end` finishes it in time.
-        let posted = unsafe { batch.post(helpers + channels + 1) };
+        let posted = unsafe { batch.post(helpers + channels + 1, helpers) };
         self.raw.helpers = helpers;
         self.raw.channels = channels;
         self.put_back(posted);

@@ -159,7 +159,6 @@ impl<C: CopySegment> Engine<C> {
         let (threads, _) = measured::choose(kind, most, true);
         let helpers = threads - 1;
         into.post(batch, helpers, channels);
-        // None as well: those who come late, from the batch before, are not to stay.
         self.call(lane, idle.first(helpers as usize));
     }
 
@@ -172,11 +171,9 @@ impl<C: CopySegment> Engine<C> {
     ) {
         let target = lists.target();
         let collected = Self::collect_on(&self.lanes, lists, Method::Cached, 1);
-        if let Some((lane, mut batch)) = collected {
+        if let Some((_, mut batch)) = collected {
             let channels = Self::add_channels(&mut batch, target, Who::EnginesOnly);
             into.post(batch, 0, channels);
-            // Those who come late, from the batch before, are not to stay.
-            self.call(lane, &[]);
         }
     }
 

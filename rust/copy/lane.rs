@@ -2,19 +2,13 @@
 
 //! A lane: one batch at a time, copied by its owner and by helpers.
 //!
-//! No locks. How many may help is a bound on who comes; nothing is published by it, so it is
-//! relaxed.
+//! No locks. How many helpers a batch may have is the board's affair: a helper that comes late,
+//! from another batch, takes a place of one that was called.
 
 use kernel::{
     cpu::CpuId,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use crate::{
@@ -43,10 +37,6 @@ pub struct Lane<C: CopySegment> {
 /// What a lane's helpers see of it.
 struct Shared<C> {
     board: Board<C>,
-    /// Helpers that may still come to the batch that is or was here. One that comes late, from
-    /// another, takes a place of one that was called; if that happens just as they are set there is
-    /// one helper too many.
-    places: Atomic<i32>,
 }
 
 impl<C: CopySegment> Lane<C> {
@@ -55,7 +45,6 @@ impl<C: CopySegment> Lane<C> {
         let shared = Arc::new(
             Shared {
                 board: Board::new(MAX_FOLIOS, copier)?,
-                places: Atomic::new(0),
             },
             GFP_KERNEL,
         )?;
@@ -72,16 +61,12 @@ impl<C: CopySegment> Lane<C> {
 
     /// Calls a helper to each CPU, for the batch that is posted. For any context but NMI.
     pub fn call(&self, queue: &OwnedQueue, cpus: &[CpuId]) {
-        self.shared.places.store(cpus.len() as i32, Relaxed);
         self.helpers.call(queue, cpus.iter().copied());
     }
 }
 
 impl<C: CopySegment> Helped for Shared<C> {
     fn help_out(&self) -> bool {
-        if self.places.load(Relaxed) <= 0 || self.places.fetch_sub(1, Relaxed) <= 0 {
-            return false;
-        }
         self.board.help() > 0
     }
 }

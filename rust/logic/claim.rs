@@ -7,7 +7,9 @@
 //! | who | calls | when |
 //! |---|---|---|
 //! | owner | [`Cursor::publish`] | the table is written, the batch before is all done |
-//! | anybody | [`Cursor::claim`] | at any time |
+//! | owner | [`Cursor::claim`] | at any time |
+//! | helper | [`Cursor::enter`] | at any time, to get a place in the batch |
+//! | helper | [`Cursor::claim_in`] | with its place, at any time |
 //! | who claimed | [`Cursor::complete`] | its grains are copied and their results written |
 //! | owner | [`Cursor::all_done`] | until it says yes |
 //! | owner | [`Cursor::retire`] | then, before it lets the lane go |
@@ -16,15 +18,21 @@
 //! there were. A helper that holds no claim is never waited for. So it may come at any moment,
 //! even while the table is being rewritten, and may then read the cursor and nothing else; what a
 //! claim rests on (generation, next grain, number of grains) is therefore one word. A helper that
-//! read the word of one batch and was delayed into the next fails its compare-exchange, looks
-//! again, and helps that one.
+//! read the word of one batch and was delayed into the next fails its compare-exchange and looks
+//! again.
+//!
+//! The owner says how many helpers a batch may have. Each takes a place, and claims grains of the
+//! batch in which it has one and of no other: a helper that is delayed into the next batch must
+//! take a place there. The places are a second word, with the generation in it, so that a place of
+//! one batch is never counted against another.
 //!
 //! How the orderings meet: `publish` releases the table to every claim that succeeds, however many
 //! claims came in between, since each continues the release sequence; `complete` releases copies,
 //! results and the claimer's last look at the table to the owner's `all_done`, in the same way.
+//! `publish` releases the cursor's word to every `enter` that finds a place.
 //!
 //! Generations wrap after 2^32 batches. That is harmless: a claim uses nothing that was read
-//! before it succeeded.
+//! before it succeeded, and a helper that was delayed for so long is one too many, no more.
 
 use super::sync::{const_unless_loom, AtomicU32, AtomicU64};
 
@@ -32,9 +40,6 @@ const NEXT_SHIFT: u32 = 16;
 const GENERATION_SHIFT: u32 = 32;
 
 /// Which batch of a lane.
-///
-/// Whoever holds a claim may keep what it read from the table for its next one of the same
-/// generation, and for no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(u32);
 
@@ -44,6 +49,13 @@ impl Generation {
         self.0
     }
 }
+
+/// A helper's place in a batch: the right to claim grains of it.
+///
+/// It is never given back: a helper leaves when the batch has no grain left to claim.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a batch has only a number of places"]
+pub struct Place(Generation);
 
 /// One grain that the bearer, and nobody else, is to copy and then [`Cursor::complete`].
 #[derive(Debug, PartialEq, Eq)]
@@ -79,7 +91,28 @@ impl Word {
     }
 }
 
-/// Where the claims of a lane are made, and how many grains of its batch are done.
+/// What the word of the places says, unpacked: `generation:32 | left:32`.
+#[derive(Clone, Copy)]
+struct Places {
+    generation: u32,
+    left: u32,
+}
+
+impl Places {
+    fn unpack(word: u64) -> Self {
+        Self {
+            generation: (word >> GENERATION_SHIFT) as u32,
+            left: word as u32,
+        }
+    }
+
+    fn pack(self) -> u64 {
+        u64::from(self.generation) << GENERATION_SHIFT | u64::from(self.left)
+    }
+}
+
+/// Where the claims of a lane are made, how many helpers its batch may still have, and how many
+/// grains of it are done.
 ///
 /// It must outlive every helper that may still look at it: lanes are never freed.
 ///
@@ -89,8 +122,10 @@ impl Word {
 /// static LANE: Cursor = Cursor::new();
 ///
 /// assert!(LANE.claim().is_none());
-/// LANE.publish(2);
-/// while let Some(claim) = LANE.claim() {
+/// LANE.publish(2, 1); // two grains, for the owner and one helper
+/// let place = LANE.enter().unwrap();
+/// assert!(LANE.enter().is_none());
+/// while let Some(claim) = LANE.claim_in(&place) {
 ///     assert!(claim.index < 2); // copy that grain here
 ///     LANE.complete(1);
 /// }
@@ -99,6 +134,7 @@ impl Word {
 /// ```
 pub struct Cursor {
     word: AtomicU64,
+    places: AtomicU64,
     done: AtomicU32,
 }
 
@@ -108,22 +144,24 @@ impl Cursor {
         pub fn new() -> Self {
             Self {
                 word: AtomicU64::new(0),
+                places: AtomicU64::new(0),
                 done: AtomicU32::new(0),
             }
         }
     }
 
-    /// Offers `total` grains to everybody. **Owner only**, with the batch before all done.
+    /// Offers `total` grains to the owner and to `helpers` helpers. **Owner only**, with the batch
+    /// before all done.
     ///
     /// Everything the owner wrote before, the table above all, is visible to whoever claims.
     ///
     /// ```
     /// # use ferry_logic::claim::Cursor;
     /// let cursor = Cursor::new();
-    /// let generation = cursor.publish(1);
+    /// let generation = cursor.publish(1, 0);
     /// assert_eq!(cursor.claim().map(|claim| claim.generation), Some(generation));
     /// ```
-    pub fn publish(&self, total: u16) -> Generation {
+    pub fn publish(&self, total: u16, helpers: u32) -> Generation {
         let before = Word::unpack(self.word.load_relaxed());
         debug_assert!(self.done.load_relaxed() >= u32::from(before.total));
 
@@ -139,27 +177,81 @@ impl Cursor {
             }
             .pack(),
         );
+        // Release: pairs with the acquire of `enter`, so a helper with a place sees the word above.
+        self.places.store_release(
+            Places {
+                generation,
+                left: helpers,
+            }
+            .pack(),
+        );
         Generation(generation)
     }
 
-    /// Takes the next grain of whatever batch is here now, if it has one left.
+    /// Takes a place in the batch that was published last; [`None`]: it has none left.
     ///
-    /// For the owner and every helper, at any time. Read nothing of the lane before this succeeds.
-    /// Lock-free: a retry means that another one was given a grain, or a batch was published.
+    /// For every helper, at any time. Lock-free: a retry means that another helper took a place, or
+    /// a batch was published.
     ///
     /// ```
     /// # use ferry_logic::claim::Cursor;
     /// let cursor = Cursor::new();
-    /// cursor.publish(1);
+    /// assert!(cursor.enter().is_none());
+    /// cursor.publish(1, 1);
+    /// let place = cursor.enter().unwrap();
+    /// assert!(cursor.claim_in(&place).is_some());
+    /// cursor.complete(1);
+    /// // The place is of that batch alone.
+    /// cursor.publish(1, 0);
+    /// assert!(cursor.claim_in(&place).is_none() && cursor.enter().is_none());
+    /// ```
+    pub fn enter(&self) -> Option<Place> {
+        // Relaxed, and so is a failed exchange: a stale word is only a wrong guess.
+        let mut seen = self.places.load_relaxed();
+        loop {
+            let places = Places::unpack(seen);
+            let taken = Places {
+                left: places.left.checked_sub(1)?,
+                ..places
+            };
+            // Acquire: pairs with the release of `publish`.
+            match self.places.cmpxchg_acquire(seen, taken.pack()) {
+                Ok(_) => return Some(Place(Generation(places.generation))),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Takes the next grain of the batch that is published, if it has one left. **Owner only**.
+    ///
+    /// Lock-free: a retry means that a helper was given a grain.
+    ///
+    /// ```
+    /// # use ferry_logic::claim::Cursor;
+    /// let cursor = Cursor::new();
+    /// cursor.publish(1, 0);
     /// assert_eq!(cursor.claim().map(|claim| claim.index), Some(0));
     /// assert!(cursor.claim().is_none()); // every grain is taken, though none is done
     /// ```
     pub fn claim(&self) -> Option<Claim> {
+        self.claim_if(|_| true)
+    }
+
+    /// Takes the next grain of the batch in which the helper has its place; [`None`]: that has none
+    /// left, or is over.
+    ///
+    /// At any time. Read nothing of the lane before this succeeds. Lock-free: a retry means that
+    /// another worker was given a grain, or a batch was published.
+    pub fn claim_in(&self, place: &Place) -> Option<Claim> {
+        self.claim_if(|generation| generation == place.0)
+    }
+
+    fn claim_if(&self, wanted: impl Fn(Generation) -> bool) -> Option<Claim> {
         // Relaxed, and so is a failed exchange: a stale word is only a wrong guess.
         let mut seen = self.word.load_relaxed();
         loop {
             let word = Word::unpack(seen);
-            if word.next >= word.total {
+            if word.next >= word.total || !wanted(Generation(word.generation)) {
                 return None;
             }
             let taken = Word {
@@ -182,12 +274,12 @@ impl Cursor {
     /// Counts `grains` claimed grains as done. Once for each claim, by who made it.
     ///
     /// The lane may be the next batch's at once: after the last of one's claims is completed,
-    /// nothing of the lane may be touched but through a new [`Cursor::claim`].
+    /// nothing of the lane may be touched but through a new claim.
     ///
     /// ```
     /// # use ferry_logic::claim::Cursor;
     /// let cursor = Cursor::new();
-    /// cursor.publish(2);
+    /// cursor.publish(2, 0);
     /// let mine = [cursor.claim(), cursor.claim()];
     /// cursor.complete(mine.iter().flatten().count() as u32);
     /// assert!(cursor.all_done());
@@ -205,7 +297,7 @@ impl Cursor {
     /// # use ferry_logic::claim::Cursor;
     /// let cursor = Cursor::new();
     /// assert!(cursor.all_done());
-    /// cursor.publish(1);
+    /// cursor.publish(1, 0);
     /// assert!(!cursor.all_done());
     /// ```
     #[must_use]
@@ -224,7 +316,7 @@ impl Cursor {
     /// ```
     /// # use ferry_logic::claim::Cursor;
     /// let cursor = Cursor::new();
-    /// cursor.publish(0);
+    /// cursor.publish(0, 0);
     /// cursor.retire();
     /// assert!(cursor.all_done() && cursor.claim().is_none());
     /// ```

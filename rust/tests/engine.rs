@@ -249,6 +249,27 @@ fn helper_copies_all() -> Result {
     Ok(())
 }
 
+/// A batch without a place for a helper is not helped, whoever was called for the one before.
+fn helpers_need_a_place() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    let pages = pairs.pages() as u32;
+    for (threads, wanted) in [(2, pages), (1, 0), (3, pages), (1, 0)] {
+        pairs.spoil();
+        let (helped, copied) = pairs.with_lists(|lists| {
+            let mut batch = lane.board().try_own().ok_or(EBUSY)?.batch(Method::Cached);
+            for pair in lists.into_pairs() {
+                assert!(batch.add(pair));
+            }
+            Ok::<_, Error>(batch.run(threads, |_| lane.board().help()))
+        })?;
+        assert_eq!((helped, copied.helped), (wanted, wanted));
+        assert!(pairs.all_equal());
+        assert!(pairs.all_marked());
+    }
+    Ok(())
+}
+
 fn folio_is_whole_when_taken_back() -> Result {
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
@@ -507,6 +528,11 @@ mod suite {
     #[test]
     fn helper_copies_all() -> Result {
         super::helper_copies_all()
+    }
+
+    #[test]
+    fn helpers_need_a_place() -> Result {
+        super::helpers_need_a_place()
     }
 
     #[test]

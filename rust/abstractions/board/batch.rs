@@ -147,23 +147,23 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
         self.owner.flights_mut().add(port);
     }
 
-    /// Posts the batch for everybody to copy, cut for so many threads, the owner among them; runs
-    /// `f`; then copies and waits until all of it is there. May sleep.
+    /// Posts the batch, cut for `threads` threads, for the owner and all others to copy; runs `f`;
+    /// then copies and waits until all of it is there. May sleep.
     pub fn run<R>(self, threads: u32, f: impl FnOnce(&mut Posted<'b, 'a, C>) -> R) -> (R, Copied) {
         // SAFETY: It is finished below, within `'a`.
-        let mut posted = unsafe { self.post(threads) };
+        let mut posted = unsafe { self.post(threads, threads.saturating_sub(1)) };
         let result = f(&mut posted);
         (result, posted.finish())
     }
 
-    /// Posts the batch for everybody to copy, cut for so many threads, the owner among them. Marks
-    /// the destinations as posted.
+    /// Posts the batch, cut for `threads` threads and channels, the owner among them, for the owner
+    /// and at most `helpers` helpers to copy. Marks the destinations as posted.
     ///
     /// # Safety
     ///
     /// The batch must be finished, or dropped, before any folio that was not taken back stops to
     /// be what it is: it must not be leaked.
-    pub unsafe fn post(mut self, threads: u32) -> Posted<'b, 'a, C> {
+    pub unsafe fn post(mut self, threads: u32, helpers: u32) -> Posted<'b, 'a, C> {
         let (pages, method) = (self.pages, self.method);
         let table = self.owner.table_mut();
         table.method = method;
@@ -181,7 +181,7 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
             Who::EnginesOnly => 0,
             _ => grains,
         };
-        self.owner.0.cursor.publish(total);
+        self.owner.0.cursor.publish(total, helpers);
         // INVARIANT: It was just published, with no folio taken back.
         let mut posted = Posted {
             owner: self.owner,

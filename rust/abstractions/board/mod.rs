@@ -54,7 +54,11 @@ use super::{
 };
 use crate::logic::{
     batch::Grains,
-    claim::Cursor,
+    claim::{
+        Claim,
+        Cursor,
+        Place, //
+    },
     item::Item,
     method::Method, //
 };
@@ -190,15 +194,18 @@ impl<C: CopySegment> Board<C> {
         Some(Owner(self))
     }
 
-    /// Helps whatever batch is posted now, until none of its grains are left. May sleep between
-    /// grains.
+    /// Helps the batch that is posted now, if it has a place for one more helper, until none of its
+    /// grains are left. May sleep between grains.
     ///
     /// Returns the number of pages copied. With nothing to do it returns at once.
     pub fn help(&self) -> u32 {
+        let Some(place) = self.cursor.enter() else {
+            return 0;
+        };
         let mut pages = 0;
         let mut since = runtime_ns();
         // Not preempted between claim and complete: the owner may be waiting.
-        while let Some(copied) = without_preemption(|| self.help_one(&mut since)) {
+        while let Some(copied) = without_preemption(|| self.help_one(&place, &mut since)) {
             pages += copied;
             cond_resched();
         }
@@ -207,12 +214,13 @@ impl<C: CopySegment> Board<C> {
 
     /// Helps one batch, until others are due on this CPU or no grain of it is left, and tells the
     /// batch what it took since the task had run for `since`, which becomes what it has by then.
-    fn help_one(&self, since: &mut u64) -> Option<u32> {
-        let mut grain = self.claim()?;
+    fn help_one(&self, place: &Place, since: &mut u64) -> Option<u32> {
+        let claim = || self.cursor.claim_in(place).map(|claim| self.grain(claim));
+        let mut grain = claim()?;
         let mut pages = grain.copy();
         while !need_resched() {
             // Of the same batch, as that does not end before the grain that is still held.
-            let Some(next) = self.claim() else {
+            let Some(next) = claim() else {
                 break;
             };
             grain = next;
@@ -227,12 +235,19 @@ impl<C: CopySegment> Board<C> {
         Some(pages)
     }
 
+    /// Claims a grain, for the owner of the batch.
     fn claim(&self) -> Option<Grain<'_, C>> {
-        // INVARIANT: It was just claimed.
-        self.cursor.claim().map(|claim| Grain {
+        self.cursor.claim().map(|claim| self.grain(claim))
+    }
+
+    /// A grain that was just claimed.
+    fn grain(&self, claim: Claim) -> Grain<'_, C> {
+        // INVARIANT: A claim cannot be cloned, so this is the only grain of it, and it is not
+        // complete.
+        Grain {
             board: self,
             claim,
             whole: true,
-        })
+        }
     }
 }

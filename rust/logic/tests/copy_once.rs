@@ -6,7 +6,7 @@
 #![cfg(not(loom))]
 
 use ferry_logic::batch::{segments, Grains};
-use ferry_logic::claim::{Claim, Cursor};
+use ferry_logic::claim::{Claim, Cursor, Place};
 use ferry_logic::policy::helpers;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -35,6 +35,14 @@ fn layout(sizes: &[u32]) -> (Vec<u32>, u32) {
     (starts, total)
 }
 
+/// A helper of the simulation.
+#[derive(Default)]
+struct Helper {
+    place: Option<Place>,
+    was_in: bool,
+    held: Option<Claim>,
+}
+
 /// A lane with one batch on it, as the threads of a simulation see it.
 struct Batch<'a> {
     cursor: &'a Cursor,
@@ -49,7 +57,7 @@ impl<'a> Batch<'a> {
         let (starts, total) = layout(sizes);
         let grains = Grains::new(total, threads);
         let copies = sizes.iter().map(|&size| vec![0; size as usize]).collect();
-        cursor.publish(grains.count());
+        cursor.publish(grains.count(), threads - 1);
         Self {
             cursor,
             grains,
@@ -58,12 +66,25 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// One step of a thread: it claims if it holds nothing, else copies and completes.
-    fn step(&mut self, held: &mut Option<Claim>) {
-        let Some(claim) = held.take() else {
-            *held = self.cursor.claim();
+    /// One step of a helper: it takes a place, claims if it has one, or copies and completes.
+    fn step(&mut self, helper: &mut Helper) {
+        let Some(claim) = helper.held.take() else {
+            match &helper.place {
+                None => helper.place = self.cursor.enter(),
+                Some(place) => helper.held = self.cursor.claim_in(place),
+            }
+            // The batch is over, or has nothing left: the helper leaves.
+            if helper.held.is_none() && helper.was_in {
+                helper.place = None;
+            }
+            helper.was_in = helper.place.is_some();
             return;
         };
+        self.copy(claim);
+    }
+
+    /// Copies a claimed grain, and completes it.
+    fn copy(&mut self, claim: Claim) {
         let pages = self.grains.range(claim.index);
         for segment in segments(&self.starts, self.grains.total_pages(), pages) {
             let first = segment.first_page as usize;
@@ -89,7 +110,7 @@ proptest! {
         last in any::<u64>(),
     ) {
         let cursor = Cursor::new();
-        let mut held: Vec<Option<Claim>> = (0..threads).map(|_| None).collect();
+        let mut held: Vec<Helper> = (0..threads).map(|_| Helper::default()).collect();
         for sizes in &batches {
             let mut batch = Batch::publish(&cursor, sizes, threads as u32);
             for pick in &schedule {
@@ -97,14 +118,13 @@ proptest! {
                 prop_assert!(!cursor.all_done() || batch.each_page_once());
             }
             // The owner, thread 0, goes on until nothing is left to claim...
-            while let Some(claim) = held[0].take().or_else(|| cursor.claim()) {
-                held[0] = Some(claim);
-                batch.step(&mut held[0]);
+            while let Some(claim) = held[0].held.take().or_else(|| cursor.claim()) {
+                batch.copy(claim);
             }
             // ...then waits for those that hold a claim, in any order, and for nobody else.
             let first = last as usize % threads;
             for thread in (first..threads).chain(0..first) {
-                if held[thread].is_some() {
+                if held[thread].held.is_some() {
                     prop_assert!(!cursor.all_done());
                     batch.step(&mut held[thread]);
                 }

@@ -113,13 +113,13 @@ fn one_lane_many_batches() {
         for _ in 0..HELPERS {
             scope.spawn(|| {
                 while !lane.stop.load(Ordering::Relaxed) {
-                    match lane.cursor.claim() {
-                        Some(claim) => {
+                    if let Some(place) = lane.cursor.enter() {
+                        while let Some(claim) = lane.cursor.claim_in(&place) {
                             lane.helped.fetch_add(1, Ordering::Relaxed);
                             lane.copy(&claim);
                         }
-                        None => thread::yield_now(),
                     }
+                    thread::yield_now();
                 }
             });
         }
@@ -133,7 +133,7 @@ fn one_lane_many_batches() {
             for failed in &lane.failed {
                 failed.store(false, Ordering::Relaxed);
             }
-            lane.cursor.publish(count);
+            lane.cursor.publish(count, HELPERS as u32);
             while let Some(claim) = lane.cursor.claim() {
                 lane.copy(&claim);
             }

@@ -1,28 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The claim protocol under loom, which tries every order of steps and every value that the
-//! memory model lets a load return. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test --release --test loom`.
+//! The claim protocol.
 //!
 //! The lane is modelled as the kernel has it: a plain table that its owner rewrites between
 //! batches, plain destinations, and a failure flag for each item, written relaxed. Loom reports
 //! any access to the plain parts that the cursor's orderings do not keep apart.
-//!
-//! With two threads every order is tried; with three, those with at most three preemptions, which
-//! keeps the whole in seconds. Each known way to break such a protocol takes one thread delayed at
-//! one place, so one preemption shows it.
-#![cfg(loom)]
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
-use ferry_logic::claim::{Cursor, Generation};
-use ferry_logic::item::{Item, Outcome};
+use ferry_logic::claim::{Claim, Cursor, Generation, Place};
 use ferry_logic::sync::spin_hint;
 use loom::cell::UnsafeCell;
-use loom::model::Builder;
 use loom::sync::atomic::AtomicBool;
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
+
+use super::{model, seen};
 
 const ITEMS: usize = 2;
 const GRAINS: usize = 3;
@@ -57,7 +50,7 @@ impl Lane {
     }
 
     /// Owner: writes the table, clears the results and publishes.
-    fn publish(&self, grains: &[(usize, u32)]) -> Generation {
+    fn publish(&self, grains: &[(usize, u32)], helpers: u32) -> Generation {
         let mut table = [None; GRAINS];
         for (slot, grain) in table.iter_mut().zip(grains) {
             *slot = Some(*grain);
@@ -71,12 +64,21 @@ impl Lane {
         for failed in &self.failed {
             failed.store(false, Ordering::Relaxed);
         }
-        self.cursor.publish(grains.len() as u16)
+        self.cursor.publish(grains.len() as u16, helpers)
     }
 
-    /// Anybody: claims, copies and completes one grain, if there is one.
-    fn help_once(&self, kept: &mut Kept) -> Option<Generation> {
-        let claim = self.cursor.claim()?;
+    /// Owner: claims, copies and completes one grain, if there is one.
+    fn work_once(&self, kept: &mut Kept) -> Option<Generation> {
+        Some(self.copy(self.cursor.claim()?, kept))
+    }
+
+    /// Helper: the same, of the batch in which it has its place.
+    fn help_once(&self, place: &Place, kept: &mut Kept) -> Option<Generation> {
+        Some(self.copy(self.cursor.claim_in(place)?, kept))
+    }
+
+    /// Anybody: copies and completes a grain that was claimed.
+    fn copy(&self, claim: Claim, kept: &mut Kept) -> Generation {
         let table = match *kept {
             Some((generation, table)) if generation == claim.generation => table,
             // SAFETY: a claim is held; loom checks that the owner leaves the table alone.
@@ -91,25 +93,33 @@ impl Lane {
             self.failed[item].store(true, Ordering::Relaxed);
         }
         self.cursor.complete(1);
-        Some(claim.generation)
+        claim.generation
     }
 
-    /// Helper: works until nothing is left; says how many grains that were.
+    /// Helper: takes a place, and works until nothing is left; says how many grains that were.
     fn help(&self) -> usize {
-        let mut kept = None;
-        let mut grains = 0;
-        while self.help_once(&mut kept).is_some() {
-            grains += 1;
-        }
-        grains
+        self.help_with(&mut None).len()
     }
 
-    /// Owner: the whole life of a batch. Says how many grains the helpers did.
+    /// As [`Lane::help`], with what was kept from before; says of which batch each grain was.
+    fn help_with(&self, kept: &mut Kept) -> Vec<Generation> {
+        let place = self.cursor.enter();
+        let of_place = |place| std::iter::from_fn(move || self.help_once(&place, kept)).collect();
+        place.map(of_place).unwrap_or_default()
+    }
+
+    /// Owner: the whole life of a batch with room for all helpers. Says how many grains the
+    /// helpers did.
     fn run(&self, grains: &[(usize, u32)]) -> usize {
-        let generation = self.publish(grains);
+        self.run_with(grains, 2).0
+    }
+
+    /// As [`Lane::run`], with room for so many helpers; says as well which batch that was.
+    fn run_with(&self, grains: &[(usize, u32)], helpers: u32) -> (usize, Generation) {
+        let generation = self.publish(grains, helpers);
         let mut kept = None;
         let mut own = 0;
-        while let Some(claimed) = self.help_once(&mut kept) {
+        while let Some(claimed) = self.work_once(&mut kept) {
             assert_eq!(claimed, generation);
             own += 1;
         }
@@ -118,7 +128,7 @@ impl Lane {
         }
         self.check(grains);
         self.cursor.retire();
-        grains.len() - own
+        (grains.len() - own, generation)
     }
 
     /// Owner, all done: each grain was copied once, nothing else was, every failure is known.
@@ -139,17 +149,6 @@ impl Lane {
 fn spawn_helper(lane: &Arc<Lane>) -> JoinHandle<usize> {
     let lane = lane.clone();
     thread::spawn(move || lane.help())
-}
-
-fn model(preemptions: Option<usize>, test: impl Fn() + Sync + Send + 'static) {
-    let mut builder = Builder::new();
-    builder.preemption_bound = preemptions;
-    builder.check(test);
-}
-
-/// That an order of steps was among those tried: a model that never gets there proves nothing.
-fn seen(witness: &Witness, now: bool) {
-    witness.fetch_or(now, Ordering::Relaxed);
 }
 
 #[test]
@@ -192,7 +191,7 @@ fn reused_lane() {
             // Keeps its table from one claim to the next, as a helper of the kernel may.
             thread::spawn(move || {
                 let mut kept = None;
-                let tries = [(); 2].map(|()| lane.help_once(&mut kept));
+                let tries = [(); 2].map(|()| lane.help_with(&mut kept));
                 tries.iter().flatten().count()
             })
         };
@@ -238,7 +237,7 @@ fn next_batch_is_larger() {
 #[test]
 fn two_helpers() {
     static ALL_THREE: Witness = Witness::new(false);
-    model(Some(3), || {
+    model(Some(2), || {
         let lane = Lane::new();
         let helpers = [spawn_helper(&lane), spawn_helper(&lane)];
         let helped = lane.run(&[(0, 1), (0, 2), (1, 3)]);
@@ -255,10 +254,10 @@ fn helper_finishes_last() {
     model(None, || {
         let lane = Lane::new();
         let grains = [(0, 1), (1, 2)];
-        lane.publish(&grains);
+        lane.publish(&grains, 1);
         let helper = spawn_helper(&lane);
         let mut kept = None;
-        while lane.help_once(&mut kept).is_some() {}
+        while lane.work_once(&mut kept).is_some() {}
         // Nothing is left to claim, and still the batch is not done: a helper has it.
         while !lane.cursor.all_done() {
             seen(&WAITED, true);
@@ -273,7 +272,7 @@ fn helper_finishes_last() {
 #[test]
 fn failures_reach_the_owner() {
     static HELPER_FAILED: Witness = Witness::new(false);
-    model(Some(3), || {
+    model(Some(2), || {
         let lane = Lane::new();
         let helpers = [spawn_helper(&lane), spawn_helper(&lane)];
         // Two grains of one item fail, perhaps by two workers; then the flags start afresh.
@@ -318,87 +317,57 @@ fn lane_changes_hands() {
     assert!(BOTH_OWNED.load(Ordering::Relaxed));
 }
 
-/// One folio in two parts, copied by two workers: its owner, who does not wait for the batch, sees
-/// both parts and the failure of one.
+/// Each batch is helped by as many helpers as it has room for, though there are others of the batch
+/// before: none is carried along into the next.
 #[test]
-fn item_is_whole_when_it_says_so() {
-    struct Folio {
-        item: Item,
-        parts: [UnsafeCell<u32>; 2],
-    }
-
-    model(Some(3), || {
-        let folio = Arc::new(Folio {
-            item: Item::new(2),
-            parts: [UnsafeCell::new(0), UnsafeCell::new(0)],
+fn helpers_keep_to_their_batch() {
+    static HELPED_BOTH: Witness = Witness::new(false);
+    static CAME_LATE: Witness = Witness::new(false);
+    model(Some(2), || {
+        let lane = Lane::new();
+        let helpers = [(); 2].map(|()| {
+            let lane = lane.clone();
+            thread::spawn(move || lane.help_with(&mut None))
         });
-        let workers = [0, 1].map(|part| {
-            let folio = folio.clone();
-            thread::spawn(move || {
-                // SAFETY: each worker has a part of its own; loom checks the reader below.
-                folio.parts[part].with_mut(|it| unsafe { *it = 1 });
-                let outcome = if part == 0 {
-                    Outcome::Copied
-                } else {
-                    Outcome::Failed
-                };
-                folio.item.add(1, outcome);
-            })
-        });
-
-        let outcome = loop {
-            match folio.item.outcome() {
-                Some(outcome) => break outcome,
-                None => spin_hint(),
-            }
-        };
-        assert_eq!(outcome, Outcome::Failed);
-        for part in &folio.parts {
-            // SAFETY: no worker touches it any more, as loom checks.
-            assert_eq!(part.with(|it| unsafe { *it }), 1);
+        let (_, first) = lane.run_with(&[(0, 1), (0, 2)], 2);
+        let (helped, second) = lane.run_with(&[(1, 3), (1, 4)], 1);
+        let grains = helpers.map(|helper| helper.join().unwrap());
+        for generations in &grains {
+            // All of one batch.
+            assert!(generations.windows(2).all(|pair| pair[0] == pair[1]));
         }
-        for worker in workers {
-            worker.join().unwrap();
-        }
+        let helpers_of = |batch| grains.iter().filter(|of| of.contains(&batch)).count();
+        assert!(helpers_of(second) <= 1);
+        seen(
+            &HELPED_BOTH,
+            helpers_of(first) == 1 && helpers_of(second) == 1,
+        );
+        seen(&CAME_LATE, helpers_of(first) == 0 && helped > 0);
     });
+    for witness in [&HELPED_BOTH, &CAME_LATE] {
+        assert!(witness.load(Ordering::Relaxed));
+    }
 }
 
-/// The ring of a CPU: its reader gets what it took, in order, each access whole and once, though the
-/// ring is full at times.
+/// A helper with a place sees the batch that it has it in, or that this is over.
 #[test]
-fn ring_of_accesses() {
-    use ferry_logic::promotion::ring::{Access, Ends, Ring, Slot};
-
-    loom::model(|| {
-        let shared = Arc::new((Ends::new(), [Slot::new(), Slot::new()]));
-        let writer = {
-            let shared = shared.clone();
+fn a_place_is_of_a_published_batch() {
+    static HELPED: Witness = Witness::new(false);
+    model(None, || {
+        let lane = Lane::new();
+        let helper = {
+            let lane = lane.clone();
             thread::spawn(move || {
-                let ring = Ring {
-                    ends: &shared.0,
-                    slots: &shared.1,
-                };
-                let access = |pfn| Access {
-                    pfn,
-                    from: 1,
-                    to: pfn as u16,
-                };
-                (1..=4u64)
-                    .filter(|&pfn| ring.push(access(pfn)).is_some())
-                    .collect::<Vec<_>>()
+                let place = lane.cursor.enter();
+                place.map(|place| lane.help_once(&place, &mut None).is_some())
             })
         };
-        let ring = Ring {
-            ends: &shared.0,
-            slots: &shared.1,
-        };
-        let mut taken = Vec::new();
-        let mut drain = || ring.drain(|it| taken.push((it.pfn, it.to)));
-        drain();
-        drain();
-        let pushed = writer.join().unwrap();
-        drain();
-        let pushed: Vec<_> = pushed.into_iter().map(|pfn| (pfn, pfn as u16)).collect();
-        assert_eq!(taken, pushed);
+        // Nobody else claims: a helper that got its place must find the grain.
+        lane.publish(&[(0, 1)], 1);
+        if let Some(found) = helper.join().unwrap() {
+            assert!(found);
+            seen(&HELPED, true);
+        }
     });
+    assert!(HELPED.load(Ordering::Relaxed));
 }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How far the copy of one folio has come.
+
+use ferry_logic::item::{Item, Outcome};
+use ferry_logic::sync::spin_hint;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::model;
+
+/// One folio in two parts, copied by two workers: its owner, who does not wait for the batch, sees
+/// both parts and the failure of one.
+#[test]
+fn item_is_whole_when_it_says_so() {
+    struct Folio {
+        item: Item,
+        parts: [UnsafeCell<u32>; 2],
+    }
+
+    model(Some(3), || {
+        let folio = Arc::new(Folio {
+            item: Item::new(2),
+            parts: [UnsafeCell::new(0), UnsafeCell::new(0)],
+        });
+        let workers = [0, 1].map(|part| {
+            let folio = folio.clone();
+            thread::spawn(move || {
+                // SAFETY: each worker has a part of its own; loom checks the reader below.
+                folio.parts[part].with_mut(|it| unsafe { *it = 1 });
+                let outcome = if part == 0 {
+                    Outcome::Copied
+                } else {
+                    Outcome::Failed
+                };
+                folio.item.add(1, outcome);
+            })
+        });
+
+        let outcome = loop {
+            match folio.item.outcome() {
+                Some(outcome) => break outcome,
+                None => spin_hint(),
+            }
+        };
+        assert_eq!(outcome, Outcome::Failed);
+        for part in &folio.parts {
+            // SAFETY: no worker touches it any more, as loom checks.
+            assert_eq!(part.with(|it| unsafe { *it }), 1);
+        }
+        for worker in workers {
+            worker.join().unwrap();
+        }
+    });
+}

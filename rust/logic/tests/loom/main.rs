@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The protocols under loom, which tries every order of steps and every value that the memory
+//! model lets a load return. Run with `RUSTFLAGS="--cfg loom" cargo test --release --test loom`.
+//!
+//! With two threads every order is tried; with three, those with at most two or three preemptions,
+//! which keeps the whole in seconds. Each known way to break such a protocol takes one thread delayed at
+//! one place, so one preemption shows it.
+#![cfg(loom)]
+
+mod claim;
+mod item;
+mod ring;
+
+use std::sync::atomic::{AtomicBool as Witness, Ordering};
+
+use loom::model::Builder;
+
+/// Tries the orders of steps of a test, all of them or those with at most so many preemptions.
+fn model(preemptions: Option<usize>, test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.check(test);
+}
+
+/// Notes that an order of steps was among those tried: a model that never gets there proves
+/// nothing.
+fn seen(witness: &Witness, now: bool) {
+    witness.fetch_or(now, Ordering::Relaxed);
+}
