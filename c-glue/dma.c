@@ -245,11 +245,8 @@ static DECLARE_WAIT_QUEUE_HEAD(ferry_dma_waiters);
 
 static void ferry_dma_callback(void *param, const struct dmaengine_result *result)
 {
-	struct ferry_dma_ticket *ticket = param;
-	bool good = result->result == DMA_TRANS_NOERROR;
-
-	/* Release: what the driver has done for the copy comes before. */
-	smp_store_release(&ticket->answer, good ? FERRY_DMA_GOOD : FERRY_DMA_BAD);
+	/* Has release order: what the driver has done for the copy comes before. */
+	ferry_dma_answer(param, result->result == DMA_TRANS_NOERROR);
 	/* Release: who sees the new number sees the answer. */
 	atomic_fetch_inc_release(&ferry_dma_nr_answers);
 	/* Has a barrier: whoever is not seen to wait sees the new number. */
@@ -262,7 +259,7 @@ static void ferry_dma_callback(void *param, const struct dmaengine_result *resul
  * the latest. False: it takes no more, and will not answer.
  */
 bool ferry_dma_submit(struct dma_chan *chan, const struct ferry_dma_range *range,
-		      struct ferry_dma_ticket *ticket)
+		      void *ticket)
 {
 	struct dma_async_tx_descriptor *tx;
 
@@ -270,7 +267,6 @@ bool ferry_dma_submit(struct dma_chan *chan, const struct ferry_dma_range *range
 				       DMA_PREP_INTERRUPT | DMA_CTRL_ACK);
 	if (!tx)
 		return false;
-	ticket->answer = FERRY_DMA_NONE;
 	tx->callback_result = ferry_dma_callback;
 	tx->callback_param = ticket;
 	return !dma_submit_error(dmaengine_submit(tx));
@@ -279,12 +275,6 @@ bool ferry_dma_submit(struct dma_chan *chan, const struct ferry_dma_range *range
 void ferry_dma_issue(struct dma_chan *chan)
 {
 	dma_async_issue_pending(chan);
-}
-
-enum ferry_dma_answer ferry_dma_answered(const struct ferry_dma_ticket *ticket)
-{
-	/* Acquire: pairs with the release of the callback. */
-	return smp_load_acquire(&ticket->answer);
 }
 
 /* To be asked for before one looks for answers, and then waits for another. */

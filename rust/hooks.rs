@@ -26,7 +26,10 @@ use crate::{
         copier::CpuCopier, //
     },
     crew,
-    logic::item::Outcome, //
+    logic::{
+        flight::Ticket,
+        item::Outcome, //
+    }, //
 };
 
 #[cfg(CONFIG_NUMA_MIGRATION)]
@@ -262,6 +265,18 @@ pub unsafe extern "C" fn ferry_dma_tell(nr: c_uint, buf: *mut c_char, at: c_int)
         unsafe { bindings::ferry_dma_emit(buf, at, name, node, &counts) }
     });
     told.unwrap_or(0)
+}
+
+/// An engine is done with a copy, which is good or not: called by the callback of its descriptor.
+/// Any context but NMI.
+///
+/// # Safety
+///
+/// `ticket` must be what `ferry_dma_submit()` was given with that copy; called once for each.
+#[export]
+pub unsafe extern "C" fn ferry_dma_answer(ticket: *const c_void, good: bool) {
+    // SAFETY: By the safety requirement; the ticket of a port lives for ever.
+    unsafe { &*ticket.cast::<Ticket>() }.answer(good);
 }
 
 /// The driver of a device is about to leave it: called by the notifier of its bus. May sleep.

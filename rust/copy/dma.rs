@@ -126,16 +126,16 @@ pub fn open(nr: usize) -> Result {
     }
     let fleet = fleet().ok_or(ENOMEM)?;
     while nr_open() < nr {
-        let Some(mut requested) = Requested::new() else {
+        let Some(requested) = Requested::new() else {
             break;
         };
         let _guard = fleet.lock.lock();
         // A port that was just closed may still be in use.
-        let mut channel = requested.take();
+        let mut left = Some(requested);
         for port in fleet.ports().filter(|port| !port.is_open()) {
-            channel = channel.and_then(|channel| port.open(channel).err());
+            left = left.and_then(|requested| requested.open(port).err());
         }
-        if channel.is_some() {
+        if left.is_some() {
             break;
         }
     }

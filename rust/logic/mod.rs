@@ -5,6 +5,7 @@
 //! - [`claim`]: how the owner of a batch and its helpers take grains of it, lock-free;
 //! - [`batch`]: how a batch of folios is cut into grains, and a grain back into folios;
 //! - [`item`]: how far the copy of one folio has come;
+//! - [`flight`]: copies that an engine was asked for, and giving them up;
 //! - [`method`]: whether a batch is copied through the caches;
 //! - [`route`]: whether CPUs or DMA engines copy a batch;
 //! - [`retention`]: for how long what waits for a flush may;
@@ -31,6 +32,7 @@ pub mod batch;
 pub mod budget;
 pub mod claim;
 pub mod crew;
+pub mod flight;
 pub mod gain;
 pub mod item;
 pub mod method;

@@ -33,21 +33,6 @@ struct ferry_dma_range {
 	size_t len;
 };
 
-/* What an engine has said of a copy. */
-enum ferry_dma_answer {
-	FERRY_DMA_NONE,
-	FERRY_DMA_GOOD,
-	FERRY_DMA_BAD,
-};
-
-/**
- * struct ferry_dma_ticket - what an engine is to answer to
- * @answer: an enum ferry_dma_answer, other than none when the copy is over
- */
-struct ferry_dma_ticket {
-	u32 answer;
-};
-
 /**
  * struct ferry_dma_counts - what a channel has done since it was taken
  * @copies:	that landed
@@ -80,9 +65,8 @@ bool ferry_dma_map(struct dma_chan *chan, struct folio *dst, struct folio *src,
 		   struct ferry_dma_range *range);
 void ferry_dma_unmap(struct dma_chan *chan, const struct ferry_dma_range *range);
 bool ferry_dma_submit(struct dma_chan *chan, const struct ferry_dma_range *range,
-		      struct ferry_dma_ticket *ticket);
+		      void *ticket);
 void ferry_dma_issue(struct dma_chan *chan);
-enum ferry_dma_answer ferry_dma_answered(const struct ferry_dma_ticket *ticket);
 unsigned int ferry_dma_answers(void);
 void ferry_dma_wait(unsigned int answers, unsigned int us);
 bool ferry_dma_stop(struct dma_chan *chan);
@@ -119,6 +103,7 @@ void ferry_soft_behave(const struct ferry_soft_manners *manners);
 /* rust/hooks.rs */
 unsigned int ferry_dma_nr_open(void);
 int ferry_dma_tell(unsigned int nr, char *buf, int at);
+void ferry_dma_answer(const void *ticket, bool good);
 void ferry_dma_leave(struct device *dev);
 
 #endif /* _LINUX_FERRY_DMA_H */

@@ -58,11 +58,9 @@ impl Carried {
     }
 }
 
-// If the item is lost the source may be written, but what is copied of it then is never looked at.
-//
-// SAFETY: The references keep both folios; by the invariant of `Claimed` they have the pages, and
-// by that of `FolioPair` nobody else has those of the destination, be the folio lost, nor writes
-// those of the source, before the owner knows of an answer.
+// SAFETY: The references keep both folios, and by the invariant of `Claimed` they have the pages. By
+// that of `FolioPair` nobody else reads or writes the destination, even after the folio was lost.
+// The source is written only after that, and the content of a lost destination is never used.
 unsafe impl Load for Carried {
     fn leg(&self) -> Leg<'_> {
         Leg {

@@ -9,7 +9,8 @@
 //! to wait for their hardware. Ports are never freed.
 //!
 //! A port has one user at a time, who submits, and takes back what has landed; the engine's answer
-//! touches nothing but a ticket of the port.
+//! touches nothing but a ticket of the port. How an answer and a giving-up go together is
+//! [`logic::flight`](crate::logic::flight), checked with loom.
 //!
 //! What is trusted is the driver: that it answers each copy once, when the engine is done with it,
 //! and says whether it is good.
@@ -27,7 +28,7 @@ use core::ptr::NonNull;
 use kernel::{
     bindings,
     prelude::*,
-    types::Opaque, //
+    types::NotThreadSafe, //
 };
 
 use super::{
@@ -63,8 +64,11 @@ pub struct Leg<'a> {
 ///
 /// From when it is submitted until it is given back, or dropped by the port, wherever it is moved
 /// to: its [`leg`](Load::leg) must be the same, of one page or more that exist in both folios;
-/// neither folio may be freed; nobody may read or write those pages of the destination, nor write
-/// those of the source.
+/// neither folio may be freed; nobody may read or write those pages of the destination.
+///
+/// Those pages of the source may be read and written. The engine reads any bytes then, and so the
+/// destination gets any bytes: its content is that of the source only if nobody wrote the source
+/// until the load was given back.
 pub unsafe trait Load: Send + 'static {
     /// What is to be copied.
     fn leg(&self) -> Leg<'_>;
@@ -74,39 +78,62 @@ pub unsafe trait Load: Send + 'static {
 ///
 /// # Invariants
 ///
-/// `0` points to a channel that is ours alone.
+/// `0` points to a channel that is ours alone. Its driver stays as long as this exists: either its
+/// device is locked by the [`Requested`] that the channel is in, or the channel is in a [`Port`].
+struct Channel(NonNull<bindings::dma_chan>);
+
+// SAFETY: A channel may be used and given back by any task.
+unsafe impl Send for Channel {}
+
+/// A channel that was just requested. Its device is locked, so the driver cannot leave.
+///
+/// The channel itself never gets out of this but into a [`Port`]: without the lock of its device
+/// only a port may have it, which is told when the driver leaves.
+///
+/// # Invariants
+///
+/// `device` is locked by the bearer's task, unless it is null.
 ///
 /// # Examples
 ///
 /// ```ignore
 #[doc = include_str!("../examples/dmaengine.rs")]
 /// ```
-pub struct Channel(NonNull<bindings::dma_chan>);
-
-// SAFETY: A channel may be used and given back by any task.
-unsafe impl Send for Channel {}
-
-/// A channel that was just given, the driver of which stays until this is dropped: by then somebody
-/// is to have it who hears of it when the driver leaves.
 pub struct Requested {
+    /// [`None`] once a port has it.
     channel: Option<Channel>,
     device: *mut bindings::device,
+    _lock: NotThreadSafe,
 }
 
 impl Requested {
-    /// A channel of some engine; [`None`]: all are taken, or there is none. May sleep.
+    /// Requests a channel of some engine; [`None`]: all are taken, or there is none. May sleep.
     pub fn new() -> Option<Self> {
         let mut device = core::ptr::null_mut();
         // SAFETY: `device` is valid for a write.
         let chan = unsafe { bindings::ferry_dma_request(&mut device) };
-        // INVARIANT: It was just given, to us alone.
+        // INVARIANT: It was just given, to us alone, and its device was locked.
         let channel = Some(Channel(NonNull::new(chan)?));
-        Some(Self { channel, device })
+        Some(Self {
+            channel,
+            device,
+            _lock: NotThreadSafe,
+        })
     }
 
-    /// The channel, once.
-    pub fn take(&mut self) -> Option<Channel> {
-        self.channel.take()
+    /// Opens `port` with the channel, and unlocks its device. Gives the request back, with the
+    /// device still locked, if the port has a channel or is in use. May sleep.
+    ///
+    /// A port that is opened must be [closed](Port::close) or [abandoned](Port::abandon) by whoever
+    /// hears that the driver of its device is about to leave.
+    pub fn open<L: Load>(mut self, port: &'static Port<L>) -> Result<(), Self> {
+        match self.channel.take().map(|channel| port.open(channel)) {
+            Some(Err(channel)) => {
+                self.channel = Some(channel);
+                Err(self)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -114,7 +141,7 @@ impl Drop for Requested {
     fn drop(&mut self) {
         // Before its driver may go.
         drop(self.channel.take());
-        // SAFETY: It was locked by `new`, for this.
+        // SAFETY: By the type invariant this task has locked it.
         unsafe { bindings::ferry_dma_requested(self.device) };
     }
 }
@@ -126,14 +153,14 @@ impl Channel {
     }
 
     /// The node that its engine is on; [`None`]: not told.
-    pub fn node(&self) -> Option<NodeId> {
+    fn node(&self) -> Option<NodeId> {
         // SAFETY: By the type invariant the channel exists.
         let node = unsafe { bindings::ferry_dma_node(self.0.as_ptr()) };
         (node >= 0).then_some(NodeId(node))
     }
 
     /// The device that the engine is, as an address to be compared with others.
-    pub fn device(&self) -> usize {
+    fn device(&self) -> usize {
         // SAFETY: By the type invariant the channel exists.
         unsafe { bindings::ferry_dma_device(self.0.as_ptr()) as usize }
     }
@@ -163,40 +190,6 @@ impl Drop for Channel {
 pub fn is_suspending() -> bool {
     // SAFETY: No requirements.
     unsafe { bindings::ferry_dma_asleep() }
-}
-
-/// Where an engine answers.
-///
-/// # Invariants
-///
-/// While an engine knows it, it stays where it is.
-struct Ticket(Opaque<bindings::ferry_dma_ticket>);
-
-// SAFETY: C accesses its one word atomically while an engine knows it.
-unsafe impl Sync for Ticket {}
-// SAFETY: As above.
-unsafe impl Send for Ticket {}
-
-impl Ticket {
-    fn new() -> Self {
-        // INVARIANT: No engine knows it.
-        Self(Opaque::new(bindings::ferry_dma_ticket {
-            answer: bindings::ferry_dma_answer_FERRY_DMA_NONE,
-        }))
-    }
-
-    fn as_raw(&self) -> *mut bindings::ferry_dma_ticket {
-        self.0.get()
-    }
-
-    /// What the engine has answered, of what was submitted last; [`None`]: nothing yet.
-    fn answer(&self) -> Option<bool> {
-        // SAFETY: It is valid.
-        match unsafe { bindings::ferry_dma_answered(self.0.get()) } {
-            bindings::ferry_dma_answer_FERRY_DMA_NONE => None,
-            answer => Some(answer == bindings::ferry_dma_answer_FERRY_DMA_GOOD),
-        }
-    }
 }
 
 /// How many answers there were, of all engines, before somebody looked for those that he wants.

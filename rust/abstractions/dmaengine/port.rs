@@ -21,12 +21,17 @@ use kernel::{
 
 use super::{
     Channel,
-    Load,
-    Ticket, //
+    Load, //
 };
-use crate::abstractions::{
-    clock::now_ns,
-    sched::NodeId, //
+use crate::{
+    abstractions::{
+        clock::now_ns,
+        sched::NodeId, //
+    },
+    logic::flight::{
+        Places,
+        Ticket, //
+    }, //
 };
 
 /// Copies that one channel may have under way. Drivers take as many, or say that they do not.
@@ -39,16 +44,12 @@ const CLOSE_MS: u32 = 1000;
 struct Flight<L> {
     load: L,
     range: bindings::ferry_dma_range,
-    submitted_ns: i64,
-    given_up: bool,
 }
 
 /// What only the user of a port has access to.
 struct Inner<L> {
     channel: Option<Channel>,
-    flights: [Option<Flight<L>>; PLACES],
-    /// How many of them there are.
-    nr: usize,
+    flights: Places<Flight<L>, PLACES>,
     /// Something was submitted that the engine was not told to begin with.
     unissued: bool,
     /// That the engine cannot be stopped was found out already.
@@ -63,6 +64,13 @@ struct Counts {
     timeouts: Atomic<u64>,
     refused: Atomic<u64>,
     parked: Atomic<u32>,
+}
+
+impl Counts {
+    fn note_given_up(&self) {
+        self.timeouts.fetch_add(1, Relaxed);
+        self.parked.fetch_add(1, Relaxed);
+    }
 }
 
 /// A channel, or room for one, and what it copies.
@@ -122,8 +130,7 @@ impl<L: Load> Port<L> {
             tickets: core::array::from_fn(|_| Ticket::new()),
             inner: UnsafeCell::new(Inner {
                 channel: None,
-                flights: [const { None }; PLACES],
-                nr: 0,
+                flights: Places::new(),
                 unissued: false,
                 unstoppable: false,
             }),
@@ -146,7 +153,7 @@ impl<L: Load> Port<L> {
         self.device.load(Relaxed) != 0
     }
 
-    /// Whether its channel is of the device at this address, see [`Channel::device`].
+    /// Whether its channel is of the device at this address.
     pub fn is_of(&self, device: usize) -> bool {
         self.device.load(Relaxed) == device
     }
@@ -198,7 +205,7 @@ impl<L: Load> Port<L> {
     }
 
     /// Gives it a channel, with counts from 0 on; gives that back if it has one, or is in use.
-    pub fn open(&'static self, channel: Channel) -> Result<(), Channel> {
+    pub(super) fn open(&'static self, channel: Channel) -> Result<(), Channel> {
         let Some(mut user) = self.try_take() else {
             return Err(channel);
         };
@@ -299,7 +306,7 @@ impl<L: Load> InUse<L> {
         let parked = self.0.parked();
         let inner = self.inner();
         match inner.channel {
-            Some(_) if parked == 0 => PLACES - inner.nr,
+            Some(_) if parked == 0 => PLACES - inner.flights.taken(),
             _ => 0,
         }
     }
@@ -307,12 +314,12 @@ impl<L: Load> InUse<L> {
     /// How many loads are under way that nobody gave up.
     pub fn flying(&mut self) -> usize {
         let parked = self.0.parked() as usize;
-        self.inner().nr.saturating_sub(parked)
+        self.inner().flights.taken().saturating_sub(parked)
     }
 
     /// Whether nothing is under way.
     pub fn is_idle(&mut self) -> bool {
-        self.inner().nr == 0
+        self.inner().flights.taken() == 0
     }
 
     /// Submits a load, or gives it back. The engine begins when [`issue`](Self::issue) is called at
@@ -334,8 +341,8 @@ impl<L: Load> InUse<L> {
         let Some(channel) = inner.channel.as_ref() else {
             return Err((load, Refusal::Closed));
         };
-        let mut places = inner.flights.iter_mut().zip(tickets.iter());
-        let Some((place, ticket)) = places.find(|(place, _)| place.is_none()) else {
+        let free = inner.flights.free();
+        let Some((at, ticket)) = free.and_then(|at| Some((at, tickets.get(at)?))) else {
             return Err((load, Refusal::Full));
         };
         let chan = channel.as_raw();
@@ -355,22 +362,18 @@ impl<L: Load> InUse<L> {
         if !mapped {
             return Err((load, Refusal::Unmappable));
         }
+        ticket.reset();
+        let raw = core::ptr::from_ref(ticket).cast_mut().cast();
         // SAFETY: The range was just mapped, for this channel, of memory that by that of `Load` is
         // the load's own; the load stays until the ticket says that the engine is done. The ticket
-        // is that of a place without a flight, and lives for ever.
-        if !unsafe { bindings::ferry_dma_submit(chan, &range, ticket.as_raw()) } {
+        // is that of a place without a flight, which no engine knows, and lives for ever.
+        if !unsafe { bindings::ferry_dma_submit(chan, &range, raw) } {
             // SAFETY: The range was mapped above, and the engine will not use it.
             unsafe { bindings::ferry_dma_unmap(chan, &range) };
             return Err((load, Refusal::Exhausted));
         }
         // INVARIANT: It was just submitted.
-        *place = Some(Flight {
-            load,
-            range,
-            submitted_ns: now_ns(),
-            given_up: false,
-        });
-        inner.nr += 1;
+        inner.flights.submit(at, Flight { load, range }, now_ns());
         inner.unissued = true;
         Ok(())
     }
@@ -388,15 +391,15 @@ impl<L: Load> InUse<L> {
     /// Takes back every load that the engine is done with, each with whether it was copied. Those
     /// that were given up are dropped.
     pub fn collect(&mut self, mut landed: impl FnMut(L, bool)) {
-        if self.inner().nr == 0 {
+        if self.is_idle() {
             return;
         }
         let port = self.0;
         for (at, ticket) in port.tickets.iter().enumerate() {
-            if !self.inner().flights.get(at).is_some_and(Option::is_some) {
+            if !self.inner().flights.is_taken(at) {
                 continue;
             }
-            if let Some(good) = ticket.answer() {
+            if let Some(good) = ticket.answered() {
                 if let Some(load) = self.land(at, good) {
                     landed(load, good);
                 }
@@ -409,12 +412,11 @@ impl<L: Load> InUse<L> {
         let counts = &self.0.counts;
         let inner = self.inner();
         let channel = inner.channel.as_ref()?;
-        let flight = inner.flights.get_mut(at)?.take()?;
+        let (flight, given_up) = inner.flights.land(at)?;
         // SAFETY: By the type invariant of the port the range is mapped for this channel; the
         // engine is done with it.
         unsafe { bindings::ferry_dma_unmap(channel.as_raw(), &flight.range) };
-        inner.nr -= 1;
-        if flight.given_up {
+        if given_up {
             counts.parked.fetch_sub(1, Relaxed);
             return None;
         }
@@ -427,32 +429,34 @@ impl<L: Load> InUse<L> {
         Some(flight.load)
     }
 
-    /// Gives up what was submitted so long ago, in nanoseconds, and tells of each. It stays with
-    /// the port until the engine is known to be done with it.
+    /// Gives up what was submitted `after_ns` nanoseconds ago or earlier, all of it if that is 0,
+    /// and tells of each. It stays with the port until the engine is known to be done with it.
     pub fn give_up_late(&mut self, after_ns: i64, mut given_up: impl FnMut(&L)) {
         let counts = &self.0.counts;
-        let now = now_ns();
-        for flight in self.inner().flights.iter_mut().flatten() {
-            if !flight.given_up && now - flight.submitted_ns >= after_ns {
-                flight.given_up = true;
-                counts.timeouts.fetch_add(1, Relaxed);
-                counts.parked.fetch_add(1, Relaxed);
+        self.inner()
+            .flights
+            .give_up_late(now_ns(), after_ns, |flight| {
+                counts.note_given_up();
                 given_up(&flight.load);
-            }
-        }
+            });
+    }
+
+    /// Gives up all that is under way, whatever the time.
+    fn give_up_all(&mut self) {
+        let counts = &self.0.counts;
+        let told = |_: &Flight<L>| counts.note_given_up();
+        self.inner().flights.give_up_all(told);
     }
 
     /// Whether any of the loads that are under way is `wanted`.
     pub fn has(&mut self, wanted: impl Fn(&L) -> bool) -> bool {
-        let mut flights = self.inner().flights.iter().flatten();
-        flights.any(|flight| !flight.given_up && wanted(&flight.load))
+        self.inner().flights.has(|flight| wanted(&flight.load))
     }
 
     /// Whether something that was given up was submitted so long ago, in nanoseconds.
     pub fn is_late(&mut self, ns: i64) -> bool {
         let before = now_ns() - ns;
-        let mut flights = self.inner().flights.iter().flatten();
-        flights.any(|flight| flight.given_up && flight.submitted_ns <= before)
+        self.inner().flights.has_parked_since(before)
     }
 
     /// Whether nobody has found out yet that the engine cannot be stopped.
@@ -467,9 +471,9 @@ impl<L: Load> InUse<L> {
     pub fn reclaim(&mut self, wait_ms: u32) -> Result {
         self.issue();
         self.collect(|_, _| ());
-        self.give_up_late(0, |_| ());
+        self.give_up_all();
         let inner = self.inner();
-        if inner.nr > 0 && !inner.unstoppable {
+        if inner.flights.taken() > 0 && !inner.unstoppable {
             inner.unstoppable = !inner.channel.as_ref().is_some_and(Channel::stop);
             if !inner.unstoppable {
                 for at in 0..PLACES {
@@ -495,7 +499,7 @@ impl<L: Load> Drop for InUse<L> {
     fn drop(&mut self) {
         self.issue();
         self.collect(|_, _| ());
-        self.give_up_late(0, |_| ());
+        self.give_up_all();
         // Release: pairs with the Acquire of the next user.
         self.0.used.store(false, Release);
     }

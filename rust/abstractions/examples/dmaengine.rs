@@ -40,12 +40,11 @@ fn example() -> Result {
     assert!(matches!(user.submit(both()?), Err((_, Refusal::Full))));
     drop(user);
 
-    let Some(mut requested) = Requested::new() else {
+    let Some(requested) = Requested::new() else {
         return Ok(()); // no engine here
     };
-    let channel = requested.take().ok_or(EBUSY)?;
-    assert!(port.open(channel).is_ok());
-    drop(requested);
+    assert!(requested.open(port).is_ok());
+    assert!(port.is_open());
 
     let mut user = port.try_use().ok_or(EBUSY)?;
     assert!(user.submit(both()?).is_ok());

@@ -9,6 +9,7 @@
 #![cfg(loom)]
 
 mod claim;
+mod flight;
 mod item;
 mod ring;
 

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Copies that an engine was asked for: its answer to each, and giving a copy up before there is
+//! one.
+//!
+//! | task or context | calls | when |
+//! |---|---|---|
+//! | user | [`Ticket::reset`], [`Places::submit`] | the place is free |
+//! | engine | [`Ticket::answer`] | once, when it is done with the memory |
+//! | user | [`Ticket::answered`], then [`Places::land`] | at any time |
+//! | user | [`Places::give_up_all`], [`Places::give_up_late`] | it waits no longer |
+//!
+//! There is one user at a time; [`Places`] is plain memory of its own. The engine knows nothing but
+//! the ticket. To give a copy up changes nothing for the engine: the load stays in its place, and
+//! whoever is the user when the answer has come gets it back from there. So an answer and a
+//! giving-up at the same moment need no order: a load leaves its place by [`Places::land`] alone,
+//! which says whether it was given up.
+
+use super::sync::{const_unless_loom, AtomicU32};
+
+const NONE: u32 = 0;
+const GOOD: u32 = 1;
+const BAD: u32 = 2;
+
+/// Where an engine answers.
+///
+/// ```
+/// use ferry_logic::flight::Ticket;
+///
+/// let ticket = Ticket::new();
+/// assert_eq!(ticket.answered(), None);
+/// ticket.answer(true);
+/// assert_eq!(ticket.answered(), Some(true));
+/// ```
+pub struct Ticket(AtomicU32);
+
+impl Ticket {
+    const_unless_loom! {
+        /// A ticket without an answer.
+        pub fn new() -> Self {
+            Self(AtomicU32::new(NONE))
+        }
+    }
+
+    /// Forgets the last answer. **User only**, while no engine knows the ticket.
+    pub fn reset(&self) {
+        // Relaxed: an engine learns of the ticket by being handed it, which orders this.
+        self.0.store_relaxed(NONE);
+    }
+
+    /// Says that the engine is done, and whether the copy is good. **Engine only**, once.
+    pub fn answer(&self, good: bool) {
+        // Release: all that the engine and its driver did for the copy comes before.
+        self.0.store_release(if good { GOOD } else { BAD });
+    }
+
+    /// Returns whether the copy is good; [`None`]: there is no answer yet.
+    ///
+    /// Once there is one, the engine does not touch the memory any more.
+    pub fn answered(&self) -> Option<bool> {
+        // Acquire: pairs with the release of `answer`.
+        match self.0.load_acquire() {
+            NONE => None,
+            answer => Some(answer == GOOD),
+        }
+    }
+}
+
+impl Default for Ticket {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A load that an engine has.
+struct Flight<L> {
+    load: L,
+    since_ns: i64,
+    given_up: bool,
+}
+
+/// The copies that an engine may be at, each in a place, which has a [`Ticket`] of its own.
+pub struct Places<L, const N: usize> {
+    flights: [Option<Flight<L>>; N],
+    /// How many places are taken.
+    nr: usize,
+}
+
+impl<L, const N: usize> Places<L, N> {
+    /// Free places.
+    pub const fn new() -> Self {
+        Self {
+            flights: [const { None }; N],
+            nr: 0,
+        }
+    }
+
+    /// Returns how many places are taken.
+    pub fn taken(&self) -> usize {
+        self.nr
+    }
+
+    /// Returns a free place.
+    pub fn free(&self) -> Option<usize> {
+        self.flights.iter().position(Option::is_none)
+    }
+
+    /// Returns whether the place is taken.
+    pub fn is_taken(&self, at: usize) -> bool {
+        self.flights.get(at).is_some_and(Option::is_some)
+    }
+
+    /// Puts a load into a free place; the engine has it since `now_ns`.
+    pub fn submit(&mut self, at: usize, load: L, now_ns: i64) {
+        if let Some(place @ None) = self.flights.get_mut(at) {
+            *place = Some(Flight {
+                load,
+                since_ns: now_ns,
+                given_up: false,
+            });
+            self.nr += 1;
+        }
+    }
+
+    /// Takes a load out of its place, which the engine is done with: the load, and whether it was
+    /// given up.
+    pub fn land(&mut self, at: usize) -> Option<(L, bool)> {
+        let flight = self.flights.get_mut(at)?.take()?;
+        self.nr -= 1;
+        Some((flight.load, flight.given_up))
+    }
+
+    /// Gives up every load that was not yet, whatever the time, and tells of each.
+    ///
+    /// ```
+    /// # use ferry_logic::flight::Places;
+    /// let mut places = Places::<_, 2>::new();
+    /// places.submit(0, "load", 7);
+    /// let mut told = 0;
+    /// places.give_up_all(|_| told += 1);
+    /// places.give_up_all(|_| told += 1);
+    /// assert_eq!((told, places.taken()), (1, 1));
+    /// assert_eq!(places.land(0), Some(("load", true)));
+    /// ```
+    pub fn give_up_all(&mut self, told: impl FnMut(&L)) {
+        self.give_up_if(|_| true, told);
+    }
+
+    /// Gives up every load that the engine has for `after_ns` or longer, and tells of each. With 0
+    /// that is all of them, even if the clock of another CPU is behind.
+    pub fn give_up_late(&mut self, now_ns: i64, after_ns: i64, told: impl FnMut(&L)) {
+        let is_late = |since_ns| after_ns <= 0 || now_ns.saturating_sub(since_ns) >= after_ns;
+        self.give_up_if(is_late, told);
+    }
+
+    fn give_up_if(&mut self, is_due: impl Fn(i64) -> bool, mut told: impl FnMut(&L)) {
+        for flight in self.flights.iter_mut().flatten() {
+            if !flight.given_up && is_due(flight.since_ns) {
+                flight.given_up = true;
+                told(&flight.load);
+            }
+        }
+    }
+
+    /// Returns whether a load that was not given up is `wanted`.
+    pub fn has(&self, wanted: impl Fn(&L) -> bool) -> bool {
+        let mut flights = self.flights.iter().flatten();
+        flights.any(|flight| !flight.given_up && wanted(&flight.load))
+    }
+
+    /// Returns whether the engine has a load that was given up since `before_ns` or longer.
+    pub fn has_parked_since(&self, before_ns: i64) -> bool {
+        let mut flights = self.flights.iter().flatten();
+        flights.any(|flight| flight.given_up && flight.since_ns <= before_ns)
+    }
+}
+
+impl<L, const N: usize> Default for Places<L, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_is_no_time_whatever_the_clock_says() {
+        let mut places = Places::<u32, 3>::new();
+        // Submitted by a CPU whose clock is ahead.
+        places.submit(0, 1, 100);
+        places.submit(1, 2, 90);
+        let mut told = Vec::new();
+        places.give_up_late(95, 5, |&load| told.push(load));
+        assert_eq!(told, [2]);
+        places.give_up_late(95, 0, |&load| told.push(load));
+        assert_eq!(told, [2, 1]);
+        assert!(!places.has(|_| true) && places.has_parked_since(90));
+        assert!(!places.has_parked_since(89));
+        assert_eq!((places.taken(), places.free()), (2, Some(2)));
+    }
+}
