@@ -15,6 +15,7 @@
 //! - [`budget`]: how large a batch may grow;
 //! - [`crew`]: how many tasks a list deserves, and where it is cut into chunks;
 //! - [`topology`]: which CPUs help;
+//! - [`members`]: which tasks are in a crew now;
 //! - [`ascent`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
 //! - [`span`]: which pages a range of bytes touches;
 //! - [`sync`]: the one place that knows whose atomics these are.
@@ -35,6 +36,7 @@ pub mod crew;
 pub mod flight;
 pub mod gain;
 pub mod item;
+pub mod members;
 pub mod method;
 pub mod policy;
 pub mod promotion;

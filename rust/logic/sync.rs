@@ -126,6 +126,10 @@ impl AtomicU64 {
         self.0.store(value, Relaxed);
     }
 
+    pub(crate) fn load_acquire(&self) -> u64 {
+        self.0.load(Acquire)
+    }
+
     pub(crate) fn store_release(&self, value: u64) {
         self.0.store(value, Release);
     }

@@ -11,6 +11,7 @@
 mod claim;
 mod flight;
 mod item;
+mod members;
 mod ring;
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who is in a crew.
+
+use std::sync::atomic::{AtomicBool as Witness, Ordering};
+
+use ferry_logic::members::{Caller, Members};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::{model, seen};
+
+const CALLER: u64 = 100;
+
+fn caller(is_confined: bool) -> Caller {
+    Caller {
+        task: CALLER,
+        is_confined,
+        is_kswapd: is_confined,
+        most: 1,
+    }
+}
+
+/// Two tasks want the one place: one at a time has it, and finds nothing of the one before.
+#[test]
+fn a_place_is_of_one_task_at_a_time() {
+    static BOTH: Witness = Witness::new(false);
+    static ONE: Witness = Witness::new(false);
+    model(Some(3), || {
+        // The cell stands for what goes with a place.
+        let shared = Arc::new((Members::<2>::new(), UnsafeCell::new(0u64)));
+        let workers = [1u64, 2].map(|me| {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let (members, with_place) = &*shared;
+                let Some(at) = members.enter_helper(me, 1) else {
+                    return false;
+                };
+                // SAFETY: the place is this task's; loom checks that.
+                with_place.with_mut(|it| unsafe { *it = me });
+                assert!(members.has(me) && members.note_borrowed(me, me));
+                assert!(!members.note_borrowed(3 - me, 50));
+                assert_eq!(members.take_borrowed(at), me);
+                // SAFETY: as above.
+                assert_eq!(with_place.with(|it| unsafe { *it }), me);
+                members.leave_helper(at);
+                true
+            })
+        });
+        let entered = workers.map(|worker| worker.join().unwrap());
+        assert!(entered[0] || entered[1]);
+        assert_eq!(shared.0.helpers(), 0);
+        seen(&BOTH, entered == [true, true]);
+        seen(&ONE, entered != [true, true]);
+    });
+    for witness in [&BOTH, &ONE] {
+        assert!(witness.load(Ordering::Relaxed));
+    }
+}
+
+/// A helper that sees its caller sees whether that is confined, and whether it is kswapd, whatever
+/// the caller before was.
+#[test]
+fn a_caller_is_seen_with_its_attributes() {
+    static SEEN: Witness = Witness::new(false);
+    model(None, || {
+        let members = Arc::new(Members::<1>::new());
+        members.enter_caller(caller(false));
+        members.leave_caller();
+        let helper = {
+            let members = members.clone();
+            thread::spawn(move || {
+                let at = members.enter_helper(1, 1).unwrap();
+                let free = members.may_call(1);
+                let for_kswapd = members.is_for_kswapd(1);
+                members.leave_helper(at);
+                (free, for_kswapd)
+            })
+        };
+        members.enter_caller(caller(true));
+        let (free, for_kswapd) = helper.join().unwrap();
+        assert!(!free);
+        seen(&SEEN, for_kswapd);
+    });
+    assert!(SEEN.load(Ordering::Relaxed));
+}
