@@ -252,12 +252,12 @@ int ferry_target_node(unsigned long private)
 }
 
 /*
- * Does another task wait for this CPU? need_resched() alone would not do: a
- * task that was preempted comes back with the flag cleared.
+ * Does another task wait for this CPU? The flags alone would not do: a task
+ * that was preempted comes back with them cleared.
  */
 bool ferry_others_want_cpu(void)
 {
-	return need_resched() || !single_task_running();
+	return ferry_need_resched() || !single_task_running();
 }
 
 void ferry_list_splice_tail_init(struct list_head *list, struct list_head *head)

@@ -192,9 +192,16 @@ void ferry_cond_resched(void)
 	cond_resched();
 }
 
+/* Also if the scheduler would let the task run on until the next tick. */
 bool ferry_need_resched(void)
 {
-	return need_resched();
+	return need_resched() || tif_test_bit(TIF_NEED_RESCHED_LAZY);
+}
+
+/* As resched_curr_lazy() does for a task that may wait a little; for tests. */
+void ferry_set_need_resched(void)
+{
+	set_tsk_thread_flag(current, TIF_NEED_RESCHED_LAZY);
 }
 
 /* Between these no memory comes or goes. May sleep. */

@@ -21,6 +21,7 @@
 #include <linux/mm.h>
 #include <linux/random.h>
 #include <linux/sched.h>
+#include <linux/spinlock.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
 
@@ -253,9 +254,12 @@ static ssize_t compared_show(struct kobject *kobj, struct kobj_attribute *attr,
 	return sysfs_emit(buf, "%d\n", atomic_read(&ferry_compared));
 }
 
+/* Disables interrupts, but not with PREEMPT_RT, where nothing may be allocated then. */
+static DEFINE_SPINLOCK(ferry_atomic_lock);
+
 /*
- * Takes what a node has free, and gives it back, as who must not wait would: with
- * interrupts off, and without waking kswapd, which may.
+ * Takes the free memory of a node, and gives it back, as a context that must
+ * not wait does: under a spinlock, and without waking kswapd, which may.
  */
 static ssize_t take_atomic_store(struct kobject *kobj,
 				 struct kobj_attribute *attr, const char *buf,
@@ -270,10 +274,10 @@ static ssize_t take_atomic_store(struct kobject *kobj,
 	    !node_state(nid, N_MEMORY))
 		return -EINVAL;
 	while (order >= 0) {
-		local_irq_save(flags);
+		spin_lock_irqsave(&ferry_atomic_lock, flags);
 		page = alloc_pages_node(nid, __GFP_HIGH | __GFP_THISNODE |
 					__GFP_NOWARN, order);
-		local_irq_restore(flags);
+		spin_unlock_irqrestore(&ferry_atomic_lock, flags);
 		if (page) {
 			set_page_private(page, order);
 			list_add(&page->lru, &taken);

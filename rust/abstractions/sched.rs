@@ -38,10 +38,17 @@ pub fn cond_resched() {
     unsafe { bindings::ferry_cond_resched() };
 }
 
-/// Whether the calling task is due to let others run. For any context.
+/// Returns whether the calling task is due to let others run, now or, where the scheduler preempts
+/// lazily, by the next tick. For any context.
 pub fn need_resched() -> bool {
     // SAFETY: No requirements.
     unsafe { bindings::ferry_need_resched() }
+}
+
+/// Marks the calling task as due to let others run by the next tick. For any context; for tests.
+pub fn set_need_resched() {
+    // SAFETY: No requirements: a task may be told so at any time.
+    unsafe { bindings::ferry_set_need_resched() };
 }
 
 /// A number that no other task has while the calling one runs. For any context.

@@ -19,9 +19,12 @@ use crate::{
         },
         workqueue::OwnedQueue, //
     },
-    helpers::pool::{
-        Helped,
-        Helpers, //
+    helpers::{
+        must_leave,
+        pool::{
+            Helped,
+            Helpers, //
+        }, //
     }, //
 };
 
@@ -67,6 +70,6 @@ impl<C: CopySegment> Lane<C> {
 
 impl<C: CopySegment> Helped for Shared<C> {
     fn help_out(&self) -> bool {
-        self.board.help() > 0
+        self.board.help(must_leave) > 0 && !must_leave()
     }
 }

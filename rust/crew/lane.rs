@@ -24,18 +24,14 @@ use crate::{
             Outcome,
             Worker, //
         },
-        sched::{
-            need_resched,
-            others_want_cpu, //
-        },
         workqueue::OwnedQueue, //
     },
     helpers::{
+        must_leave,
         pool::{
             Helped,
             Helpers, //
         },
-        settings::asks_busy_cpus,
         IdleCpus, //
     }, //
 };
@@ -111,11 +107,7 @@ impl<'a> Job<'a> {
         let start = runtime_ns();
         let leaves_idle = self.migration.on_behalf(|| {
             let mut helped = false;
-            let leaves = || match asks_busy_cpus() {
-                true => need_resched(),
-                false => others_want_cpu(),
-            };
-            while !leaves() {
+            while !must_leave() {
                 if self.work_as(Worker::Helper).is_none() {
                     return helped;
                 }

@@ -35,7 +35,9 @@ use crate::{
         sched::{
             is_allowed,
             may_help,
+            need_resched,
             node_of,
+            others_want_cpu,
             NodeId, //
         }, //
     },
@@ -95,6 +97,15 @@ fn last_helper() -> Option<CpuId> {
     let since = now_ns() - LAST_HELP.ns.load(Relaxed);
     let cpu = CpuId::from_u32(LAST_HELP.cpu.load(Relaxed))?;
     (since < policy::JUST_NOW_NS && cpu != CpuId::current()).then_some(cpu)
+}
+
+/// Returns whether the calling helper must leave its CPU: as another task waits for it or, where
+/// busy CPUs are asked, as that is due. For any context.
+pub fn must_leave() -> bool {
+    match settings::asks_busy_cpus() {
+        true => need_resched(),
+        false => others_want_cpu(),
+    }
 }
 
 /// CPUs that may help, found at the moment of asking. For any context but NMI.

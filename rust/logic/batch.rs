@@ -9,8 +9,12 @@
 use core::{num::NonZeroU32, ops::Range};
 
 /// Pages of a grain: 64 KB with pages of 4 KB, about ten microseconds of copying, which a claim
-/// costs next to nothing of, and the most that the owner ever waits for.
+/// costs next to nothing of.
 pub const GRAIN_PAGES: u32 = 16;
+
+/// Pages that are copied before a helper looks again whether its CPU is wanted: 16 KB, two or three
+/// microseconds of copying to DRAM. Each step past the caches ends with a fence.
+pub const STEP_PAGES: u32 = 4;
 
 /// Pages of a grain where the usual size would leave each thread less than [`GRAINS_PER_THREAD`].
 pub const SMALL_GRAIN_PAGES: u32 = 8;

@@ -6,6 +6,7 @@
 //! - [`batch`]: how a batch of folios is cut into grains, and a grain back into folios;
 //! - [`item`]: how far the copy of one folio has come;
 //! - [`flight`]: copies that an engine was asked for, and giving them up;
+//! - [`leftover`]: what helpers leave of a grain to the owner of the batch;
 //! - [`method`]: whether a batch is copied through the caches;
 //! - [`route`]: whether CPUs or DMA engines copy a batch;
 //! - [`retention`]: for how long what waits for a flush may;
@@ -36,6 +37,7 @@ pub mod crew;
 pub mod flight;
 pub mod gain;
 pub mod item;
+pub mod leftover;
 pub mod members;
 pub mod method;
 pub mod policy;

@@ -9,6 +9,7 @@ use kernel::{
         CpuId, //
     },
     prelude::*,
+    processor::cpu_relax,
     sync::{
         atomic::{
             Atomic,
@@ -36,10 +37,14 @@ use crate::{
             Segment,
             Unreadable, //
         },
+        clock::now_ns,
         cputime::runtime_ns,
         owned_pairs::OwnedPairs,
         sched::{
             cond_resched,
+            need_resched,
+            set_need_resched,
+            without_preemption,
             NodeId, //
         },
         workqueue::{
@@ -63,8 +68,14 @@ use crate::{
         MAX_HELPERS, //
     },
     logic::{
+        batch::{
+            SMALL_GRAIN_PAGES,
+            STEP_PAGES, //
+        },
         item::Outcome,
-        method::Method, //
+        leftover::ROOM,
+        method::Method,
+        policy::SECTION_NS, //
     }, //
 };
 
@@ -156,7 +167,7 @@ pub(super) fn cpus<const N: usize>() -> [CpuId; N] {
 
 impl<C: CopySegment> Helped for Board<C> {
     fn help_out(&self) -> bool {
-        self.help() > 0
+        self.help(need_resched) > 0
     }
 }
 
@@ -230,16 +241,20 @@ fn each_order_alone() -> Result {
     Ok(())
 }
 
-/// Between post and finish, this task is the helper: it copies all.
+/// Between post and finish, this task is the helper: it copies all, but what it leaves to the owner
+/// where others want its CPU.
 fn helper_copies_all() -> Result {
     let lane = Lane::new(CpuCopier)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let pages = pairs.pages() as u32;
     let mut helped = 0;
     let start = runtime_ns();
-    let copied = copy_on(lane.board(), &mut pairs, || helped = lane.board().help())?;
+    let copied = copy_on(lane.board(), &mut pairs, || {
+        helped = lane.board().help(|| false);
+    })?;
     let ran = runtime_ns() - start;
-    assert_eq!((helped, copied.helped), (pages, pages));
+    assert_eq!(copied.helped, helped);
+    assert!((1..=pages).contains(&helped));
     assert!(copied.helper_ns <= ran);
     // UML's clock goes on by ticks.
     assert!(copied.helper_ns > 0 || cfg!(CONFIG_UML));
@@ -261,12 +276,71 @@ fn helpers_need_a_place() -> Result {
             for pair in lists.into_pairs() {
                 assert!(batch.add(pair));
             }
-            Ok::<_, Error>(batch.run(threads, |_| lane.board().help()))
+            Ok::<_, Error>(batch.run(threads, |_| lane.board().help(|| false)))
         })?;
         assert_eq!((helped, copied.helped), (wanted, wanted));
         assert!(pairs.all_equal());
         assert!(pairs.all_marked());
     }
+    Ok(())
+}
+
+/// A helper that is to let others run, be it lazily, copies no more than a step and leaves the rest
+/// of its grain; where there is no room for that it finishes the grain.
+fn helper_leaves_within_a_step() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let board = lane.board();
+    // One folio, so a grain is one part of it, of several steps.
+    let mut pairs = OwnedPairs::new(&[9])?;
+    let mut sections = [0; ROOM + 1];
+    let copied = copy_on(board, &mut pairs, || {
+        without_preemption(|| {
+            set_need_resched();
+            let mut since = runtime_ns();
+            let Some(place) = board.enter() else {
+                return;
+            };
+            for pages in &mut sections {
+                *pages = board.help_section(&place, &mut since).unwrap_or(0);
+            }
+        });
+    })?;
+    let (last, others) = sections.split_last().ok_or(EINVAL)?;
+    assert!(others.iter().all(|&pages| pages == STEP_PAGES));
+    assert_eq!(*last, SMALL_GRAIN_PAGES);
+    assert_eq!(copied.helped, sections.iter().sum::<u32>());
+    Ok(())
+}
+
+/// Copies, but takes longer than a helper may be without preemption, until it is `quick`.
+struct Slow {
+    quick: AtomicFlag,
+}
+
+impl CopySegment for Slow {
+    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
+        let start = now_ns();
+        while !self.quick.load(Relaxed) && now_ns() - start <= SECTION_NS {
+            cpu_relax();
+        }
+        segment.copy_machine_check_safe()
+    }
+}
+
+/// A helper that has copied for long enough without preemption claims no other grain.
+fn helper_can_be_preempted_between_grains() -> Result {
+    let quick = AtomicFlag::new(false);
+    let board = Board::new(MIXED.len(), Slow { quick })?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    let mut helped = None;
+    copy_on(&board, &mut pairs, || {
+        let mut since = runtime_ns();
+        helped = board
+            .enter()
+            .and_then(|place| without_preemption(|| board.help_section(&place, &mut since)));
+        board.copier().quick.store(true, Relaxed);
+    })?;
+    assert!((1..=SMALL_GRAIN_PAGES).contains(&helped.unwrap_or(0)));
     Ok(())
 }
 
@@ -370,7 +444,7 @@ fn helpers_that_come_late() -> Result {
         call_all(&lane, &queue);
     }
     queue.flush();
-    assert_eq!(lane.board().help(), 0);
+    assert_eq!(lane.board().help(|| false), 0);
     Ok(())
 }
 
@@ -533,6 +607,16 @@ mod suite {
     #[test]
     fn helpers_need_a_place() -> Result {
         super::helpers_need_a_place()
+    }
+
+    #[test]
+    fn helper_leaves_within_a_step() -> Result {
+        super::helper_leaves_within_a_step()
+    }
+
+    #[test]
+    fn helper_can_be_preempted_between_grains() -> Result {
+        super::helper_can_be_preempted_between_grains()
     }
 
     #[test]

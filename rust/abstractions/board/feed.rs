@@ -2,6 +2,8 @@
 
 //! How the owner of a batch feeds engines with it, and takes back what they have done.
 
+use core::ops::Range;
+
 use super::{
     flights::{
         Flights,
@@ -78,8 +80,9 @@ impl<'p, C: CopySegment> Feed<'p, C> {
             Who::EnginesOnly => self.flights.next_grain(self.table.grains.count())?,
             _ => self.board.claim()?.index(),
         };
+        let pages = self.table.grains.range(grain);
         // SAFETY: It was just claimed; of a batch for engines only, by nobody else.
-        Some(unsafe { self.table.claimed(grain) })
+        Some(unsafe { self.table.claimed(pages) })
     }
 
     /// Hands a part to an engine; `false`: none took it, and it was copied here, if it may be.
@@ -110,10 +113,20 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         match self.flights.who() {
             Who::EnginesOnly => self.table.tell(&part, Outcome::Refused),
             _ => {
-                self.table.copy_part(&self.board.copier, part);
+                self.table.copy_part(&self.board.copier, part, |_| false);
                 cond_resched();
             }
         }
+    }
+
+    /// Copies pages that a helper has left.
+    fn copy_leftover(&self, pages: Range<u32>) {
+        // SAFETY: The helper had claimed them, and gave them up; they were just taken out.
+        let parts = unsafe { self.table.claimed(pages) };
+        for part in parts {
+            self.table.copy_part(&self.board.copier, part, |_| false);
+        }
+        cond_resched();
     }
 
     /// Takes back what engines are done with, or have not answered for too long. What they failed
@@ -125,15 +138,15 @@ impl<'p, C: CopySegment> Feed<'p, C> {
                 (true, _) => table.tell(load.part(), Outcome::Copied),
                 (false, Who::EnginesOnly) => table.tell(load.part(), Outcome::Refused),
                 (false, _) => {
-                    table.copy_part(&board.copier, load.into_part());
+                    table.copy_part(&board.copier, load.into_part(), |_| false);
                 }
             },
             |lost| table.tell(lost.part(), Outcome::Lost),
         );
     }
 
-    /// Waits for more than these answers, if there are engines, or copies a grain, whichever is the
-    /// owner's to do who waits for the folio `at`; `false`: there is nothing to do but to wait for
+    /// Waits for more than these answers, if there are engines, or copies a grain, or what a helper
+    /// has left of one, whichever is the owner's to do who waits for the folio `at`; `false`: there is nothing to do but to wait for
     /// helpers. May sleep.
     pub(super) fn work_or_wait(&mut self, at: usize, answers: Option<Answers>) -> bool {
         let nap = || {
@@ -156,6 +169,10 @@ impl<'p, C: CopySegment> Feed<'p, C> {
             }
             Who::EnginesOnly | Who::EnginesFirst if flying => return nap(),
             _ => {}
+        }
+        if let Some(pages) = self.board.leftovers.take() {
+            self.copy_leftover(pages);
+            return true;
         }
         match self.board.claim() {
             Some(mut grain) => {

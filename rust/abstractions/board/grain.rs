@@ -2,7 +2,10 @@
 
 //! What is claimed on a board, and the copy of it.
 
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    ops::Range, //
+};
 use kernel::{
     bindings,
     prelude::*, //
@@ -16,7 +19,8 @@ use super::{
 use crate::logic::{
     batch::{
         self,
-        segments, //
+        segments,
+        STEP_PAGES, //
     },
     claim::Claim,
     item::Outcome,
@@ -63,13 +67,35 @@ impl<C: CopySegment> Grain<'_, C> {
 
     /// Copies the grain, once, and tells the items how far they are. Returns its size in pages.
     pub(super) fn copy(&mut self) -> u32 {
+        self.copy_until(|| false)
+    }
+
+    /// Copies the grain, once, and tells the items how far they are, until `stop` says so after a
+    /// step: the rest is left to the owner, if there is room for it. Returns how many pages were
+    /// copied.
+    pub(super) fn copy_until(&mut self, stop: impl Fn() -> bool) -> u32 {
         if !core::mem::take(&mut self.whole) {
             return 0;
         }
-        let (table, copier) = (self.table(), &self.board.copier);
+        let (table, board) = (self.table(), self.board);
+        let pages = table.grains.range(self.claim.index);
+        let end = pages.end;
         // SAFETY: The grain was claimed, and was whole.
-        let parts = unsafe { table.claimed(self.claim.index) };
-        parts.map(|part| table.copy_part(copier, part)).sum()
+        let parts = unsafe { table.claimed(pages) };
+        let mut copied = 0;
+        let mut stopped = false;
+        for part in parts {
+            let start = table.first_page(&part);
+            copied += table.copy_part(&board.copier, part, |done| {
+                let rest = start + done..end;
+                stopped = !rest.is_empty() && stop() && board.leftovers.leave(rest);
+                stopped
+            });
+            if stopped {
+                break;
+            }
+        }
+        copied
     }
 }
 
@@ -107,14 +133,17 @@ impl Claimed {
 }
 
 impl Table {
-    /// The parts of folios that a grain is.
+    /// The parts of folios that some pages of the batch are.
     ///
     /// # Safety
     ///
-    /// The caller must have claimed the grain, and may ask for its parts but once.
-    pub(super) unsafe fn claimed(&self, grain: u16) -> impl Iterator<Item = Claimed> + use<'_> {
-        let range = self.grains.range(grain);
-        let parts = segments(&self.starts, self.grains.total_pages(), range);
+    /// The pages must be of a grain that was claimed, and the caller's alone: it may ask for their
+    /// parts but once.
+    pub(super) unsafe fn claimed(
+        &self,
+        pages: Range<u32>,
+    ) -> impl Iterator<Item = Claimed> + use<'_> {
+        let parts = segments(&self.starts, self.grains.total_pages(), pages);
         // INVARIANT: Grains do not overlap; that the folio has the pages is looked at.
         parts.filter(|part| self.has(part)).map(Claimed)
     }
@@ -125,6 +154,12 @@ impl Table {
         slot.is_some_and(|slot| end.is_some_and(|end| end <= slot.nr_pages))
     }
 
+    /// The first page of a part, counted from the start of the batch.
+    fn first_page(&self, part: &Claimed) -> u32 {
+        let start = self.starts.get(part.item());
+        start.map_or(0, |start| start + part.first_page())
+    }
+
     /// Tells the item of a part what came of it.
     pub(super) fn tell(&self, part: &Claimed, outcome: Outcome) {
         if let Some(slot) = self.slots.get(part.item()) {
@@ -132,26 +167,42 @@ impl Table {
         }
     }
 
-    /// Copies a part, and tells its item. How many pages it had.
-    pub(super) fn copy_part(&self, copier: &impl CopySegment, part: Claimed) -> u32 {
+    /// Copies a part step by step, and tells its item. After each step `left`, which is given the
+    /// number of pages copied, says whether what follows was left to others. Returns how many pages
+    /// are through.
+    pub(super) fn copy_part(
+        &self,
+        copier: &impl CopySegment,
+        part: Claimed,
+        mut left: impl FnMut(u32) -> bool,
+    ) -> u32 {
         let Some(slot) = self.slots.get(part.item()) else {
             return 0;
         };
-        // INVARIANT: The pair is valid, as its item lacks these pages. By that of `Claimed` they
-        // exist, and are the caller's.
-        let segment = Segment {
-            slot,
-            item: part.item(),
-            first_page: part.first_page(),
-            nr_pages: part.nr_pages(),
-            method: self.method,
-        };
-        let outcome = match copier.copy(segment) {
-            Ok(_) => Outcome::Copied,
-            Err(Unreadable) => Outcome::Failed,
-        };
-        slot.item.add(part.nr_pages(), outcome);
-        part.nr_pages()
+        let (mut done, mut outcome) = (0, Outcome::Copied);
+        while done < part.nr_pages() {
+            let step = STEP_PAGES.min(part.nr_pages() - done);
+            // INVARIANT: The pair is valid, as its item lacks these pages. By that of `Claimed`
+            // they exist, and are the caller's, as nothing of them was left to others.
+            let segment = Segment {
+                slot,
+                item: part.item(),
+                first_page: part.first_page() + done,
+                nr_pages: step,
+                method: self.method,
+            };
+            if let Err(Unreadable) = copier.copy(segment) {
+                // The folio fails, so what follows need not be read.
+                (done, outcome) = (part.nr_pages(), Outcome::Failed);
+                break;
+            }
+            done += step;
+            if left(done) {
+                break;
+            }
+        }
+        slot.item.add(done, outcome);
+        done
     }
 }
 

@@ -18,9 +18,13 @@
 //! was handed is complete as a grain, and what counts from there on is the item of the folio.
 //!
 //! Locks: none are taken but, for a moment, that of the CPU's runqueue, when a helper asks for how
-//! long it has run. Contexts: owners and helpers may sleep; a helper copies each grain with
-//! preemption disabled, and ends when it is due to be preempted, so an owner that waits for one
-//! spins no longer than a grain takes, and the interrupts in between.
+//! long it has run. Contexts: owners and helpers may sleep. A helper holds a grain only with
+//! preemption disabled, so the owner never waits for a helper that is not running. Such a section
+//! ends when it has lasted for [`SECTION_NS`], with the grain at hand. It ends within
+//! [`STEP_PAGES`](crate::logic::batch::STEP_PAGES) pages when another task wants the CPU: what is
+//! left of the grain then is [left](crate::logic::leftover) to the owner. So the owner spins for no
+//! longer than a grain takes, and others wait for no longer than a step takes, and the interrupts
+//! in between.
 
 pub mod batch;
 mod feed;
@@ -44,6 +48,7 @@ use kernel::{
 };
 
 use super::{
+    clock::now_ns,
     cputime::runtime_ns,
     folio::Folio,
     sched::{
@@ -60,7 +65,9 @@ use crate::logic::{
         Place, //
     },
     item::Item,
-    method::Method, //
+    leftover::Leftovers,
+    method::Method,
+    policy::SECTION_NS, //
 };
 
 pub(super) use self::posted::RawPosted;
@@ -142,6 +149,7 @@ struct Table {
 /// ```
 pub struct Board<C> {
     cursor: Cursor,
+    leftovers: Leftovers,
     owned: AtomicFlag,
     table: UnsafeCell<Table>,
     flights: UnsafeCell<Flights>,
@@ -160,6 +168,7 @@ impl<C: CopySegment> Board<C> {
         // INVARIANT: Nothing can be claimed yet.
         Ok(Self {
             cursor: Cursor::new(),
+            leftovers: Leftovers::new(),
             owned: AtomicFlag::new(false),
             table: UnsafeCell::new(Table {
                 slots: KVec::with_capacity(capacity, GFP_KERNEL)?,
@@ -195,36 +204,46 @@ impl<C: CopySegment> Board<C> {
     }
 
     /// Helps the batch that is posted now, if it has a place for one more helper, until none of its
-    /// grains are left. May sleep between grains.
+    /// grains are left or the helper `leaves`, which is asked whenever it holds none. May sleep then.
     ///
     /// Returns the number of pages copied. With nothing to do it returns at once.
-    pub fn help(&self) -> u32 {
-        let Some(place) = self.cursor.enter() else {
+    pub fn help(&self, leaves: impl Fn() -> bool) -> u32 {
+        let Some(place) = self.enter() else {
             return 0;
         };
         let mut pages = 0;
         let mut since = runtime_ns();
-        // Not preempted between claim and complete: the owner may be waiting.
-        while let Some(copied) = without_preemption(|| self.help_one(&place, &mut since)) {
+        while !leaves() {
+            // Not preempted between claim and complete: the owner may be waiting.
+            let Some(copied) = without_preemption(|| self.help_section(&place, &mut since)) else {
+                break;
+            };
             pages += copied;
             cond_resched();
         }
         pages
     }
 
-    /// Helps one batch, until others are due on this CPU or no grain of it is left, and tells the
-    /// batch what it took since the task had run for `since`, which becomes what it has by then.
-    fn help_one(&self, place: &Place, since: &mut u64) -> Option<u32> {
+    /// Takes a place of a helper in the batch that is posted now, if one is left. For any context.
+    pub(crate) fn enter(&self) -> Option<Place> {
+        self.cursor.enter()
+    }
+
+    /// Helps one batch, until others are due on this CPU, [`SECTION_NS`] are over or no grain of it
+    /// is left, and tells the batch what it took since the task had run for `since`, which becomes
+    /// what it has by then. With preemption disabled.
+    pub(crate) fn help_section(&self, place: &Place, since: &mut u64) -> Option<u32> {
         let claim = || self.cursor.claim_in(place).map(|claim| self.grain(claim));
+        let start = now_ns();
         let mut grain = claim()?;
-        let mut pages = grain.copy();
-        while !need_resched() {
+        let mut pages = grain.copy_until(need_resched);
+        while !need_resched() && now_ns() - start < SECTION_NS {
             // Of the same batch, as that does not end before the grain that is still held.
             let Some(next) = claim() else {
                 break;
             };
             grain = next;
-            pages += grain.copy();
+            pages += grain.copy_until(need_resched);
         }
         // Told before the last grain is complete: after that the next batch may be here.
         let now = runtime_ns();

@@ -14,7 +14,7 @@ impl CopySegment for Plain {
 
 fn example() -> Result {
     let board = Board::new(8, Plain)?;
-    assert_eq!(board.help(), 0); // nothing is posted
+    assert_eq!(board.help(|| false), 0); // nothing is posted
 
     // Folios of one and of eight pages, the sources filled with a pattern.
     let mut pairs = OwnedPairs::new(&[0, 3])?;
