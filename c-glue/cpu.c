@@ -118,6 +118,12 @@ u64 ferry_runtime(void)
 	return task_sched_runtime(current);
 }
 
+/* How often the calling task was switched from. */
+unsigned long ferry_task_switches(void)
+{
+	return current->nvcsw + current->nivcsw;
+}
+
 /*
  * Charges CPU time of workers to the cgroup of the calling task, for which they
  * worked. Nothing is counted twice: workers cannot be moved out of the root

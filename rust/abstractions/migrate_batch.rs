@@ -23,7 +23,11 @@ use super::{
         Posted,
         RawPosted, //
     },
-    clock::now_ns, //
+    clock::now_ns,
+    sched::{
+        switches,
+        NodeId, //
+    }, //
 };
 use crate::logic::{
     item::Outcome,
@@ -49,6 +53,10 @@ pub struct Ended {
     pub may_be_read: bool,
     /// They copied past the caches.
     pub nontemporal: bool,
+    /// The nodes of the first folio and of its destination.
+    pub nodes: (NodeId, NodeId),
+    /// The caller was preempted meanwhile, or slept.
+    pub lost_cpu: bool,
     /// From before the first was unmapped to after the last was mapped again, in nanoseconds.
     pub unmapped_ns: i64,
     /// Until the TLB flush of all had ended; a part of `unmapped_ns`.
@@ -86,6 +94,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
 
     /// The batch begins now.
     pub fn begin(&mut self) {
+        self.raw.switches = switches();
         self.raw.start_ns = now_ns();
     }
 
@@ -94,9 +103,14 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         !self.raw.no_cpu
     }
 
-    /// Notes that `folios` folios of `pages` base pages are unmapped, and flushed now.
-    pub fn set_unmapped(&mut self, (folios, pages): (u32, u32)) {
+    /// Notes that `folios` folios of `pages` base pages are unmapped, and flushed now; from which
+    /// node to which the first of them goes.
+    pub fn set_unmapped(&mut self, (folios, pages): (u32, u32), nodes: Option<(NodeId, NodeId)>) {
         self.raw.flush_ns = now_ns() - self.raw.start_ns;
+        if let Some((from, to)) = nodes {
+            self.raw.from = from.0;
+            self.raw.to = to.0;
+        }
         self.raw.all_folios = folios;
         self.raw.all_pages = pages;
     }
@@ -155,6 +169,8 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
             channels: self.raw.channels,
             may_be_read: self.may_be_read(),
             nontemporal: self.raw.nontemporal,
+            nodes: (NodeId(self.raw.from), NodeId(self.raw.to)),
+            lost_cpu: switches() != self.raw.switches,
             unmapped_ns,
             flush_ns: self.raw.flush_ns,
         }

@@ -11,7 +11,8 @@ use kernel::{
     cpu::{
         nr_cpu_ids,
         CpuId, //
-    }, //
+    },
+    ffi::c_ulong, //
 };
 
 use crate::logic::topology::Place;
@@ -55,6 +56,12 @@ pub fn set_need_resched() {
 pub fn this_task() -> usize {
     // SAFETY: No requirements.
     unsafe { bindings::get_current() as usize }
+}
+
+/// How often the calling task has lost its CPU, by preemption or sleep. For any context.
+pub fn switches() -> c_ulong {
+    // SAFETY: No requirements.
+    unsafe { bindings::ferry_task_switches() }
 }
 
 /// Whether another task waits for this CPU; a hint. For any context.

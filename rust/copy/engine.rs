@@ -37,6 +37,7 @@ use crate::{
         map,
         measured::{
             self,
+            Nodes,
             Scope,
             WorkKind, //
         },
@@ -136,6 +137,7 @@ impl<C: CopySegment> Engine<C> {
             false => self.lanes.get(self.lanes.len() / 2..).unwrap_or_default(),
         };
         let target = lists.target();
+        let nodes = lists.source().map(|from| Nodes { from, to: target });
         let least = match route.channels {
             true => 1,
             false => Self::least(method),
@@ -155,8 +157,8 @@ impl<C: CopySegment> Engine<C> {
         let per_thread = settings::pages_per_thread();
         let most = 1 + policy::helpers(batch.pages(), per_thread, limit, idle.count() as u32);
         let scope = Scope::of_batch(method == Method::NonTemporal);
-        let kind = WorkKind::new(scope, folios, pages);
-        let (threads, _) = measured::choose(kind, most, true);
+        let kind = nodes.map(|nodes| WorkKind::new(scope, nodes, folios, pages));
+        let (threads, _) = kind.map_or((most, false), |kind| measured::choose(kind, most, true));
         let helpers = threads - 1;
         into.post(batch, helpers, channels);
         self.call(lane, idle.first(helpers as usize));
@@ -202,7 +204,11 @@ impl<C: CopySegment> Engine<C> {
         }
         let limit = limit.min(MAX_BATCH_THREADS);
         let most = 1 + IdleCpus::near(source, limit).count() as u32;
-        measured::best(WorkKind::new(Scope::Batch, 1, MAX_BATCH_PAGES), most)
+        let nodes = Nodes {
+            from: source,
+            to: None,
+        };
+        measured::best(WorkKind::new(Scope::Batch, nodes, 1, MAX_BATCH_PAGES), most)
     }
 
     /// Calls helpers of `lane` to some CPUs. For any context but NMI.

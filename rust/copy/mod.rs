@@ -44,6 +44,7 @@ use crate::{
         self,
         measured::{
             self,
+            Nodes,
             Scope,
             WorkKind, //
         },
@@ -97,7 +98,7 @@ pub fn post<'a>(
 ) {
     if let Some(engine) = ENGINE.as_ref() {
         let size = lists.size();
-        into.set_unmapped(size);
+        into.set_unmapped(size, lists.source().zip(lists.target()));
         if !into.may_be_read() {
             return engine.post_to_channels(lists, into);
         }
@@ -116,21 +117,28 @@ pub fn count(ended: &Ended) {
         channels,
         may_be_read,
         nontemporal,
+        nodes,
+        lost_cpu,
         unmapped_ns,
         flush_ns,
     } = ended;
     // What was waited for in vain, or refused at once, tells nothing.
     let tells = may_be_read && copied.left == 0;
     if tells {
-        let copied_ns = unmapped_ns - flush_ns;
-        measured::learn_pace(folios, pages, threads + channels, flush_ns, copied_ns);
+        let ns = (flush_ns, unmapped_ns - flush_ns);
+        measured::learn_pace(folios, pages, threads + channels, ns, lost_cpu);
     }
     if copied.pages == 0 {
         return;
     }
-    if tells && channels == 0 {
-        let kind = WorkKind::new(Scope::of_batch(nontemporal), folios, pages);
-        measured::learn(kind, threads, pages, unmapped_ns);
+    if tells && channels == 0 && !lost_cpu {
+        let scope = Scope::of_batch(nontemporal);
+        // Where a batch goes is not known when its size is chosen.
+        for to in [Some(nodes.1), None] {
+            let nodes = Nodes { from: nodes.0, to };
+            let kind = WorkKind::new(scope, nodes, folios, pages);
+            measured::learn(kind, threads, pages, unmapped_ns);
+        }
     }
     VmEvent::Batches.count(1);
     let others = copied.helped + copied.carried;

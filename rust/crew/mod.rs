@@ -38,7 +38,11 @@ use pin_init::stack_pin_init;
 use crate::abstractions::sched::is_kswapd;
 use crate::{
     abstractions::{
-        cputime::charge_cgroup,
+        clock::now_ns,
+        cputime::{
+            charge_cgroup,
+            runtime_ns, //
+        },
         folio::Folio,
         migration::{
             IsolatedList,
@@ -58,6 +62,7 @@ use crate::{
         map,
         measured::{
             self,
+            Nodes,
             Scope,
             WorkKind, //
         },
@@ -79,7 +84,8 @@ use crate::{
         crew::{
             self,
             Size, //
-        }, //
+        },
+        gain, //
     }, //
 };
 use lane::{
@@ -243,6 +249,7 @@ struct Candidates {
     /// Whether nobody else may help.
     only_these: bool,
     cpus: IdleCpus,
+    nodes: Nodes,
 }
 
 impl Candidates {
@@ -266,6 +273,10 @@ impl Candidates {
             limit,
             only_these,
             cpus,
+            nodes: Nodes {
+                from: source,
+                to: target,
+            },
         })
     }
 
@@ -286,7 +297,7 @@ impl Candidates {
         f: impl FnOnce(&Session<'_, '_>) -> R,
     ) -> Result<(R, Outcome), VmEvent> {
         let most = 1 + crew::helpers(size, self.limit, self.cpus.count() as u32);
-        let kind = WorkKind::new(scope, size.folios, size.base_pages);
+        let kind = WorkKind::new(scope, self.nodes, size.folios, size.base_pages);
         let (threads, learns) = measured::choose(kind, most, size.is_bounded);
         // Without helpers mainline's own way is the best; it is tried in chunks now and then, to
         // compare.
@@ -299,8 +310,10 @@ impl Candidates {
         let within = pages_within(large, pace, budget, LEAST_CHUNK_PAGES);
         let chunk_pages = crew::chunk_pages(size.pages, threads).min(within);
         let only = self.only_these.then_some(&self.cpus);
+        let start = runtime_ns();
         stack_pin_init!(let job = Job::new(call, chunk_pages, helpers, only));
         let mut f = Some(f);
+        let waits_since = Cell::new(0);
         let result = {
             let job = job.as_ref().get_ref();
             let share = |lane: &Lane| {
@@ -315,6 +328,7 @@ impl Candidates {
                     f.take().map(|f| {
                         let result = f(&session);
                         session.drain();
+                        waits_since.set(now_ns());
                         result
                     })
                 })?
@@ -322,8 +336,10 @@ impl Candidates {
             let shared = self.crew.lanes.iter().find_map(share);
             shared.ok_or(VmEvent::CrewBusy)?
         };
+        let waited = now_ns() - waits_since.get();
         // Not while the lane is held: this waits for whatever the call may wait for.
         let outcome = job.finish(ret);
+        let ran = runtime_ns().wrapping_sub(start) as i64;
         if outcome.report.pages > 0 {
             count(&outcome);
         }
@@ -333,7 +349,8 @@ impl Candidates {
             _ => outcome.report.pages,
         };
         let moved = outcome.stats.nr_succeeded as u32;
-        if outcome.failed.is_ok() && moved > 0 && moved >= pages / 2 {
+        let tells = gain::is_undisturbed(outcome.report.ns, waited, ran);
+        if tells && outcome.failed.is_ok() && moved > 0 && moved >= pages / 2 {
             measured::learn(kind, threads, moved, outcome.report.ns);
         }
         Ok((result, outcome))

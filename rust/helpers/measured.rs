@@ -14,16 +14,21 @@ use kernel::{
 };
 
 use super::settings;
-use crate::logic::{
-    budget::{
-        self,
-        is_large,
-        Pace, //
-    },
-    gain::{
-        self,
-        Rates,
-        STEPS, //
+use crate::{
+    abstractions::sched::NodeId,
+    logic::{
+        budget::{
+            self,
+            is_large,
+            Pace, //
+        },
+        gain::{
+            self,
+            Pairs,
+            Rates,
+            NR_PAIRS,
+            STEPS, //
+        }, //
     }, //
 };
 
@@ -58,22 +63,34 @@ impl Scope {
     }
 }
 
-/// How many kinds there are.
+/// How many kinds there are between two nodes.
 const NR_KINDS: usize = 5 * 4;
+
+/// Where memory goes from and to. What is measured of one pair of nodes tells nothing of others: a
+/// slow node has enough of fewer threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nodes {
+    /// The node of the first folio.
+    pub from: NodeId,
+    /// The node that it goes to, where that is known.
+    pub to: Option<NodeId>,
+}
 
 /// Work of one kind, which is measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkKind {
     scope: Scope,
+    nodes: Nodes,
     large: bool,
     long: bool,
 }
 
 impl WorkKind {
-    /// That of so many folios, of so many base pages.
-    pub fn new(scope: Scope, folios: u32, pages: u32) -> Self {
+    /// That of so many folios, of so many base pages, between two nodes.
+    pub fn new(scope: Scope, nodes: Nodes, folios: u32, pages: u32) -> Self {
         Self {
             scope,
+            nodes,
             large: is_large(folios, pages),
             long: pages >= LONG_PAGES,
         }
@@ -106,16 +123,23 @@ struct Gain {
     turn: Atomic<u32>,
 }
 
-static GAINS: [Gain; NR_KINDS] = [const {
-    Gain {
-        rates: [const { Atomic::new(0) }; STEPS.len()],
-        turn: Atomic::new(0),
-    }
-}; NR_KINDS];
+static PAIRS: Pairs = Pairs::new();
+
+/// By the place of the pair of nodes, and by kind.
+static GAINS: [[Gain; NR_KINDS]; NR_PAIRS] = [const {
+    [const {
+        Gain {
+            rates: [const { Atomic::new(0) }; STEPS.len()],
+            turn: Atomic::new(0),
+        }
+    }; NR_KINDS]
+}; NR_PAIRS];
 
 impl Gain {
     fn of(kind: WorkKind) -> Option<&'static Self> {
-        GAINS.get(kind.index())
+        let to = kind.nodes.to.map(|node| node.0 as u32);
+        let place = PAIRS.place(kind.nodes.from.0 as u32, to);
+        GAINS.get(place)?.get(kind.index())
     }
 
     fn rates(&self) -> Rates {
@@ -152,7 +176,8 @@ pub fn best(kind: WorkKind, most: u32) -> u32 {
     }
 }
 
-/// Notes how long it took so many threads to do so many pages. For any context.
+/// Notes how long it took so many threads to do so many pages, if the caller had its CPU all the
+/// time. For any context.
 pub fn learn(kind: WorkKind, threads: u32, pages: u32, ns: i64) {
     let bytes = u64::from(pages) * PAGE_SIZE as u64;
     // Busy CPUs say nothing of idle ones.
@@ -167,7 +192,7 @@ pub fn learn(kind: WorkKind, threads: u32, pages: u32, ns: i64) {
 
 /// Begins anew: somebody has changed what was measured. For any context.
 pub fn forget() {
-    for rate in GAINS.iter().flat_map(|gain| &gain.rates) {
+    for rate in GAINS.iter().flatten().flat_map(|gain| &gain.rates) {
         rate.store(0, Relaxed);
     }
 }
@@ -188,13 +213,20 @@ pub fn pace() -> Pace {
 }
 
 /// Notes how long a batch that `threads` have copied took until its flush had ended, and for how
-/// long after that its folios were unmapped. For any context.
-pub fn learn_pace(folios: u32, pages: u32, threads: u32, flush_ns: i64, ns: i64) {
-    let flush_ns = u64::try_from(flush_ns).unwrap_or(0);
-    FLUSH_NS.store(
-        budget::learn_flush(FLUSH_NS.load(Relaxed), flush_ns),
-        Relaxed,
-    );
+/// long after that its folios were unmapped; and whether the caller `lost_cpu` meanwhile. For any
+/// context.
+pub fn learn_pace(
+    folios: u32,
+    pages: u32,
+    threads: u32,
+    (flush_ns, ns): (i64, i64),
+    lost_cpu: bool,
+) {
+    let known = FLUSH_NS.load(Relaxed);
+    let learned = budget::learn_flush(known, u64::try_from(flush_ns).unwrap_or(0));
+    if learned <= known || !lost_cpu || known == 0 {
+        FLUSH_NS.store(learned, Relaxed);
+    }
     let page_ns = match is_large(folios, pages) {
         false => &SMALL_NS,
         true if threads > 1 => &SHARED_NS,
@@ -203,8 +235,10 @@ pub fn learn_pace(folios: u32, pages: u32, threads: u32, flush_ns: i64, ns: i64)
     let ns = u64::try_from(ns).unwrap_or(0);
     let known = page_ns.load(Relaxed);
     let learned = budget::learn(known, pages, ns);
-    // Of a few pages an interruption would be most: they can only show that a page takes less.
-    if learned <= known || pages >= LEAST_PAGES {
+    // Of a few pages an interruption would be most, and a caller without a CPU takes longer than its
+    // work does. Such a batch may lower the estimate, and not raise it. One that lost its CPU may be
+    // the first: that estimate is too high, so the next batch is small, and corrects it.
+    if learned <= known || (pages >= LEAST_PAGES && (!lost_cpu || known == 0)) {
         page_ns.store(learned, Relaxed);
     }
 }

@@ -5,6 +5,8 @@
 //! Work of one kind has a rate for each number of threads that was tried. The fewest that are about
 //! as fast as any are taken; now and then others, so that what has changed is noticed.
 
+use super::sync::AtomicU64;
+
 /// Numbers of threads that are told apart; between two of them it counts as the lower.
 pub const STEPS: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 
@@ -19,6 +21,9 @@ const CLOSE_ENOUGH: u32 = 16;
 
 /// Samples that weigh as much as one that is new.
 const MEMORY: u32 = 8;
+
+/// A caller that had no CPU for more than one part in this many of a call tells nothing by it.
+const DISTURBED: i64 = 16;
 
 /// A sample counts as this many times as much as is known, or as little, at most.
 const WILD: u32 = 4;
@@ -109,6 +114,72 @@ pub fn learn(rate: u32, bytes: u64, ns: u64) -> u32 {
     };
     let sample = u32::try_from(sample).unwrap_or(u32::MAX);
     blend(rate, sample)
+}
+
+/// Returns whether the time of a call tells what its threads are worth: the caller `ran` all the
+/// time of it, but for the time that it `waited` for helpers. A caller that was preempted, throttled
+/// or slept for something else takes longer, by whatever number of threads. All in nanoseconds.
+///
+/// ```
+/// use ferry_logic::gain::is_undisturbed;
+///
+/// assert!(is_undisturbed(1_000_000, 700_000, 300_000));
+/// assert!(is_undisturbed(1_000_000, 0, 950_000));
+/// assert!(!is_undisturbed(1_000_000, 0, 900_000));
+/// ```
+pub fn is_undisturbed(took: i64, waited: i64, ran: i64) -> bool {
+    took.saturating_sub(waited).saturating_sub(ran) <= took / DISTURBED
+}
+
+/// Pairs of nodes that are told apart. Beyond these, all others share one place.
+pub const NR_PAIRS: usize = 32;
+
+/// Which pairs of nodes have which places of a table, in the order in which they were first met.
+///
+/// ```
+/// use ferry_logic::gain::Pairs;
+///
+/// static PAIRS: Pairs = Pairs::new();
+/// let (near, far) = (PAIRS.place(0, Some(1)), PAIRS.place(0, Some(2)));
+/// assert_ne!(near, far);
+/// assert_eq!(PAIRS.place(0, Some(1)), near);
+/// assert_ne!(PAIRS.place(1, Some(0)), near);
+/// assert_ne!(PAIRS.place(0, None), near);
+/// ```
+pub struct Pairs {
+    /// A pair, or 0. All that is known of a place is its pair, so no order is needed.
+    words: [AtomicU64; NR_PAIRS - 1],
+}
+
+impl Pairs {
+    /// Returns a table without pairs.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self {
+            words: [const { AtomicU64::new(0) }; NR_PAIRS - 1],
+        }
+    }
+
+    /// Returns the place, below [`NR_PAIRS`], of what goes from one node to another; [`None`]:
+    /// wherever it goes. Lock-free.
+    pub fn place(&self, from: u32, to: Option<u32>) -> usize {
+        let to = to.map_or(0, |node| u64::from(node) + 1);
+        let pair = (u64::from(from) + 1) << 32 | to;
+        let has = |word: &AtomicU64| match word.load_relaxed() {
+            0 => word
+                .cmpxchg_acquire(0, pair)
+                .map_or_else(|now| now == pair, |_| true),
+            now => now == pair,
+        };
+        self.words.iter().position(has).unwrap_or(NR_PAIRS - 1)
+    }
+}
+
+#[cfg(not(loom))]
+impl Default for Pairs {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// A mean that forgets: of what is known, if anything, and a sample.

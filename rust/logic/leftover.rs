@@ -81,7 +81,9 @@ mod tests {
     fn room_is_bounded_and_comes_back() {
         let leftovers = Leftovers::new();
         let ranges = (0..=ROOM as u32).map(|nr| nr * 16 + 4..nr * 16 + 16);
-        let left = ranges.clone().filter(|range| leftovers.leave(range.clone()));
+        let left = ranges
+            .clone()
+            .filter(|range| leftovers.leave(range.clone()));
         assert_eq!(left.count(), ROOM);
         let mut taken: Vec<_> = core::iter::from_fn(|| leftovers.take()).collect();
         taken.sort_by_key(|range| range.start);

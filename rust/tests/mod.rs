@@ -39,5 +39,6 @@ mod crew;
 mod dma;
 mod doctests;
 mod engine;
+mod measured;
 mod method;
 mod work;

@@ -31,6 +31,9 @@
  * @flush_ns:	how long after that all were unmapped and flushed
  * @first_ns:	how long after @start_ns the first was mapped again; 0: not yet
  * @copy_ns:	for how long the migrating task copied, or waited for copies
+ * @switches:	how often the migrating task had been switched from at @start_ns
+ * @from:	node of the first folio that was unmapped
+ * @to:		node that it goes to
  * @next:	how many of the posted folios were taken back
  * @folios:	how many of those have their content
  * @pages:	base pages posted
@@ -53,6 +56,9 @@ struct ferry_batch {
 	s64 flush_ns;
 	s64 first_ns;
 	s64 copy_ns;
+	unsigned long switches;
+	s32 from;
+	s32 to;
 	u32 next;
 	u32 folios;
 	u32 pages;

@@ -11,6 +11,7 @@
 mod claim;
 mod flight;
 mod item;
+mod leftover;
 mod members;
 mod ring;
 

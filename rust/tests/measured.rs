@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! What was measured between two nodes decides nothing between others.
+
+use kernel::prelude::*;
+
+use crate::{
+    abstractions::sched::NodeId,
+    helpers::measured::{
+        best,
+        forget,
+        learn,
+        Nodes,
+        Scope,
+        WorkKind, //
+    }, //
+};
+
+/// A list of base pages between two nodes that no machine has.
+fn list(from: i32, to: i32) -> WorkKind {
+    let nodes = Nodes {
+        from: NodeId(from),
+        to: Some(NodeId(to)),
+    };
+    WorkKind::new(Scope::List, nodes, 512, 512)
+}
+
+fn pairs_of_nodes_are_kept_apart() -> Result {
+    let (fast, slow) = (list(1001, 1002), list(1001, 1003));
+    for kind in [fast, slow] {
+        // Until anything is known, all threads that there are.
+        assert_eq!(best(kind, 2), 2);
+    }
+    learn(slow, 1, 512, 1_000_000);
+    learn(slow, 2, 512, 1_000_000);
+    learn(fast, 1, 512, 1_000_000);
+    learn(fast, 2, 512, 500_000);
+    let found = [best(slow, 2), best(fast, 2), best(list(1002, 1001), 2)];
+    forget();
+    assert_eq!(found, [1, 2, 2]);
+    Ok(())
+}
+
+#[kunit_tests(ferry_measured)]
+mod suite {
+    use kernel::prelude::*;
+
+    #[test]
+    fn pairs_of_nodes_are_kept_apart() -> Result {
+        super::pairs_of_nodes_are_kept_apart()
+    }
+}
