@@ -227,6 +227,26 @@ void ferry_warn_order(void)
 	WARN_ONCE(1, "ferry: a folio to be switched is not the one posted\n");
 }
 
+/*
+ * A workqueue whose work starts on the CPU that it is queued on, and which the
+ * scheduler may then move to any other: an unbound one with a pool of workers for
+ * each CPU, whose affinity is not strict. May sleep; NULL: no memory.
+ */
+struct workqueue_struct *ferry_alloc_workqueue_near(const char *name)
+{
+	struct workqueue_struct *wq = alloc_workqueue("%s", WQ_UNBOUND, 0, name);
+	struct workqueue_attrs *attrs = alloc_workqueue_attrs();
+
+	if (attrs)
+		attrs->affn_scope = WQ_AFFN_CPU;
+	if (wq && (!attrs || apply_workqueue_attrs(wq, attrs))) {
+		destroy_workqueue(wq);
+		wq = NULL;
+	}
+	free_workqueue_attrs(attrs);
+	return wq;
+}
+
 void ferry_report_batch(const struct ferry_batch *batch, int reason,
 			s64 unmapped_ns)
 {

@@ -7,7 +7,6 @@
 
 use kernel::bindings;
 
-use super::workqueue::QueueKind;
 use crate::logic::{
     method::When,
     route::Way, //
@@ -39,7 +38,7 @@ pub enum Knob {
     Crew(bool),
     /// `copy/cpus`: whether it is `any`.
     AnyCpu(bool),
-    /// `copy/queue`: which of its words, see [`queue_kind`].
+    /// `copy/queue`: which of its words, see [`QueueWord`].
     Queue(u32),
     /// `copy/threads`; 0: `auto`.
     Threads(u32),
@@ -81,12 +80,25 @@ impl Knob {
     }
 }
 
-/// The queue that a word of `copy/queue` means.
-pub fn queue_kind(word: bindings::ferry_queue) -> QueueKind {
-    match word {
-        bindings::ferry_queue_FERRY_QUEUE_UNBOUND => QueueKind::Unbound,
-        bindings::ferry_queue_FERRY_QUEUE_HIGHPRI => QueueKind::HighPriority,
-        _ => QueueKind::Bound,
+/// The words of `copy/queue`: how helpers are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueWord {
+    /// `bound`: on the CPU that was chosen.
+    Bound,
+    /// `unbound`: near it.
+    Unbound,
+    /// `highpri`: on it or near it, before others.
+    HighPriority,
+}
+
+impl QueueWord {
+    /// What C calls so.
+    pub fn from_raw(word: bindings::ferry_queue) -> Self {
+        match word {
+            bindings::ferry_queue_FERRY_QUEUE_UNBOUND => Self::Unbound,
+            bindings::ferry_queue_FERRY_QUEUE_HIGHPRI => Self::HighPriority,
+            _ => Self::Bound,
+        }
     }
 }
 

@@ -22,10 +22,15 @@ pub enum QueueKind {
     /// On the CPU that is asked, where other work need not wait for it
     /// (`WQ_PERCPU | WQ_CPU_INTENSIVE`).
     Bound,
+    /// On the CPU that is asked to begin with; the scheduler may move the worker to any other, as
+    /// when a real-time task takes that CPU.
+    Near,
     /// Near it, where the scheduler likes (`WQ_UNBOUND`).
     Unbound,
     /// On it, before others ([`QueueKind::Bound`] and `WQ_HIGHPRI`).
     HighPriority,
+    /// Near it, where the scheduler likes, before others ([`QueueKind::Unbound`] and `WQ_HIGHPRI`).
+    UnboundHighPriority,
 }
 
 impl QueueKind {
@@ -33,8 +38,11 @@ impl QueueKind {
         let bound = bindings::wq_flags_WQ_PERCPU | bindings::wq_flags_WQ_CPU_INTENSIVE;
         match self {
             Self::Bound => bound,
-            Self::Unbound => bindings::wq_flags_WQ_UNBOUND,
+            Self::Unbound | Self::Near => bindings::wq_flags_WQ_UNBOUND,
             Self::HighPriority => bound | bindings::wq_flags_WQ_HIGHPRI,
+            Self::UnboundHighPriority => {
+                bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags_WQ_HIGHPRI
+            }
         }
     }
 }
@@ -60,8 +68,12 @@ unsafe impl Sync for OwnedQueue {}
 impl OwnedQueue {
     /// Allocates a queue. May sleep.
     pub fn new(name: &'static CStr, kind: QueueKind) -> Result<Self> {
-        // SAFETY: `name` is NUL-terminated, and copied.
-        let ptr = unsafe { bindings::ferry_alloc_workqueue(name.as_char_ptr(), kind.flags()) };
+        let ptr = match kind {
+            // SAFETY: `name` is NUL-terminated, and copied.
+            QueueKind::Near => unsafe { bindings::ferry_alloc_workqueue_near(name.as_char_ptr()) },
+            // SAFETY: As above.
+            _ => unsafe { bindings::ferry_alloc_workqueue(name.as_char_ptr(), kind.flags()) },
+        };
         // INVARIANT: It was just allocated, for us alone.
         NonNull::new(ptr).map(Self).ok_or(ENOMEM)
     }

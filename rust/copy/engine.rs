@@ -41,7 +41,10 @@ use crate::{
             Scope,
             WorkKind, //
         },
-        pool::Queues,
+        pool::{
+            Queues,
+            Waits, //
+        },
         settings,
         IdleCpus, //
     },
@@ -81,7 +84,12 @@ impl<C: CopySegment> Engine<C> {
         }
         Ok(Self {
             lanes,
-            queues: Queues::new(c"ferry", c"ferry_unbound", c"ferry_highpri")?,
+            queues: Queues::new(
+                Waits::Unpreempted,
+                c"ferry",
+                c"ferry_unbound",
+                c"ferry_highpri",
+            )?,
         })
     }
 

@@ -95,10 +95,15 @@ impl<'a> Job<'a> {
         self.migration.work(worker, self.chunk_pages)
     }
 
+    /// Whether the caller may be helped on the CPU that this runs on.
+    fn may_help_here(&self) -> bool {
+        self.only.is_none_or(|cpus| cpus.has(CpuId::current()))
+    }
+
     /// Migrates as one of the helpers, until there is nothing to do, or others want this CPU, who
     /// leave the rest to the caller. Whether the CPU is idle again once this returns. May sleep.
     fn help(&self, members: &Members) -> bool {
-        if self.only.is_some_and(|cpus| !cpus.has(CpuId::current())) {
+        if !self.may_help_here() {
             return false;
         }
         let Some(member) = members.enter_helper(self.helpers()) else {
@@ -107,7 +112,8 @@ impl<'a> Job<'a> {
         let start = runtime_ns();
         let leaves_idle = self.migration.on_behalf(|| {
             let mut helped = false;
-            while !must_leave() {
+            // The scheduler may have moved the worker since its last chunk.
+            while !must_leave() && self.may_help_here() {
                 if self.work_as(Worker::Helper).is_none() {
                     return helped;
                 }

@@ -67,7 +67,10 @@ use crate::{
             WorkKind, //
         },
         near_node,
-        pool::Queues,
+        pool::{
+            Queues,
+            Waits, //
+        },
         settings::{
             self,
             asks_busy_cpus,
@@ -121,7 +124,12 @@ pub fn prepare() -> Result {
     // Never lost: callers are serialised by the sysctl's lock.
     CREW.populate(Crew {
         lanes,
-        queues: Queues::new(c"ferry_crew", c"ferry_crew_unbound", c"ferry_crew_highpri")?,
+        queues: Queues::new(
+            Waits::Preempted,
+            c"ferry_crew",
+            c"ferry_crew_unbound",
+            c"ferry_crew_highpri",
+        )?,
     });
     Ok(())
 }

@@ -26,12 +26,31 @@ use super::{
     settings,
     MAX_HELPERS, //
 };
-use crate::abstractions::workqueue::{
-    OwnedQueue, //
-    QueueKind,
+use crate::abstractions::{
+    knob::QueueWord,
+    workqueue::{
+        OwnedQueue, //
+        QueueKind,
+    }, //
 };
 
+/// Whether helpers are waited for while they may be preempted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// No: what a helper has begun it does with preemption disabled, so its worker may be bound to
+    /// a CPU.
+    Unpreempted,
+    /// Yes: a helper may be preempted, by a real-time task for as long as that likes. Its worker
+    /// must not be bound to the CPU that was asked, so that the scheduler can let it go on
+    /// elsewhere, at the latest on the CPU of the caller that waits for it.
+    Preempted,
+}
+
 /// The queues that helpers are called by, of which one at a time is used.
+///
+/// None has a rescuer (`WQ_MEM_RECLAIM`), though callers may be in reclaim: a helper is waited for
+/// once it runs, and for what it does then no other worker is needed. One that does not start, as
+/// there is no memory for a worker, is not waited for.
 pub struct Queues {
     bound: OwnedQueue,
     unbound: OwnedQueue,
@@ -40,20 +59,29 @@ pub struct Queues {
 
 impl Queues {
     /// Allocates them. May sleep.
-    pub fn new(bound: &'static CStr, unbound: &'static CStr, high: &'static CStr) -> Result<Self> {
+    pub fn new(
+        waits: Waits,
+        bound: &'static CStr,
+        unbound: &'static CStr,
+        high: &'static CStr,
+    ) -> Result<Self> {
+        let (on_cpu, first) = match waits {
+            Waits::Unpreempted => (QueueKind::Bound, QueueKind::HighPriority),
+            Waits::Preempted => (QueueKind::Near, QueueKind::UnboundHighPriority),
+        };
         Ok(Self {
-            bound: OwnedQueue::new(bound, QueueKind::Bound)?,
+            bound: OwnedQueue::new(bound, on_cpu)?,
             unbound: OwnedQueue::new(unbound, QueueKind::Unbound)?,
-            high_priority: OwnedQueue::new(high, QueueKind::HighPriority)?,
+            high_priority: OwnedQueue::new(high, first)?,
         })
     }
 
     /// The one that an operator has chosen. For any context.
     pub fn chosen(&self) -> &OwnedQueue {
         match settings::queue() {
-            QueueKind::Bound => &self.bound,
-            QueueKind::Unbound => &self.unbound,
-            QueueKind::HighPriority => &self.high_priority,
+            QueueWord::Bound => &self.bound,
+            QueueWord::Unbound => &self.unbound,
+            QueueWord::HighPriority => &self.high_priority,
         }
     }
 }

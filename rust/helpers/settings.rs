@@ -11,18 +11,15 @@ use kernel::sync::atomic::{
 };
 
 use crate::{
-    abstractions::{
-        knob::{
-            self,
-            queue_kind,
-            Knob,
-            DEFAULT_DMA_MIN_BYTES,
-            DEFAULT_DMA_TIMEOUT_MS,
-            DEFAULT_NONTEMPORAL,
-            DEFAULT_THREADS,
-            DEFAULT_UNMAPPED_US, //
-        },
-        workqueue::QueueKind, //
+    abstractions::knob::{
+        self,
+        Knob,
+        QueueWord,
+        DEFAULT_DMA_MIN_BYTES,
+        DEFAULT_DMA_TIMEOUT_MS,
+        DEFAULT_NONTEMPORAL,
+        DEFAULT_THREADS,
+        DEFAULT_UNMAPPED_US, //
     },
     logic::{
         crew,
@@ -99,8 +96,8 @@ pub fn asks_busy_cpus() -> bool {
 }
 
 /// `copy/queue`: the queue that helpers are called by.
-pub fn queue() -> QueueKind {
-    queue_kind(QUEUE.load(Relaxed))
+pub fn queue() -> QueueWord {
+    QueueWord::from_raw(QUEUE.load(Relaxed))
 }
 
 /// Half of `copy/min_kb` in base pages; [`None`]: `auto`.

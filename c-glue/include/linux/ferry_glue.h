@@ -222,6 +222,7 @@ void ferry_online_mems_end(void);
 struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 					       unsigned int flags);
 void ferry_warn_order(void);
+struct workqueue_struct *ferry_alloc_workqueue_near(const char *name);
 void ferry_report_batch(const struct ferry_batch *batch, int reason,
 			s64 unmapped_ns);
 
