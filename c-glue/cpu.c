@@ -55,6 +55,12 @@ bool ferry_task_is_kswapd(void)
 	return current_is_kswapd();
 }
 
+/* Is the calling task in reclaim, or as if in it? */
+bool ferry_task_reclaims(void)
+{
+	return current->flags & PF_MEMALLOC;
+}
+
 /* Are there CPUs that could help, but not the calling task? */
 bool ferry_task_confined(void)
 {

@@ -102,6 +102,12 @@ pub fn is_kswapd() -> bool {
     unsafe { bindings::ferry_task_is_kswapd() }
 }
 
+/// Whether the calling task is in reclaim, or as if in it. For any context.
+pub fn reclaims() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::ferry_task_reclaims() }
+}
+
 /// What each CPU shares with others, of all that there can be, in the order of their numbers. Of
 /// those that are offline less is known. For any context, but slow: it takes time that grows with
 /// the square of the CPUs.

@@ -5,8 +5,8 @@
 //! Who copies a batch, idle CPUs or the channels of DMA engines, is a setting, and [`route`]'s
 //! choice. Channels are fed by the migrating task; helpers claim for themselves.
 //!
-//! A batch is left to the serial copy if it is small, if nobody can help, or if all lanes are
-//! taken. One that is to be copied past the caches is posted even then, unless no lane is free: the
+//! A batch is left to the serial copy if it is small, if nobody can help, or if all lanes that its
+//! caller may have are taken. One that is to be copied past the caches is posted even then, unless no lane is free: the
 //! serial copy knows no way but through them. What is posted is marked; all else mainline copies as
 //! it always did.
 
@@ -34,6 +34,7 @@ use crate::{
     },
     helpers::{
         self,
+        lanes_for_caller,
         map,
         measured::{
             self,
@@ -141,7 +142,7 @@ impl<C: CopySegment> Engine<C> {
         let helped = matches!(&shared, Some((_, idle)) if idle.count() > 0);
         // What nobody can help with leaves some lanes to others.
         let lanes = match helped || route.channels {
-            true => &self.lanes[..],
+            true => lanes_for_caller(&self.lanes),
             false => self.lanes.get(self.lanes.len() / 2..).unwrap_or_default(),
         };
         let target = lists.target();
@@ -180,7 +181,7 @@ impl<C: CopySegment> Engine<C> {
         into: &mut MigrateBatch<'a, C>,
     ) {
         let target = lists.target();
-        let collected = Self::collect_on(&self.lanes, lists, Method::Cached, 1);
+        let collected = Self::collect_on(lanes_for_caller(&self.lanes), lists, Method::Cached, 1);
         if let Some((_, mut batch)) = collected {
             let channels = Self::add_channels(&mut batch, target, Who::EnginesOnly);
             into.post(batch, 0, channels);
@@ -201,7 +202,8 @@ impl<C: CopySegment> Engine<C> {
     /// How many threads could copy a batch from `source` under `limit`, the caller included,
     /// wherever it goes; no more than make a batch larger. For any context but NMI.
     pub fn threads(&self, source: NodeId, limit: u32) -> u32 {
-        if !self.lanes.iter().any(|lane| lane.board().is_free()) {
+        let lanes = lanes_for_caller(&self.lanes);
+        if !lanes.iter().any(|lane| lane.board().is_free()) {
             return 1;
         }
         let channels = dma::nr_usable();
@@ -231,7 +233,12 @@ impl<C: CopySegment> Engine<C> {
         lists: PairedLists<'a>,
         method: Method,
     ) -> Option<(&'b Lane<C>, Batch<'b, 'a, C>)> {
-        Self::collect_on(&self.lanes, lists, method, Self::least(method))
+        Self::collect_on(
+            lanes_for_caller(&self.lanes),
+            lists,
+            method,
+            Self::least(method),
+        )
     }
 
     fn collect_on<'b, 'a>(

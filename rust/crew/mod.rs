@@ -59,6 +59,7 @@ use crate::{
         vm_event::VmEvent, //
     },
     helpers::{
+        lanes_for_caller,
         map,
         measured::{
             self,
@@ -341,7 +342,8 @@ impl Candidates {
                     })
                 })?
             };
-            let shared = self.crew.lanes.iter().find_map(share);
+            let lanes = lanes_for_caller(&self.crew.lanes);
+            let shared = lanes.iter().find_map(share);
             shared.ok_or(VmEvent::CrewBusy)?
         };
         let waited = now_ns() - waits_since.get();

@@ -34,15 +34,20 @@ use crate::{
         migrate_batch::MAX_THREADS,
         sched::{
             is_allowed,
+            is_kswapd,
             may_help,
             need_resched,
             node_of,
             others_want_cpu,
+            reclaims,
             NodeId, //
         }, //
     },
     logic::{
-        policy,
+        policy::{
+            self,
+            LaneUser, //
+        },
         topology::MAX_CHOSEN, //
     }, //
 };
@@ -60,6 +65,18 @@ pub fn set(knob: Knob) {
     if let Knob::Pull(_) | Knob::AnyCpu(_) | Knob::Queue(_) | Knob::Threads(_) = knob {
         measured::forget();
     }
+}
+
+/// The lanes that the calling task may have, of all: some are kept for reclaim, and of these some
+/// for kswapd, so that no number of other callers can occupy all. For any context.
+pub fn lanes_for_caller<T>(lanes: &[T]) -> &[T] {
+    let user = match reclaims() {
+        true if is_kswapd() => LaneUser::Kswapd,
+        true => LaneUser::Reclaim,
+        false => LaneUser::Other,
+    };
+    let first = policy::first_lane(user, lanes.len());
+    lanes.get(first..).unwrap_or_default()
 }
 
 /// Near which node helpers are to be. For any context.

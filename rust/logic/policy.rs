@@ -15,6 +15,36 @@ pub const JUST_NOW_NS: i64 = 500_000;
 /// before it has enabled it. That costs a hundredth of them.
 pub const SECTION_NS: i64 = 100_000;
 
+/// Who asks for a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneUser {
+    /// The task that reclaims memory of a node for all others.
+    Kswapd,
+    /// Another task in reclaim, or one that helps kswapd.
+    Reclaim,
+    /// Any other.
+    Other,
+}
+
+/// The first of `nr` lanes that a caller may have. Those before it are reserved: a quarter of all
+/// for reclaim, and half of these for kswapd, as any task may be in reclaim.
+///
+/// ```
+/// use ferry_logic::policy::{first_lane, LaneUser};
+///
+/// assert_eq!(first_lane(LaneUser::Other, 8), 2);
+/// assert_eq!(first_lane(LaneUser::Reclaim, 8), 1);
+/// assert_eq!(first_lane(LaneUser::Kswapd, 8), 0);
+/// assert_eq!(first_lane(LaneUser::Other, 1), 0);
+/// ```
+pub fn first_lane(user: LaneUser, nr: usize) -> usize {
+    match user {
+        LaneUser::Kswapd => 0,
+        LaneUser::Reclaim => nr / 8,
+        LaneUser::Other => nr / 4,
+    }
+}
+
 /// How many helpers to wake for a batch of `total_pages`, if a thread should have `per_thread` of
 /// them; 0: the caller copies alone.
 ///

@@ -179,6 +179,7 @@ bool ferry_cpu_idle(int cpu);
 bool ferry_cpu_allowed(int cpu);
 bool ferry_task_confined(void);
 bool ferry_task_is_kswapd(void);
+bool ferry_task_reclaims(void);
 int ferry_cpu_to_node(int cpu);
 int ferry_cpu_core(int cpu);
 int ferry_cpu_llc(int cpu);
