@@ -61,6 +61,19 @@ bool ferry_task_reclaims(void)
 	return current->flags & PF_MEMALLOC;
 }
 
+/*
+ * Has the calling task's cgroup, or one around it, a CPU quota (cpu.max)? Such a
+ * quota does not throttle helpers, which run in the root cgroup. Costs a static
+ * branch while no cgroup has a quota, and does not depend on the depth of the
+ * cgroup otherwise. Any context.
+ */
+bool ferry_task_has_quota(void)
+{
+	/* A task group that the task leaves meanwhile is freed by RCU. */
+	guard(rcu)();
+	return cfs_task_bw_constrained(current);
+}
+
 /* Are there CPUs that could help, but not the calling task? */
 bool ferry_task_confined(void)
 {

@@ -7,6 +7,7 @@
  * from it change together; inside it, what the allocation and the patching of a
  * static key take.
  */
+#include <linux/capability.h>
 #include <linux/ferry_counters.h>
 #include <linux/ferry_glue.h>
 #include <linux/init.h>
@@ -20,7 +21,13 @@
 
 #define FERRY_ALL_REASONS	(BIT(MR_NEVER) - 1)
 
-DEFINE_STATIC_KEY_FALSE(ferry_copy_key);
+/*
+ * Counts what needs the hooks: the switch while it is on, DMA channels while some
+ * are taken, and each caller with MIGRATE_MT while it is inside. The last to leave
+ * switches the key off a second later, so that callers in a row, or a user who
+ * means harm, do not have the kernel's code patched for each call.
+ */
+DEFINE_STATIC_KEY_DEFERRED_FALSE(ferry_copy_key, HZ);
 unsigned int ferry_reasons __read_mostly;
 /* Follows from settings, see ferry_set(). */
 unsigned int ferry_short_pages __read_mostly;
@@ -36,47 +43,108 @@ static int limit_mt_num = FERRY_DEFAULT_THREADS;
 static int push_0_pull_1;
 static int mt_page_crew = 1;
 
-/* A caller has asked for help, whatever the switch says. */
-static bool ferry_mt_allowed;
+/* What helpers need is allocated, for good. It is published by Rust itself. */
+static bool ferry_prepared;
 
-static int ferry_switch(bool on)
+/* DMA channels hold the key. */
+static bool ferry_dma_holds;
+
+/* One of enum ferry_mt_flag. */
+static int ferry_mt_word;
+
+static DEFINE_PER_CPU(unsigned long [FERRY_NR_HELP_REFUSALS], ferry_refused);
+
+void ferry_count_help_refusal(enum ferry_help_refusal why)
 {
-	int rc = on ? ferry_prepare() : 0;
+	this_cpu_inc(ferry_refused[why]);
+}
 
+/* Allocates what helpers need, and holds the key. 0 or -ENOMEM. May sleep. */
+static int ferry_hold(void)
+{
+	int rc;
+
+	lockdep_assert_held(&ferry_knobs_lock);
+	rc = ferry_prepare();
 	if (rc)
 		return rc;
-	WRITE_ONCE(ferry_reasons, on ? ferry_chosen : 0);
-	if (on || ferry_mt_allowed)
-		static_branch_enable(&ferry_copy_key);
-	else
-		static_branch_disable(&ferry_copy_key);
+	WRITE_ONCE(ferry_prepared, true);
+	static_branch_deferred_inc(&ferry_copy_key);
 	return 0;
 }
 
-/*
- * From now on calls that ask for help can have it, unless there is no memory
- * for it: it was but a hint. May sleep.
- */
-void ferry_allow_mt(void)
+static void ferry_release(void)
 {
-	/* With one thread nobody is helped. */
-	if (READ_ONCE(limit_mt_num) != 1)
-		ferry_allow();
+	static_branch_slow_dec_deferred(&ferry_copy_key);
+}
+
+static int ferry_switch(bool on)
+{
+	if (on && !mt_page_copy) {
+		int rc = ferry_hold();
+
+		if (rc)
+			return rc;
+	}
+	WRITE_ONCE(ferry_reasons, on ? ferry_chosen : 0);
+	if (!on && mt_page_copy)
+		ferry_release();
+	return 0;
+}
+
+/* May the calling task have what MPOL_MF_MOVE_MT asks for? */
+static bool ferry_may_ask(void)
+{
+	switch (READ_ONCE(ferry_mt_word)) {
+	case FERRY_MT_ALLOW:
+		return true;
+	case FERRY_MT_PRIVILEGED:
+		/* Nothing fails without it, so nothing is audited. */
+		return ns_capable_noaudit(&init_user_ns, CAP_SYS_NICE);
+	default:
+		return false;
+	}
+}
+
+/**
+ * ferry_mt_hold() - begin a call that asks for help
+ *
+ * The flag is a hint: a caller that may not have help, or for which there is no
+ * memory, goes on without. May sleep.
+ *
+ * Return: whether helpers may come, until ferry_mt_release().
+ */
+bool ferry_mt_hold(void)
+{
+	if (!ferry_may_ask()) {
+		ferry_count_help_refusal(FERRY_UNHELPED_MT_FLAG);
+		return false;
+	}
+	if (READ_ONCE(ferry_prepared)) {
+		static_branch_deferred_inc(&ferry_copy_key);
+		return true;
+	}
+	guard(mutex)(&ferry_knobs_lock);
+	return !ferry_hold();
+}
+
+void ferry_mt_release(void)
+{
+	ferry_release();
 }
 
 /*
- * From now on calls that name how they want to be done are looked at: those that
- * ask for help, and those that only DMA engines may copy for. May sleep.
+ * DMA channels are taken, or given back. Calls that only these may copy for
+ * depend on no switch, and are looked at while there are channels. May sleep.
  */
-void ferry_allow(void)
+void ferry_dma_taken(bool taken)
 {
-	if (READ_ONCE(ferry_mt_allowed))
-		return;
 	guard(mutex)(&ferry_knobs_lock);
-	if (ferry_mt_allowed || ferry_prepare())
+	if (taken == ferry_dma_holds || (taken && ferry_hold()))
 		return;
-	static_branch_enable(&ferry_copy_key);
-	WRITE_ONCE(ferry_mt_allowed, true);
+	if (!taken)
+		ferry_release();
+	ferry_dma_holds = taken;
 }
 
 static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
@@ -218,6 +286,58 @@ static ssize_t reasons_store(struct kobject *kobj, struct kobj_attribute *attr,
 
 static struct kobj_attribute ferry_reasons_attr = __ATTR_RW(reasons);
 
+static const char * const ferry_mt_flag_words[] = {
+	[FERRY_MT_ALLOW]	= "allow",
+	[FERRY_MT_PRIVILEGED]	= "privileged",
+	[FERRY_MT_IGNORE]	= "ignore",
+};
+
+static ssize_t mt_flag_show(struct kobject *kobj, struct kobj_attribute *attr,
+			    char *buf)
+{
+	int i, len = 0, word = READ_ONCE(ferry_mt_word);
+
+	for (i = 0; i < ARRAY_SIZE(ferry_mt_flag_words); i++)
+		len += sysfs_emit_at(buf, len, i == word ? "%s[%s]" : "%s%s",
+				     i ? " " : "", ferry_mt_flag_words[i]);
+	return len + sysfs_emit_at(buf, len, "\n");
+}
+
+static ssize_t mt_flag_store(struct kobject *kobj, struct kobj_attribute *attr,
+			     const char *buf, size_t count)
+{
+	int word = sysfs_match_string(ferry_mt_flag_words, buf);
+
+	if (word < 0)
+		return word;
+	WRITE_ONCE(ferry_mt_word, word);
+	return count;
+}
+
+static struct kobj_attribute ferry_mt_flag_attr = __ATTR_RW(mt_flag);
+
+/* Are the hooks on? */
+static ssize_t active_show(struct kobject *kobj, struct kobj_attribute *attr,
+			   char *buf)
+{
+	return sysfs_emit(buf, "%d\n",
+			  static_key_enabled(&ferry_copy_key.key));
+}
+
+static struct kobj_attribute ferry_active_attr = __ATTR_RO(active);
+
+static const struct attribute * const ferry_knob_files[] = {
+	&ferry_reasons_attr.attr,
+	&ferry_mt_flag_attr.attr,
+	&ferry_active_attr.attr,
+	NULL
+};
+
+static const char * const ferry_refusal_names[FERRY_NR_HELP_REFUSALS] = {
+	[FERRY_UNHELPED_MT_FLAG]		= "mt_flag",
+	[FERRY_UNHELPED_CPU_QUOTA]	= "cpu_quota",
+};
+
 /* /sys/kernel/mm/ferry/ */
 struct kobject *ferry_kobj;
 
@@ -230,13 +350,17 @@ static int __init ferry_sysfs_init(void)
 	if (!ferry)
 		return -ENOMEM;
 	copy = kobject_create_and_add("copy", ferry);
-	rc = copy ? sysfs_create_file(copy, &ferry_reasons_attr.attr) : -ENOMEM;
+	rc = copy ? sysfs_create_files(copy, ferry_knob_files) : -ENOMEM;
 	if (!rc)
 		rc = sysfs_create_group(copy, &ferry_settings_group);
 	if (!rc)
 		rc = ferry_create_counters(copy, "helped_pages",
 					   ferry_reason_names, ferry_helped,
 					   MR_NEVER);
+	if (!rc)
+		rc = ferry_create_counters(copy, "refused",
+					   ferry_refusal_names, ferry_refused,
+					   FERRY_NR_HELP_REFUSALS);
 	if (rc) {
 		kobject_put(copy);
 		kobject_put(ferry);

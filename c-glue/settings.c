@@ -118,9 +118,8 @@ static ssize_t ferry_setting_store(struct kobject *kobj,
 	rc = ferry_set(setting->which, value);
 	if (rc < 0)
 		return rc;
-	/* Calls with MIGRATE_DMA do not depend on a switch. */
-	if (setting->which == FERRY_SET_DMA_CHANNELS && value)
-		ferry_allow();
+	if (setting->which == FERRY_SET_DMA_CHANNELS)
+		ferry_dma_taken(value);
 	WRITE_ONCE(setting->value, value);
 	return count;
 }

@@ -7,6 +7,7 @@
  */
 #include <kunit/test.h>
 #include <linux/ferry_glue.h>
+#include <linux/ferry_syscall.h>
 #include <linux/file.h>
 #include <linux/migrate.h>
 #include <linux/sched.h>
@@ -21,9 +22,11 @@
 /* Enough for several chunks. */
 #define FOLIOS		512
 
+/* @held: as if by MPOL_MF_MOVE_MT, for as long as the test runs. */
 struct cached_list {
 	struct file *file;
 	struct list_head folios;
+	bool held;
 };
 
 /* Private data of own_callback(): not what any callback of mainline takes. */
@@ -78,7 +81,8 @@ static int migrate_callback_init(struct kunit *test)
 		/* The list has a reference of its own. */
 		folio_put(folio);
 	}
-	ferry_allow();
+	list->held = ferry_mt_hold();
+	KUNIT_ASSERT_TRUE(test, list->held);
 	return 0;
 }
 
@@ -88,6 +92,8 @@ static void migrate_callback_exit(struct kunit *test)
 
 	if (!list)
 		return;
+	if (list->held)
+		ferry_mt_release();
 	putback_movable_pages(&list->folios);
 	if (!IS_ERR_OR_NULL(list->file))
 		fput(list->file);
@@ -144,7 +150,7 @@ static void test_other_reason(struct kunit *test)
 	struct migration_target_control mtc = {
 		.nid = numa_mem_id(),
 		.gfp_mask = GFP_HIGHUSER_MOVABLE,
-		.reason = MR_DEMOTION,
+		.reason = MR_NUMA_MISPLACED,
 	};
 	struct cached_list *list = test->priv;
 	unsigned long before = crews_considered();
@@ -152,7 +158,7 @@ static void test_other_reason(struct kunit *test)
 	KUNIT_EXPECT_EQ(test,
 			migrate_pages(&list->folios, alloc_migration_target,
 				      NULL, (unsigned long)&mtc,
-				      MIGRATE_ASYNC | MIGRATE_MT, MR_DEMOTION,
+				      MIGRATE_ASYNC | MIGRATE_MT, MR_NUMA_MISPLACED,
 				      NULL),
 			0);
 	KUNIT_EXPECT_EQ(test, crews_considered(), before);

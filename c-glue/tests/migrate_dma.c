@@ -93,6 +93,7 @@ static void migrate_dma_exit(struct kunit *test)
 	ferry_soft_behave(&good);
 	ferry_set(FERRY_SET_DMA_TIMEOUT_MS, FERRY_DEFAULT_DMA_TIMEOUT_MS);
 	KUNIT_EXPECT_EQ(test, ferry_set(FERRY_SET_DMA_CHANNELS, 0), 0);
+	ferry_dma_taken(false);
 }
 
 static unsigned long copied_by_dma(void)
@@ -142,7 +143,7 @@ static void open_channels(struct kunit *test)
 	KUNIT_ASSERT_EQ(test, ferry_set(FERRY_SET_DMA_CHANNELS, CHANNELS), 0);
 	/* An emulator on a busy host takes its time. */
 	KUNIT_ASSERT_EQ(test, ferry_set(FERRY_SET_DMA_TIMEOUT_MS, 60000), 0);
-	ferry_allow();
+	ferry_dma_taken(true);
 }
 
 static void test_by_engine(struct kunit *test)
@@ -158,7 +159,7 @@ static void test_no_channel(struct kunit *test)
 {
 	unsigned long before = copied_by_dma();
 
-	ferry_allow();
+	ferry_dma_taken(true);
 	KUNIT_EXPECT_EQ(test, migrate(test), 0);
 	KUNIT_EXPECT_EQ(test, copied_by_dma(), before);
 }

@@ -60,21 +60,39 @@ pub enum Help {
 
 #[cfg(CONFIG_FERRY_SERVICE)]
 impl Help {
-    /// As the caller asks for it, or does not. What that needs is made ready. May sleep.
-    pub fn new(asked: bool) -> Self {
-        if !asked {
-            return Self::AsSwitched;
-        }
-        // SAFETY: No requirements.
-        unsafe { bindings::ferry_allow_mt() };
-        Self::Asked
-    }
-
     /// Whether a call to a node may have a crew now. Any context.
     pub fn may_come(self) -> bool {
         let mt = self == Self::Asked;
         // SAFETY: No requirements.
         unsafe { bindings::ferry_may_crew(bindings::migrate_reason_MR_SYSCALL, mt) }
+    }
+}
+
+/// The right of a call to be helped, which it has asked for; given back when dropped.
+///
+/// # Invariants
+///
+/// `ferry_mt_hold()` has granted it, and `ferry_mt_release()` is called once for it.
+#[cfg(CONFIG_FERRY_SERVICE)]
+#[must_use = "dropping it gives the right back"]
+pub struct AskedHelp(());
+
+#[cfg(CONFIG_FERRY_SERVICE)]
+impl AskedHelp {
+    /// Asks for it; [`None`]: an operator does not allow it, or there is no memory for what it
+    /// needs. May sleep.
+    pub fn new() -> Option<Self> {
+        // SAFETY: No requirements.
+        // INVARIANT: It was just granted.
+        unsafe { bindings::ferry_mt_hold() }.then_some(Self(()))
+    }
+}
+
+#[cfg(CONFIG_FERRY_SERVICE)]
+impl Drop for AskedHelp {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it was granted, and is given back once.
+        unsafe { bindings::ferry_mt_release() };
     }
 }
 

@@ -37,6 +37,7 @@ pub mod owned_pairs;
 pub mod page_frame;
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
 pub mod promotion;
+pub mod refusal;
 pub mod sched;
 #[cfg(CONFIG_FERRY_SERVICE)]
 pub mod service_event;

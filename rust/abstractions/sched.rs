@@ -108,6 +108,12 @@ pub fn reclaims() -> bool {
     unsafe { bindings::ferry_task_reclaims() }
 }
 
+/// Whether the calling task's cgroup, or one around it, has a CPU quota. For any context.
+pub fn has_cpu_quota() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::ferry_task_has_quota() }
+}
+
 /// What each CPU shares with others, of all that there can be, in the order of their numbers. Of
 /// those that are offline less is known. For any context, but slow: it takes time that grows with
 /// the square of the CPUs.

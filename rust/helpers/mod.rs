@@ -32,7 +32,9 @@ use crate::{
             Knob, //
         },
         migrate_batch::MAX_THREADS,
+        refusal::Refusal,
         sched::{
+            has_cpu_quota,
             is_allowed,
             is_kswapd,
             may_help,
@@ -148,7 +150,12 @@ impl IdleCpus {
         Self::among(node, limit, |cpu| node_of(cpu) == node)
     }
 
+    /// None for a caller with a CPU quota, which would not throttle them.
     fn among(node: NodeId, limit: u32, wanted_there: impl Fn(CpuId) -> bool) -> Self {
+        if has_cpu_quota() {
+            Refusal::CpuQuota.count();
+            return Self::none();
+        }
         let allowed = |cpu| wanted_there(cpu) && is_allowed(cpu) && may_help(cpu);
         let wanted = (limit as usize).saturating_sub(1).min(MAX_HELPERS);
         let mut chosen = [0; MAX_HELPERS];

@@ -8,7 +8,10 @@ use kernel::{
 };
 
 use crate::abstractions::{
-    migration::Help,
+    migration::{
+        AskedHelp,
+        Help, //
+    },
     misc_device::Capability,
     move_pages::Destination,
     target::{
@@ -55,6 +58,8 @@ pub struct Admitted {
     pub holes: bool,
     /// Whether idle CPUs take part.
     pub help: Help,
+    /// The right to that, if it was asked for; kept for as long as the request is.
+    _asked: Option<AskedHelp>,
 }
 
 impl Request {
@@ -77,12 +82,17 @@ impl Request {
         };
         let target = Target::find(name)?;
         let node = target.destination(self.node)?;
+        let asked = has(MT).then(AskedHelp::new).flatten();
         Ok(Admitted {
             target,
             node,
             shared: has(SHARED),
             holes: has(HOLES),
-            help: Help::new(has(MT)),
+            help: match asked {
+                Some(_) => Help::Asked,
+                None => Help::AsSwitched,
+            },
+            _asked: asked,
         })
     }
 }

@@ -9,14 +9,15 @@
  * A crew is the tasks that migrate the list of one migrate_pages() in chunks;
  * ferry_crew() runs in the context of its caller.
  *
- * ferry_copy_key is on while vm.mt_page_copy is 1 or since a caller first asked
- * for help with MIGRATE_MT. It may change between any two hooks of a batch.
+ * ferry_copy_key is on while something needs the hooks, and for a second after
+ * that: vm.mt_page_copy is 1, a caller with MIGRATE_MT is inside, or DMA channels
+ * are taken. It may change between any two hooks of a batch.
  */
 #ifndef _LINUX_FERRY_H
 #define _LINUX_FERRY_H
 
 #include <linux/buffer_head.h>
-#include <linux/jump_label.h>
+#include <linux/jump_label_ratelimit.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
 #include <linux/timekeeping.h>
@@ -120,7 +121,7 @@ extern new_folio_t *const ferry_alloc_demote_folio;
  */
 #define FERRY_FOLIO_POSTED	BIT(2)
 
-DECLARE_STATIC_KEY_FALSE(ferry_copy_key);
+extern struct static_key_false_deferred ferry_copy_key;
 /* A bit for each reason that vm.mt_page_copy holds for; 0 while that is off. */
 extern unsigned int ferry_reasons;
 
@@ -131,7 +132,7 @@ extern unsigned int ferry_reasons;
  */
 static inline bool ferry_wanted(bool mt, enum migrate_reason reason)
 {
-	return static_branch_unlikely(&ferry_copy_key) &&
+	return static_branch_unlikely(&ferry_copy_key.key) &&
 	       (mt || (READ_ONCE(ferry_reasons) & BIT(reason)));
 }
 
@@ -153,9 +154,6 @@ static inline unsigned int ferry_is_short(const struct list_head *list)
 	}
 	return nr;
 }
-
-/* c-glue/knobs.c */
-void ferry_allow(void);
 
 /* rust/hooks.rs */
 void ferry_copy_begin(struct ferry_batch *batch);
@@ -221,7 +219,7 @@ static inline void ferry_cut_splits(struct list_head *splits,
 	LIST_HEAD(head);
 
 	INIT_LIST_HEAD(&more->rest);
-	if (!static_branch_unlikely(&ferry_copy_key))
+	if (!static_branch_unlikely(&ferry_copy_key.key))
 		return;
 	list_for_each(pos, splits) {
 		if (--max)
@@ -393,7 +391,7 @@ static inline void ferry_batch_post(struct ferry_batch *batch,
 				    struct list_head *dst_folios,
 				    struct list_head *src_folios)
 {
-	if (static_branch_unlikely(&ferry_copy_key) && batch->start_ns)
+	if (static_branch_unlikely(&ferry_copy_key.key) && batch->start_ns)
 		ferry_copy_post(batch, dst_folios, src_folios);
 }
 

@@ -118,6 +118,20 @@ enum ferry_method {
 	FERRY_METHOD_HYBRID,
 };
 
+/* The words of copy/mt_flag: who may have what MPOL_MF_MOVE_MT asks for */
+enum ferry_mt_flag {
+	FERRY_MT_ALLOW,
+	FERRY_MT_PRIVILEGED,
+	FERRY_MT_IGNORE,
+};
+
+/* Why helpers were not looked for; in sysfs by name */
+enum ferry_help_refusal {
+	FERRY_UNHELPED_MT_FLAG,
+	FERRY_UNHELPED_CPU_QUOTA,
+	FERRY_NR_HELP_REFUSALS
+};
+
 /* What is told of as a histogram. */
 enum ferry_time {
 	FERRY_TIME_UNMAPPED,
@@ -171,6 +185,18 @@ void ferry_report_crew(const struct ferry_crew_report *report);
 /* c-glue/knobs.c */
 extern struct kobject *ferry_kobj;
 void ferry_count_helped(int reason, unsigned long nr_pages);
+void ferry_count_help_refusal(enum ferry_help_refusal why);
+void ferry_dma_taken(bool taken);
+
+/* kernel/sched/fair.c */
+#ifdef CONFIG_CGROUP_SCHED
+bool cfs_task_bw_constrained(struct task_struct *p);
+#else
+static inline bool cfs_task_bw_constrained(struct task_struct *p)
+{
+	return false;
+}
+#endif
 
 /* c-glue/cpu.c */
 bool ferry_cpu_online(int cpu);
@@ -180,6 +206,7 @@ bool ferry_cpu_allowed(int cpu);
 bool ferry_task_confined(void);
 bool ferry_task_is_kswapd(void);
 bool ferry_task_reclaims(void);
+bool ferry_task_has_quota(void);
 int ferry_cpu_to_node(int cpu);
 int ferry_cpu_core(int cpu);
 int ferry_cpu_llc(int cpu);

@@ -38,7 +38,8 @@ struct ferry_move_pages {
 };
 
 /* c-glue/knobs.c */
-void ferry_allow_mt(void);
+bool ferry_mt_hold(void);
+void ferry_mt_release(void);
 
 /* rust/hooks.rs */
 bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
@@ -60,13 +61,27 @@ static inline int ferry_mt_flag(unsigned long flags)
 	return 0;
 }
 
-/* The mode that goes with it. What it needs is made ready. May sleep. */
-static inline enum migrate_mode ferry_mt_mode(unsigned long flags)
+/**
+ * ferry_mt_begin() - begin the migration of a system call
+ * @flags: its flags
+ *
+ * If the caller asks for help by MPOL_MF_MOVE_MT and may have it, the hooks are
+ * held for it until ferry_mt_end(). May sleep.
+ *
+ * Return: what goes into the mode of migrate_pages(), and to ferry_mt_end().
+ */
+static inline enum migrate_mode ferry_mt_begin(unsigned long flags)
 {
 	if (likely(!(flags & MPOL_MF_MOVE_MT)))
 		return 0;
-	ferry_allow_mt();
-	return MIGRATE_MT;
+	return ferry_mt_hold() ? MIGRATE_MT : 0;
+}
+
+/* Ends what ferry_mt_begin() has begun. */
+static inline void ferry_mt_end(enum migrate_mode mt)
+{
+	if (unlikely(mt))
+		ferry_mt_release();
 }
 
 /**
@@ -91,7 +106,8 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 				    const int __user *nodes,
 				    int __user *status, int flags, int *err)
 {
-	bool mt = ferry_mt_mode(flags);
+	enum migrate_mode mt = ferry_mt_begin(flags);
+	bool done = false;
 
 	if (ferry_wanted(mt, MR_SYSCALL) && !in_compat_syscall() &&
 	    (mt || nr_pages > READ_ONCE(ferry_short_pages))) {
@@ -106,9 +122,10 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 			.mt		= mt,
 		};
 
-		return ferry_crew_move_pages(&args, err);
+		done = ferry_crew_move_pages(&args, err);
 	}
-	return false;
+	ferry_mt_end(mt);
+	return done;
 }
 
 #else /* !CONFIG_FERRY */
@@ -128,10 +145,12 @@ static inline int ferry_mt_flag(unsigned long flags)
 	return 0;
 }
 
-static inline enum migrate_mode ferry_mt_mode(unsigned long flags)
+static inline enum migrate_mode ferry_mt_begin(unsigned long flags)
 {
 	return 0;
 }
+
+static inline void ferry_mt_end(enum migrate_mode mt) { }
 
 #endif /* CONFIG_FERRY */
 #endif /* _LINUX_FERRY_SYSCALL_H */

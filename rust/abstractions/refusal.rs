@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Why helpers were not looked for: the counters in `/sys/kernel/mm/ferry/copy/refused/`.
+//!
+//! C file: [`mm/ferry/c-glue/knobs.c`](srctree/mm/ferry/c-glue/knobs.c)
+
+use kernel::bindings;
+
+/// A reason for which a caller has no helpers, whatever CPUs are idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Refusal {
+    /// The caller's cgroup, or one around it, has a CPU quota.
+    CpuQuota = bindings::ferry_help_refusal_FERRY_UNHELPED_CPU_QUOTA,
+}
+
+impl Refusal {
+    /// Counts it once, on this CPU. For any context but NMI.
+    pub fn count(self) {
+        // SAFETY: Each variant is a counter that exists.
+        unsafe { bindings::ferry_count_help_refusal(self as u32) };
+    }
+}
