@@ -21,7 +21,7 @@ impl Groups {
             made: Vec::new(),
         };
         let root = groups.root.dir();
-        kernel::write(root.join("cgroup.subtree_control"), "+cpuset +memory")?;
+        kernel::write(root.join("cgroup.subtree_control"), "+cpuset +memory +cpu")?;
         for name in names {
             let dir = root.join(format!("ferry-guest-{name}-{}", std::process::id()));
             std::fs::create_dir(&dir).context("making a cgroup")?;

@@ -10,6 +10,7 @@ mod dma;
 mod errors;
 mod generated;
 mod kinds;
+mod limits;
 mod litmus;
 mod matrix;
 mod method;
@@ -52,6 +53,7 @@ pub fn all() -> Vec<Case> {
     if kernel::has_engine() {
         all.extend(sysctl::cases());
         all.extend(settings::cases());
+        all.extend(limits::cases());
         all.extend(counters::cases());
         all.extend(balance::cases());
         all.extend(accounting::cases());

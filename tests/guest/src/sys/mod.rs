@@ -18,5 +18,7 @@ pub use numa::{
     MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UserPtr, mbind, migrate_pages,
     move_pages, move_pages_raw, query_nodes,
 };
-pub use process::{clone_vm, fork_child, memfd_secret, renice, swap_off, swap_on};
+pub use process::{
+    clone_vm, fork_child, memfd_secret, renice, run_first_in_first_out, swap_off, swap_on,
+};
 pub use uring::Uring;

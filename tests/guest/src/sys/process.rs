@@ -49,6 +49,17 @@ pub fn renice(pid: Pid, nice: i32) -> Result<()> {
     Ok(())
 }
 
+/// Makes the calling task a real-time one, which only those of higher priority preempt.
+pub fn run_first_in_first_out(priority: i32) -> Result<()> {
+    let param = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: The parameters are valid for the call.
+    let ret = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) };
+    Errno::result(ret).context("sched_setscheduler")?;
+    Ok(())
+}
+
 /// A file of memory that is not in the kernel's direct map.
 pub fn memfd_secret() -> Result<OwnedFd> {
     // SAFETY: no pointers; on success the descriptor is new and ours.

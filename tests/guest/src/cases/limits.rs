@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Limits that an administrator sets, and that no caller can pass: who may ask for help, CPU quotas,
+//! lanes that are kept for reclaim, and real-time tasks that take the CPUs of helpers.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{Pid, Uid, setuid};
+
+use super::crews::{crewed, finished};
+use crate::cgroup::Groups;
+use crate::demotion::{Reclaim, forget_use};
+use crate::harness::{Case, skip};
+use crate::kernel::{self, COPY, SWITCH, Setting};
+use crate::patience::repeat_until;
+use crate::plan::FolioSize;
+use crate::sys::{self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE, fork_child};
+use crate::trace::Tracing;
+use crate::{pattern, region};
+
+const SLOW: u32 = 240;
+/// Pages of a list that is long enough for a crew.
+const LIST: usize = 2048;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("limits/flag-ignored", |_| flag_ignored()).limit(SLOW),
+        Case::new("limits/flag-privileged", |_| flag_privileged()).limit(SLOW),
+        Case::new("limits/key-off-again", |_| key_off_again()).limit(SLOW),
+        Case::new("limits/quota", |_| quota(false)).limit(SLOW),
+        Case::new("limits/quota-of-ancestor", |_| quota(true)).limit(SLOW),
+        Case::new("limits/lanes-for-reclaim", |_| lanes_for_reclaim()).limit(SLOW),
+        Case::new("limits/real-time", |_| real_time()).limit(SLOW),
+    ]
+}
+
+fn file(name: &str) -> String {
+    format!("{COPY}/{name}")
+}
+
+fn refused(why: &str) -> Result<u64> {
+    let count = kernel::read(file(&format!("refused/{why}")))?;
+    Ok(count.trim().parse()?)
+}
+
+/// Base pages that helpers copied or migrated.
+fn helped() -> Result<u64> {
+    let rows = kernel::counters()?;
+    let helper = |(name, _): &(&String, _)| name.ends_with("_helper");
+    Ok(rows.iter().filter(helper).map(|(_, pages)| pages).sum())
+}
+
+/// There and back, asking for help.
+fn ask(map: &Mapping) -> Result<()> {
+    for node in [1, 0] {
+        region::move_all(&map.addrs(PAGE), node, MF_MOVE | MF_MOVE_MT)?;
+    }
+    pattern::check(map.words(), 1)
+}
+
+fn list() -> Result<Mapping> {
+    let map = region::anon(FolioSize::Small, LIST)?;
+    pattern::fill(map.words(), 1);
+    Ok(map)
+}
+
+/// Asks until a crew has worked for it, whatever the switch says.
+fn ask_until_crewed(map: &Mapping) -> Result<()> {
+    let crews = || Ok::<_, anyhow::Error>(kernel::counters()?["ferry_crews"]);
+    repeat_until("ferry_crews grows", || {
+        let before = crews()?;
+        ask(map)?;
+        Ok(crews()? > before)
+    })
+}
+
+/// Asks some times; nobody helps, pages move, and each refusal is counted.
+fn ask_in_vain(map: &Mapping, why: &str) -> Result<()> {
+    let (before, count) = (helped()?, refused(why)?);
+    for _ in 0..8 {
+        ask(map)?;
+    }
+    ensure!(helped()? == before, "somebody helped");
+    ensure!(refused(why)? > count, "refused/{why} did not grow");
+    Ok(())
+}
+
+fn flag_ignored() -> Result<()> {
+    let _off = Setting::change(SWITCH, "0")?;
+    let map = list()?;
+    {
+        let _ignore = Setting::change(&file("mt_flag"), "ignore")?;
+        ask_in_vain(&map, "mt_flag")?;
+        // The switch holds for the same calls.
+        let _on = Setting::change(SWITCH, "1")?;
+        crewed(|| ask(&map))?;
+    }
+    ask_until_crewed(&map)
+}
+
+fn flag_privileged() -> Result<()> {
+    let _off = Setting::change(SWITCH, "0")?;
+    let _privileged = Setting::change(&file("mt_flag"), "privileged")?;
+    let map = list()?;
+    ask_until_crewed(&map)?;
+    finished(fork_child(|| {
+        let work = || -> Result<()> {
+            // Before: whoever is not privileged cannot see that it has no huge pages.
+            let map = list()?;
+            setuid(Uid::from_raw(65534)).context("setuid")?;
+            ask_in_vain(&map, "mt_flag")
+        };
+        work().map_err(|e| eprintln!("# the child: {e:#}")).is_ok()
+    })?)
+}
+
+/// A call that asks for help switches the hooks on, and they go off again.
+fn key_off_again() -> Result<()> {
+    let is_on = || Ok::<_, anyhow::Error>(kernel::read(file("active"))?.trim() == "1");
+    let wait_off = || {
+        while is_on()? {
+            sleep(Duration::from_millis(50));
+        }
+        anyhow::Ok(())
+    };
+    let _off = Setting::change(SWITCH, "0")?;
+    wait_off()?;
+    let map = list()?;
+    // Only the hooks call crews.
+    ask_until_crewed(&map)?;
+    wait_off()?;
+    {
+        let _on = Setting::change(SWITCH, "1")?;
+        ask(&map)?;
+        sleep(Duration::from_millis(2500));
+        ensure!(is_on()?, "off though the switch is on");
+    }
+    wait_off()
+}
+
+/// A caller whose cgroup, or one around that, has a CPU quota is helped by nobody.
+fn quota(of_ancestor: bool) -> Result<()> {
+    let mut groups = Groups::new(&["quota"])?;
+    groups.set(0, "cgroup.subtree_control", "+cpu")?;
+    let inner = groups.make_inside(0, "inner")?;
+    groups.add(inner, Pid::this())?;
+    let map = list()?;
+    crewed(|| ask(&map))?;
+    let limited = if of_ancestor { 0 } else { inner };
+    // A quota that throttles nobody.
+    groups.set(limited, "cpu.max", "1000000 100000")?;
+    let in_vain = ask_in_vain(&map, "cpu_quota");
+    groups.set(limited, "cpu.max", "max")?;
+    in_vain?;
+    crewed(|| ask(&map))
+}
+
+/// More callers than there are lanes: reclaim still has one for its crews.
+fn lanes_for_reclaim() -> Result<()> {
+    const CALLERS: usize = 24;
+    let _any = Setting::change(&file("cpus"), "any")?;
+    let reclaim = Reclaim::new()?;
+    let map = region::anon(FolioSize::Small, 4 * LIST)?;
+    pattern::fill(map.words(), 1);
+    let end = AtomicBool::new(false);
+    let busy = || Ok::<_, anyhow::Error>(kernel::counters()?["ferry_crew_busy"]);
+    scope(|scope| {
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|_| {
+                scope.spawn(|| -> Result<()> {
+                    let map = list()?;
+                    while !end.load(Relaxed) {
+                        ask(&map)?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        let demoted = || -> Result<()> {
+            let before = busy()?;
+            while busy()? == before {
+                sleep(Duration::from_millis(10));
+            }
+            for _ in 0..20 {
+                region::move_all(&map.addrs(PAGE), 0, MF_MOVE)?;
+                forget_use()?;
+                let ask = || reclaim.ask(map.len() / 2);
+                let events = Tracing::new()?.of(&["ferry/ferry_crew"], ask)?;
+                if events.iter().any(|e| e.field("reason") == Some("demotion")) {
+                    return pattern::check(map.words(), 1);
+                }
+            }
+            anyhow::bail!("reclaim never had a crew")
+        };
+        let demoted = demoted();
+        end.store(true, Relaxed);
+        for caller in callers {
+            caller.join().ok().context("a caller panicked")??;
+        }
+        demoted
+    })
+}
+
+/// A task of the highest real-time priority on each CPU but the first, which sleeps until it is told to
+/// take it, and gives it back when it is told so, or killed.
+struct Hogs {
+    pids: Vec<Pid>,
+    go: Mapping,
+}
+
+impl Hogs {
+    const SLEEP: u64 = 0;
+    const SPIN: u64 = 1;
+
+    fn start() -> Result<Self> {
+        let mut hogs = Self {
+            pids: Vec::new(),
+            go: Mapping::anon_flags(PAGE, libc::MAP_SHARED)?,
+        };
+        for cpu in kernel::online_cpus()?.into_iter().skip(1) {
+            let Self { pids, go } = &mut hogs;
+            pids.push(fork_child(|| {
+                let mut set = CpuSet::new();
+                let word = &go.words()[0];
+                if set.set(cpu).is_err()
+                    || sched_setaffinity(Pid::from_raw(0), &set).is_err()
+                    || sys::run_first_in_first_out(90).is_err()
+                {
+                    return false;
+                }
+                go.words()[1].fetch_add(1, Relaxed);
+                loop {
+                    if word.load(Relaxed) == Self::SPIN {
+                        std::hint::spin_loop();
+                    } else {
+                        sleep(Duration::from_micros(200));
+                    }
+                }
+            })?);
+        }
+        while hogs.go.words()[1].load(Relaxed) < hogs.pids.len() as u64 {
+            sleep(Duration::from_millis(5));
+        }
+        Ok(hogs)
+    }
+
+    fn set(&self, state: u64) {
+        self.go.words()[0].store(state, Relaxed);
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        self.set(Self::SLEEP);
+        for &pid in &self.pids {
+            // One that is gone already is as good as killed.
+            let _ = kill(pid, Signal::SIGKILL);
+            let _ = waitpid(pid, None);
+        }
+    }
+}
+
+/// Real-time tasks take all CPUs but one while a crew is at work, and keep them: the call ends none
+/// the less, as its helpers go on where there is a CPU. Nothing else lets ordinary tasks run then:
+/// no throttling, no server of the scheduler.
+fn real_time() -> Result<()> {
+    const ROUNDS: u64 = 24;
+    const PAGES: usize = 8192;
+    let mut kept = vec![Setting::change(
+        "/proc/sys/kernel/sched_rt_runtime_us",
+        "-1",
+    )?];
+    for cpu in kernel::online_cpus()? {
+        let server = format!("/sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime");
+        if !std::path::Path::new(&server).exists() {
+            return Err(skip("debugfs does not show the scheduler's servers"));
+        }
+        kept.push(Setting::change(&server, "0")?);
+    }
+    let hogs = Hogs::start()?;
+    let map = region::anon(FolioSize::Small, PAGES)?;
+    pattern::fill(map.words(), 1);
+    let addrs = map.addrs(PAGE);
+    crewed(|| {
+        for round in 0..ROUNDS {
+            let node = 1 - (round % 2) as i32;
+            scope(|scope| -> Result<()> {
+                let mover = scope.spawn(|| region::move_all(&addrs, node, MF_MOVE));
+                // Until some of it is there.
+                let part = &addrs[..PAGES / 2 * (1 + round as usize % 8) / 8];
+                let last = &part[part.len() - 1..];
+                let mut status = [i32::MIN];
+                while status[0] != node && !mover.is_finished() {
+                    sys::query_nodes(0, last, &mut status).zero("move_pages query")?;
+                }
+                hogs.set(Hogs::SPIN);
+                let moved = mover.join().ok().context("the mover panicked");
+                hogs.set(Hogs::SLEEP);
+                moved?
+            })?;
+            pattern::check(map.words(), 1)?;
+        }
+        Ok(())
+    })
+}
