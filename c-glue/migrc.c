@@ -27,6 +27,8 @@
 
 DEFINE_STATIC_KEY_FALSE(ferry_migrc_key);
 unsigned int ferry_max_pages __read_mostly = FERRY_DEFAULT_MAX_PAGES;
+unsigned int ferry_max_node_percent __read_mostly =
+	FERRY_DEFAULT_MAX_NODE_PERCENT;
 unsigned int ferry_max_age_ms __read_mostly = FERRY_DEFAULT_MAX_AGE_MS;
 bool ferry_migrc_enabled __read_mostly;
 
@@ -231,6 +233,19 @@ bool ferry_group_defer(struct ferry_group *group)
 	return true;
 }
 
+/* Returns how many pages a node may keep. */
+static unsigned int ferry_node_limit(int nid)
+{
+	const struct pglist_data *pgdat = NODE_DATA(nid);
+	unsigned long managed = 0;
+	int i;
+
+	for (i = 0; i < MAX_NR_ZONES; i++)
+		managed += zone_managed_pages(&pgdat->node_zones[i]);
+	return min(managed * READ_ONCE(ferry_max_node_percent) / 100,
+		   READ_ONCE(ferry_max_pages));
+}
+
 /* Keeps an old folio, unless its node has no room: then the answer is false. */
 bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 		      struct folio *dst)
@@ -245,7 +260,7 @@ bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 		clear_page(folio_address(src));
 		return true;
 	}
-	if (atomic_inc_return(kept) > READ_ONCE(ferry_max_pages) &&
+	if (atomic_inc_return(kept) > ferry_node_limit(folio_nid(src)) &&
 	    !ferry_hook_is_out(FERRY_HOOK_BOUND)) {
 		atomic_dec(kept);
 		return false;
@@ -334,15 +349,42 @@ void ferry_drain_all(void)
 	ferry_migrc_drain(FERRY_DRAIN_ASKED);
 }
 
-/* Of the node that has most. */
-unsigned int ferry_most_kept(void)
+/*
+ * Returns how many pages the node with the least room for more keeps, and how many
+ * it may.
+ */
+unsigned int ferry_fullest_node(unsigned int *limit)
 {
-	unsigned int most = 0;
+	unsigned int fullest = 0;
+	long least = LONG_MAX;
 	int nid;
 
-	for_each_online_node(nid)
-		most = max(most, ferry_kept_pages(nid));
-	return most;
+	*limit = READ_ONCE(ferry_max_pages);
+	for_each_online_node(nid) {
+		unsigned int kept = ferry_kept_pages(nid);
+		unsigned int most;
+		long room;
+
+		if (!kept)
+			continue;
+		most = ferry_node_limit(nid);
+		room = (long)most - kept;
+		if (room < least) {
+			least = room;
+			fullest = kept;
+			*limit = most;
+		}
+	}
+	return fullest;
+}
+
+/* Returns how many pages of a zone are retained. */
+static unsigned long ferry_retained_pages(struct zone *zone)
+{
+	/* Of the node first: it is one word, that of the zone one for each CPU. */
+	if (!ferry_kept_pages(zone_to_nid(zone)))
+		return 0;
+	return zone_page_state_snapshot(zone, NR_FERRY_RETAINED);
 }
 
 /* Would what is retained of a zone lift it above a watermark? */
@@ -350,16 +392,18 @@ static bool ferry_would_lift(struct zone *zone, unsigned int order,
 			     unsigned long mark, int highest_zoneidx,
 			     unsigned int alloc_flags)
 {
-	/* Of the node first: it is one word, that of the zone one for each CPU. */
-	if (!ferry_kept_pages(zone_to_nid(zone)) || !ferry_retained_pages(zone))
+	unsigned long retained = ferry_retained_pages(zone);
+
+	if (!retained)
 		return false;
 	/* Pages that come back may merge. */
 	if (order)
 		return true;
 	return !zone_watermark_ok(zone, 0, mark, highest_zoneidx,
 				  alloc_flags) &&
-	       zone_watermark_ok(zone, 0, mark, highest_zoneidx,
-				 alloc_flags | ALLOC_RETAINED);
+	       __zone_watermark_ok(zone, 0, mark, highest_zoneidx, alloc_flags,
+				   zone_page_state(zone, NR_FREE_PAGES) +
+				   retained);
 }
 
 /* See ferry_drain_for_kswapd(). */
@@ -404,6 +448,19 @@ static bool ferry_would_help(unsigned int order, const struct alloc_context *ac,
 	return false;
 }
 
+/* Frees what is retained, for an allocation of this task. May sleep. */
+static void ferry_free_retained(void)
+{
+	ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
+	/*
+	 * Pages that a CPU has at hand do not count for watermarks, and do not
+	 * merge.
+	 */
+	migrate_disable();
+	drain_local_pages(NULL);
+	migrate_enable();
+}
+
 /* See ferry_drain_for_alloc(). */
 void ferry_help_allocation(gfp_t gfp, unsigned int order,
 			   const struct alloc_context *ac,
@@ -414,11 +471,33 @@ void ferry_help_allocation(gfp_t gfp, unsigned int order,
 		return;
 	if (!ferry_would_help(order, ac, alloc_flags))
 		return;
-	ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
-	/* Pages that are freed one by one do not merge while a CPU has them. */
-	if (order) {
-		migrate_disable();
-		drain_local_pages(NULL);
-		migrate_enable();
+	ferry_free_retained();
+}
+
+/* Is anything retained that an allocation could use? */
+static bool ferry_has_retained(const struct alloc_context *ac)
+{
+	struct zoneref *z = ac->preferred_zoneref;
+	struct zone *zone;
+
+	for_next_zone_zonelist_nodemask(zone, z, ac->highest_zoneidx,
+					ac->nodemask) {
+		if (ferry_retained_pages(zone))
+			return true;
 	}
+	return false;
+}
+
+/* See ferry_drain_for_reclaim(). */
+void ferry_help_reclaim(const struct alloc_context *ac, bool progress)
+{
+	if (!ferry_has_retained(ac))
+		return;
+	/*
+	 * A batch that is waited for takes no lock under which memory may be
+	 * reclaimed, and allocates nothing.
+	 */
+	if (!progress)
+		ferry_wait_for_batches();
+	ferry_free_retained();
 }

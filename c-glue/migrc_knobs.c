@@ -128,6 +128,19 @@ static ssize_t max_pages_store(struct kobject *kobj,
 	return ferry_store_limit(buf, count, &ferry_max_pages, 1, 1 << 24);
 }
 
+static ssize_t max_node_percent_show(struct kobject *kobj,
+				     struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", READ_ONCE(ferry_max_node_percent));
+}
+
+static ssize_t max_node_percent_store(struct kobject *kobj,
+				      struct kobj_attribute *attr,
+				      const char *buf, size_t count)
+{
+	return ferry_store_limit(buf, count, &ferry_max_node_percent, 1, 100);
+}
+
 static ssize_t max_age_ms_show(struct kobject *kobj,
 			       struct kobj_attribute *attr, char *buf)
 {
@@ -176,6 +189,8 @@ static ssize_t drain_store(struct kobject *kobj, struct kobj_attribute *attr,
 static struct kobj_attribute ferry_enabled_attr = __ATTR_RW(enabled);
 static struct kobj_attribute ferry_files_attr = __ATTR_RW(files);
 static struct kobj_attribute ferry_max_pages_attr = __ATTR_RW(max_pages);
+static struct kobj_attribute ferry_max_node_percent_attr =
+	__ATTR_RW(max_node_percent);
 static struct kobj_attribute ferry_max_age_attr = __ATTR_RW(max_age_ms);
 static struct kobj_attribute ferry_drain_attr = __ATTR_WO(drain);
 
@@ -196,6 +211,7 @@ static struct attribute *ferry_migrc_list[] = {
 	&ferry_enabled_attr.attr,
 	&ferry_files_attr.attr,
 	&ferry_max_pages_attr.attr,
+	&ferry_max_node_percent_attr.attr,
 	&ferry_max_age_attr.attr,
 	&ferry_drain_attr.attr,
 	&ferry_retained_attr.attr,

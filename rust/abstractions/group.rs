@@ -529,16 +529,13 @@ pub fn is_enabled() -> bool {
     unsafe { (&raw const bindings::ferry_migrc_enabled).read_volatile() }
 }
 
-/// How many pages of a node may be. For any context.
-pub fn max_pages() -> u32 {
-    // SAFETY: As above.
-    unsafe { (&raw const bindings::ferry_max_pages).read_volatile() }
-}
-
-/// Of the node that has most, how many are. For any context.
-pub fn most_kept() -> u32 {
-    // SAFETY: It only reads counters.
-    unsafe { bindings::ferry_most_kept() }
+/// Returns how many pages the node with the least room for more keeps, and how many it may. For any
+/// context.
+pub fn fullest_node() -> (u32, u32) {
+    let mut limit = 0;
+    // SAFETY: `limit` is valid for a write; besides that the function only reads counters.
+    let kept = unsafe { bindings::ferry_fullest_node(&mut limit) };
+    (kept, limit)
 }
 
 /// For how long they may be, in nanoseconds. For any context.

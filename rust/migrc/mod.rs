@@ -256,7 +256,8 @@ impl Retained {
         }
         let due = until_due_ms(0, 0, group::max_age_ns());
         Later::after(&self.old, due.unwrap_or(0).min(LOOK_MS));
-        if !has_room(group::most_kept(), group::max_pages()) && !Limit::Pages.is_out() {
+        let (kept, limit) = group::fullest_node();
+        if !has_room(kept, limit) && !Limit::Pages.is_out() {
             self.drain(Drain::BOUND, may);
         }
     }

@@ -13,6 +13,8 @@
 
 /* migrc/max_pages, of each node: 128 MB, 64 batches of mainline's */
 #define FERRY_DEFAULT_MAX_PAGES		32768
+/* migrc/max_node_percent, of what each node has */
+#define FERRY_DEFAULT_MAX_NODE_PERCENT	1
 /* migrc/max_age_ms */
 #define FERRY_DEFAULT_MAX_AGE_MS	1000
 
@@ -83,6 +85,7 @@ struct ferry_group {
 
 /* c-glue/migrc.c */
 extern unsigned int ferry_max_pages;
+extern unsigned int ferry_max_node_percent;
 extern unsigned int ferry_max_age_ms;
 extern bool ferry_migrc_enabled;
 extern atomic_t ferry_groups;
@@ -101,7 +104,7 @@ bool ferry_group_within(const struct ferry_group *group,
 bool ferry_group_mm_flushed(struct ferry_group *group, struct mm_struct *mm);
 
 unsigned int ferry_kept_pages(int nid);
-unsigned int ferry_most_kept(void);
+unsigned int ferry_fullest_node(unsigned int *limit);
 
 /* c-glue/migrc_file.c */
 extern bool ferry_migrc_files;

@@ -91,6 +91,7 @@ void ferry_help_allocation(gfp_t gfp, unsigned int order,
 			   unsigned int alloc_flags);
 void ferry_help_kswapd(struct pglist_data *pgdat, int order,
 		       int highest_zoneidx);
+void ferry_help_reclaim(const struct alloc_context *ac, bool progress);
 void ferry_drain_all(void);
 
 /* rust/hooks.rs */
@@ -264,10 +265,10 @@ static inline void ferry_drain_for_kswapd(struct pglist_data *pgdat, int order,
 		ferry_help_kswapd(pgdat, order, highest_zoneidx);
 }
 
-/* Pages of a zone that are as good as free, for who may drain. */
-static inline unsigned long ferry_retained_pages(struct zone *zone)
+/* Pages of all zones that are as good as free for a task that may drain. */
+static inline unsigned long ferry_all_retained_pages(void)
 {
-	return zone_page_state_snapshot(zone, NR_FERRY_RETAINED);
+	return global_zone_page_state(NR_FERRY_RETAINED);
 }
 
 /**
@@ -286,6 +287,22 @@ static inline void ferry_drain_for_alloc(gfp_t gfp, unsigned int order,
 {
 	if (static_branch_unlikely(&ferry_migrc_key))
 		ferry_help_allocation(gfp, order, ac, alloc_flags);
+}
+
+/**
+ * ferry_drain_for_reclaim() - an allocation fails after direct reclaim
+ * @ac: its zones
+ * @progress: whether reclaim has freed anything
+ *
+ * Frees all that is retained of these zones. Without progress the OOM killer is
+ * next, so batches that are being migrated are waited for: their old folios
+ * would be free by now if nothing was retained. May sleep.
+ */
+static inline void ferry_drain_for_reclaim(const struct alloc_context *ac,
+					   bool progress)
+{
+	if (static_branch_unlikely(&ferry_migrc_key))
+		ferry_help_reclaim(ac, progress);
 }
 
 #else /* !CONFIG_FERRY_MIGRC */
@@ -336,7 +353,7 @@ static inline void ferry_drain(void) { }
 static inline void ferry_drain_for_kswapd(struct pglist_data *pgdat, int order,
 					  int highest_zoneidx) { }
 
-static inline unsigned long ferry_retained_pages(struct zone *zone)
+static inline unsigned long ferry_all_retained_pages(void)
 {
 	return 0;
 }
@@ -344,6 +361,9 @@ static inline unsigned long ferry_retained_pages(struct zone *zone)
 static inline void ferry_drain_for_alloc(gfp_t gfp, unsigned int order,
 					 const struct alloc_context *ac,
 					 unsigned int alloc_flags) { }
+
+static inline void ferry_drain_for_reclaim(const struct alloc_context *ac,
+					   bool progress) { }
 
 #endif /* CONFIG_FERRY_MIGRC */
 #endif /* _LINUX_FERRY_MIGRC_H */

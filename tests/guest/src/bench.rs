@@ -233,7 +233,7 @@ impl Bench<'_> {
         enough: impl Fn(usize, Duration) -> bool,
     ) -> Result<Run> {
         kernel::set_engine(config.engine)?;
-        let _setting = kernel::adjust(config)?;
+        let _settings = kernel::adjust(config)?;
         let mut times = Vec::new();
         let mut readers = None;
         let mut before = BTreeMap::new();

@@ -23,7 +23,7 @@ pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
 /// For how long folios may be unmapped together.
 pub const UNMAPPED: &str = "/sys/kernel/mm/ferry/copy/unmapped_us";
 pub const KNOBS: [&str; 6] = [SWITCH, THREADS, CREW, PULL, WORKING, UNMAPPED];
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 14] = [
     "/proc/sys/vm/min_free_kbytes",
     "/sys/kernel/mm/numa/demotion_enabled",
     "/sys/kernel/mm/numa/pagecache_promotion_enabled",
@@ -33,6 +33,7 @@ const OTHERS: [&str; 13] = [
     "/sys/kernel/mm/ferry/migrc/enabled",
     "/sys/kernel/mm/ferry/migrc/files",
     "/sys/kernel/mm/ferry/migrc/max_pages",
+    "/sys/kernel/mm/ferry/migrc/max_node_percent",
     "/sys/kernel/mm/ferry/migrc/max_age_ms",
     "/sys/kernel/mm/ferry/migrc/debug/hook_out",
     "/sys/kernel/mm/ferry/migrc/debug/drain_one_in",
@@ -79,11 +80,11 @@ pub fn set_engine(engine: Engine) -> Result<()> {
     }
 }
 
-/// Writes what a configuration has in Ferry's settings, as long as this lives.
-pub fn adjust(config: &Config) -> Result<Option<Setting>> {
+/// Writes what a configuration has in Ferry's settings, as long as these live.
+pub fn adjust(config: &Config) -> Result<Vec<Setting>> {
     let change =
         |(file, value): &(String, String)| Setting::change(&format!("{COPY}/{file}"), value);
-    config.setting.as_ref().map(change).transpose()
+    config.settings.iter().map(change).collect()
 }
 
 /// The engine's rows of `/proc/vmstat`; none on a kernel without it.
@@ -126,6 +127,35 @@ pub fn node_free_bytes(node: u32) -> Result<usize> {
     Ok(kb as usize * 1024)
 }
 
+/// Memory that a node has in all.
+pub fn node_total_bytes(node: u32) -> Result<usize> {
+    let text = read(format!("/sys/devices/system/node/node{node}/meminfo"))?;
+    let kb = node_field(&text, "MemTotal:").context("no MemTotal for the node")?;
+    Ok(kb as usize * 1024)
+}
+
+/// The high watermarks of a node's zones, in all.
+pub fn node_high_bytes(node: u32) -> Result<usize> {
+    let pages = high_pages(&read("/proc/zoneinfo")?, node);
+    Ok(pages as usize * PAGE)
+}
+
+fn high_pages(zoneinfo: &str, node: u32) -> u64 {
+    let mut here = false;
+    let mut sum = 0;
+    for line in zoneinfo.lines() {
+        if let Some(zone) = line.strip_prefix("Node ") {
+            here = zone.starts_with(&format!("{node},"));
+        }
+        // Those of a CPU end with a colon.
+        let high = line.trim().strip_prefix("high ");
+        if let Some(pages) = high.filter(|_| here) {
+            sum += pages.trim().parse::<u64>().unwrap_or(0);
+        }
+    }
+    sum
+}
+
 /// Free memory of all nodes, with what each CPU keeps at hand: megabytes, that MemFree leaves out.
 pub fn free_bytes() -> Result<usize> {
     let pages = free_pages(&read("/proc/zoneinfo")?);
@@ -143,7 +173,7 @@ fn free_pages(zoneinfo: &str) -> u64 {
     zoneinfo.lines().filter_map(number).sum()
 }
 
-fn node_field(text: &str, field: &str) -> Option<u64> {
+pub fn node_field(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.contains(field))?;
     let value = line.split(field).nth(1)?;
     value.split_whitespace().next()?.parse().ok()
@@ -395,6 +425,15 @@ mod tests {
                     cpu: 0\n              count:    20\n              high:     9\n    cpu: 1\n              \
                     count:    3\n";
         assert_eq!(free_pages(text), 123);
+    }
+
+    #[test]
+    fn high_watermarks_of_a_node() {
+        let text = "Node 0, zone DMA\n  pages free     100\n        high     7\n    cpu: 0\n              \
+                    high:     9\nNode 0, zone Normal\n        high     5\nNode 1, zone Normal\n        \
+                    high     3\n";
+        assert_eq!(high_pages(text, 0), 12);
+        assert_eq!(high_pages(text, 1), 3);
     }
 
     #[test]

@@ -60,25 +60,31 @@ pub struct Config {
     pub engine: Engine,
     /// User threads that each move an equal share.
     pub callers: usize,
-    /// A file of Ferry's settings, and what is written there meanwhile.
-    pub setting: Option<(String, String)>,
+    /// Files of Ferry's settings, and what is written there meanwhile.
+    pub settings: Vec<(String, String)>,
 }
 
 impl FromStr for Config {
     type Err = anyhow::Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let (base, setting) = match name.split_once('@') {
+        let written = |(file, value): (&str, &str)| (file.to_owned(), value.to_owned());
+        let (base, settings) = match name.split_once('@') {
             Some((base, setting)) => {
                 let (file, value) = setting
                     .split_once('=')
                     .with_context(|| format!("configuration {name}: no = after @"))?;
-                (base, Some((file.to_owned(), value.to_owned())))
+                (base, vec![written((file, value))])
             }
             None if name == "ferry-migrc" => {
-                (name, Some(("../migrc/enabled".to_owned(), "1".to_owned())))
+                // Nodes of a guest are small: `max_pages` bounds what is kept, as on most machines.
+                let all = [
+                    ("../migrc/max_node_percent", "100"),
+                    ("../migrc/enabled", "1"),
+                ];
+                (name, all.map(written).to_vec())
             }
-            None => (name, None),
+            None => (name, Vec::new()),
         };
         let (base, callers) = match base.split_once("-user") {
             Some((base, n)) => (
@@ -107,7 +113,7 @@ impl FromStr for Config {
             name: name.to_owned(),
             engine,
             callers,
-            setting,
+            settings,
         })
     }
 }
@@ -425,8 +431,10 @@ mod tests {
         let config: Config = "ferry-2-copy@unmapped_us=500".parse().unwrap();
         assert_eq!(config.engine, Engine::CopyOnly(2));
         assert_eq!(config.name, "ferry-2-copy@unmapped_us=500");
-        let setting = config.setting.unwrap();
-        assert_eq!((&*setting.0, &*setting.1), ("unmapped_us", "500"));
+        let [(file, value)] = &config.settings[..] else {
+            panic!("{:?}", config.settings)
+        };
+        assert_eq!((&**file, &**value), ("unmapped_us", "500"));
         let config: Config = "ferry-4-copy".parse().unwrap();
         assert_eq!((config.engine, config.callers), (Engine::CopyOnly(4), 1));
         for bad in [

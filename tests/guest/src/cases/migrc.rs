@@ -20,13 +20,15 @@ use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
 use crate::{pattern, region};
 
-const AGE: &str = "/sys/kernel/mm/ferry/migrc/max_age_ms";
+pub const AGE: &str = "/sys/kernel/mm/ferry/migrc/max_age_ms";
 const MAX: &str = "/sys/kernel/mm/ferry/migrc/max_pages";
-const DRAIN: &str = "/sys/kernel/mm/ferry/migrc/drain";
-const ENABLED: &str = "/sys/kernel/mm/ferry/migrc/enabled";
+/// How much of a node may be retained, in percent.
+pub const SHARE: &str = "/sys/kernel/mm/ferry/migrc/max_node_percent";
+pub const DRAIN: &str = "/sys/kernel/mm/ferry/migrc/drain";
+pub const ENABLED: &str = "/sys/kernel/mm/ferry/migrc/enabled";
 /// Longer than a test takes.
-const NEVER: &str = "60000";
-const PAGES: usize = 1024;
+pub const NEVER: &str = "60000";
+pub const PAGES: usize = 1024;
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -48,13 +50,24 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-fn retained() -> Result<u64> {
+/// Nodes, and how many pages are retained of each.
+fn retained_by_node() -> Result<Vec<(u32, u64)>> {
     let text = kernel::read(format!("{MIGRC}/retained_pages"))?;
     let pages = |line: &str| {
-        line.split_once(' ')
-            .and_then(|(_, pages)| pages.parse::<u64>().ok())
+        let (node, pages) = line.split_once(' ')?;
+        Some((node.parse().ok()?, pages.parse().ok()?))
     };
-    Ok(text.lines().filter_map(pages).sum())
+    Ok(text.lines().filter_map(pages).collect())
+}
+
+pub fn retained() -> Result<u64> {
+    Ok(retained_by_node()?.iter().map(|(_, pages)| pages).sum())
+}
+
+pub fn retained_of(node: u32) -> Result<u64> {
+    let all = retained_by_node()?;
+    let of_node = all.iter().filter(|(of, _)| *of == node);
+    Ok(of_node.map(|(_, pages)| pages).sum())
 }
 
 /// Runs `body` while another thread of this process runs on another CPU: nobody else's TLB has
@@ -85,15 +98,19 @@ pub fn beside_another<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// Pages that may be left unflushed: read-only and clean.
-fn eligible(pages: usize) -> Result<Mapping> {
+pub fn eligible(pages: usize) -> Result<Mapping> {
     let map = region::anon(FolioSize::Small, pages)?;
-    pattern::fill(map.words(), 7);
-    map.advise(0, map.len(), libc::MADV_FREE)?;
-    map.protect(0, map.len(), libc::PROT_READ)?;
+    clean(&map)?;
     Ok(map)
 }
 
-fn to(map: &Mapping, node: i32) -> Result<()> {
+fn clean(map: &Mapping) -> Result<()> {
+    pattern::fill(map.words(), 7);
+    map.advise(0, map.len(), libc::MADV_FREE)?;
+    map.protect(0, map.len(), libc::PROT_READ)
+}
+
+pub fn to(map: &Mapping, node: i32) -> Result<()> {
     let addrs = map.addrs(PAGE);
     let mut status = vec![0; addrs.len()];
     sys::move_pages(0, &addrs, &vec![node; addrs.len()], &mut status, MF_MOVE)
@@ -108,6 +125,7 @@ fn settings() -> Result<()> {
         ("enabled", ["2", "maybe", ""]),
         ("max_pages", ["0", "-1", "16777217"]),
         ("max_age_ms", ["0", "60001", "soon"]),
+        ("max_node_percent", ["0", "101", "all"]),
         ("drain", ["0", "2", "all"]),
     ] {
         let path = format!("{MIGRC}/{file}");
@@ -154,7 +172,7 @@ fn deferred() -> Result<()> {
 }
 
 /// Runs `body` while another process has old pages retained.
-fn beside_retained(pages: usize, body: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn beside_retained(pages: usize, body: impl FnOnce() -> Result<()>) -> Result<()> {
     let before = retained()?;
     let child = fork_child(|| {
         let stay = |map: &Mapping| {
@@ -375,6 +393,7 @@ fn owner_gone() -> Result<()> {
 fn pressure() -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, NEVER)?;
+    migrc.set(SHARE, "100")?;
     let before = count("drained_pages/pressure")?;
     beside_retained(8 * PAGES, || {
         // All of the node on which they are, and no other.
@@ -409,6 +428,7 @@ fn atomic() -> Result<()> {
         return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
     }
     migrc.set(AGE, NEVER)?;
+    migrc.set(SHARE, "100")?;
     let map = eligible(8 * PAGES)?;
     beside_another(|| {
         // From node 1, where nobody else is short of memory.
@@ -430,6 +450,7 @@ fn atomic() -> Result<()> {
 fn offline() -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, NEVER)?;
+    migrc.set(SHARE, "100")?;
     let before = count("drained_pages/asked")?;
     // Of what is retained of node 0, blocks of which may stay for other reasons.
     beside_retained(8 * PAGES, || {

@@ -20,6 +20,7 @@ pub mod policy;
 mod programs;
 mod promotion;
 mod races;
+mod retained;
 mod seed;
 mod service;
 mod settings;
@@ -61,6 +62,7 @@ pub fn all() -> Vec<Case> {
         all.extend(dma::cases());
         all.extend(litmus::cases());
         all.extend(migrc::cases());
+        all.extend(retained::cases());
         all.extend(promotion::cases());
     }
     all
