@@ -4,15 +4,19 @@
  * and of the page allocator Rust does not know. Nothing is decided here but what
  * must be, where a translation is cleared.
  *
- * Locks: none of its own. Which address spaces may be read by stale translations
+ * Locks: ferry_disable_lock, of ferry_retention_disable(); nothing of mm takes it
+ * otherwise. Which address spaces may be read by stale translations
  * is told by counters. They are raised under the lock of the page table, before
  * who takes it next may write; and lowered when the flush is complete.
  */
 #include <linux/atomic.h>
+#include <linux/cleanup.h>
 #include <linux/ferry_group.h>
 #include <linux/folio_batch.h>
 #include <linux/hash.h>
 #include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/page-isolation.h>
 #include <linux/rmap.h>
 #include <linux/sched/sysctl.h>
 #include <linux/slab.h>
@@ -47,6 +51,13 @@ atomic_t ferry_groups;
  * watermarks look at, and lags behind by what each CPU has not folded in.
  */
 static atomic_t ferry_kept[MAX_NUMNODES];
+
+/*
+ * Operations for which nothing may be retained, see ferry_retention_disable().
+ * Written under the lock.
+ */
+static DEFINE_MUTEX(ferry_disable_lock);
+unsigned int ferry_disabled;
 
 static atomic_t *ferry_stale_of(const struct mm_struct *mm)
 {
@@ -167,7 +178,8 @@ struct ferry_group *ferry_group_alloc(void)
 {
 	struct ferry_group *group;
 
-	if (!READ_ONCE(ferry_migrc_enabled))
+	/* A hint, in the case of the latter: ferry_batch_begins() decides. */
+	if (!READ_ONCE(ferry_migrc_enabled) || READ_ONCE(ferry_disabled))
 		return NULL;
 	if (current->tlb_ubc.unmaps && !ferry_hook_is_out(FERRY_HOOK_NESTED))
 		return NULL;
@@ -265,6 +277,8 @@ bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 		atomic_dec(kept);
 		return false;
 	}
+	/* Pageblocks are isolated while retention is disabled, and then only. */
+	VM_WARN_ON_ONCE(is_migrate_isolate_page(&src->page));
 	folio_get(src);
 	ferry_note_copy(src, dst);
 	list_add_tail(&src->lru, &group->folios);
@@ -345,8 +359,54 @@ unsigned int ferry_kept_pages(int nid)
 /* See ferry_drain(). */
 void ferry_drain_all(void)
 {
+	/*
+	 * With the full barrier of ferry_group_alloc(): a group that is not seen
+	 * here sees all that its caller has written before.
+	 */
+	smp_mb();
+	if (!atomic_read(&ferry_groups))
+		return;
 	ferry_wait_for_batches();
 	ferry_migrc_drain(FERRY_DRAIN_ASKED);
+}
+
+/**
+ * ferry_retention_disable() - nothing may be retained for now
+ *
+ * Called before pageblocks are isolated. From the return of this function to the
+ * matching ferry_retention_enable() no folio is retained, of any node, and no
+ * batch keeps one. Calls nest: only the first one waits and drains.
+ *
+ * A batch reads ferry_disabled in its SRCU read-side section, which it leaves when
+ * its group is on the ledger or gone. If it reads 0, the section began before
+ * ferry_wait_for_batches(), which waits for it, and the drain finds the group. If
+ * ferry_drain_all() does not wait since there is no group, a later group is
+ * allocated, by a full barrier, before its batch reads ferry_disabled, and so it
+ * reads what was written here. CPUs that go offline meanwhile change nothing:
+ * neither SRCU nor a flush waits for these.
+ *
+ * Context: process context, may sleep. Not called by a task that migrates a batch.
+ */
+void ferry_retention_disable(void)
+{
+	guard(mutex)(&ferry_disable_lock);
+	WRITE_ONCE(ferry_disabled, ferry_disabled + 1);
+	if (ferry_disabled == 1)
+		ferry_drain_all();
+}
+
+/**
+ * ferry_retention_enable() - ends what ferry_retention_disable() began
+ *
+ * Called when no pageblock is isolated any more for the caller.
+ *
+ * Context: process context, may sleep. It does not wait for a drain: while the
+ * caller's own call holds the count up, no other call is the first.
+ */
+void ferry_retention_enable(void)
+{
+	guard(mutex)(&ferry_disable_lock);
+	WRITE_ONCE(ferry_disabled, ferry_disabled - 1);
 }
 
 /*

@@ -18,6 +18,7 @@
 #include <linux/kobject.h>
 #include <linux/kstrtox.h>
 #include <linux/limits.h>
+#include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/random.h>
 #include <linux/sched.h>
@@ -294,6 +295,27 @@ static ssize_t take_atomic_store(struct kobject *kobj,
 	return count;
 }
 
+/* Allocates the pageblock of a page frame in one piece, and gives it back. */
+static ssize_t take_contig_store(struct kobject *kobj,
+				 struct kobj_attribute *attr, const char *buf,
+				 size_t count)
+{
+	unsigned long pfn;
+	int rc = kstrtoul(buf, 10, &pfn);
+
+	if (rc)
+		return rc;
+	pfn = pageblock_start_pfn(pfn);
+	if (!pfn_to_online_page(pfn))
+		return -EINVAL;
+	rc = alloc_contig_range(pfn, pfn + pageblock_nr_pages, ACR_FLAGS_NONE,
+				GFP_KERNEL | __GFP_NOWARN);
+	if (rc)
+		return rc;
+	free_contig_range(pfn, pageblock_nr_pages);
+	return count;
+}
+
 static struct kobj_attribute ferry_hook_out_attr = __ATTR_RW(hook_out);
 static struct kobj_attribute ferry_drain_one_in_attr = __ATTR_RW(drain_one_in);
 static struct kobj_attribute ferry_hold_reclaim_ms_attr =
@@ -301,6 +323,7 @@ static struct kobj_attribute ferry_hold_reclaim_ms_attr =
 static struct kobj_attribute ferry_mismatches_attr = __ATTR_RO(mismatches);
 static struct kobj_attribute ferry_compared_attr = __ATTR_RO(compared);
 static struct kobj_attribute ferry_take_atomic_attr = __ATTR_WO(take_atomic);
+static struct kobj_attribute ferry_take_contig_attr = __ATTR_WO(take_contig);
 
 static struct attribute *ferry_debug_list[] = {
 	&ferry_hook_out_attr.attr,
@@ -309,6 +332,7 @@ static struct attribute *ferry_debug_list[] = {
 	&ferry_mismatches_attr.attr,
 	&ferry_compared_attr.attr,
 	&ferry_take_atomic_attr.attr,
+	&ferry_take_contig_attr.attr,
 	&ferry_secondary_attr.attr,
 	NULL
 };

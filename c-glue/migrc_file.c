@@ -55,7 +55,8 @@ int ferry_batch_begins(unsigned int number)
 	/* A full barrier; with that of ferry_wait_for_batches(). */
 	int idx = srcu_read_lock(&ferry_batches);
 
-	if (number == atomic_read(&ferry_waits))
+	/* See ferry_retention_disable(). */
+	if (number == atomic_read(&ferry_waits) && !READ_ONCE(ferry_disabled))
 		return idx;
 	srcu_read_unlock(&ferry_batches, idx);
 	return -1;

@@ -89,6 +89,7 @@ extern unsigned int ferry_max_node_percent;
 extern unsigned int ferry_max_age_ms;
 extern bool ferry_migrc_enabled;
 extern atomic_t ferry_groups;
+extern unsigned int ferry_disabled;
 
 struct ferry_group *ferry_group_alloc(void);
 void ferry_group_free(struct ferry_group *group);

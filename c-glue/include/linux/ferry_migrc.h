@@ -93,6 +93,8 @@ void ferry_help_kswapd(struct pglist_data *pgdat, int order,
 		       int highest_zoneidx);
 void ferry_help_reclaim(const struct alloc_context *ac, bool progress);
 void ferry_drain_all(void);
+void ferry_retention_disable(void);
+void ferry_retention_enable(void);
 
 /* rust/hooks.rs */
 void ferry_migrc_begin(struct ferry_batch *batch);
@@ -238,10 +240,9 @@ static inline void ferry_after_batch_flush(u64 ticket)
 /**
  * ferry_drain() - nothing that is retained may stay
  *
- * Before pages are isolated, taken offline or found poisoned: all that was
- * retained when this was called is free, and all that was unmapped will not be
- * retained. What batches unmap after that is in the way no longer than isolated
- * folios are. May sleep.
+ * Before a page is taken offline or found poisoned: all that was retained when
+ * this was called is free, and all that was unmapped will not be retained. A
+ * batch that is unmapped later may be: see ferry_retention_disable(). May sleep.
  */
 static inline void ferry_drain(void)
 {
@@ -352,6 +353,10 @@ static inline void ferry_drain(void) { }
 
 static inline void ferry_drain_for_kswapd(struct pglist_data *pgdat, int order,
 					  int highest_zoneidx) { }
+
+static inline void ferry_retention_disable(void) { }
+
+static inline void ferry_retention_enable(void) { }
 
 static inline unsigned long ferry_all_retained_pages(void)
 {

@@ -104,6 +104,12 @@ pub fn eligible(pages: usize) -> Result<Mapping> {
     Ok(map)
 }
 
+/// As that, of a mapping that nobody has used.
+pub fn make_eligible(map: &Mapping) -> Result<()> {
+    map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
+    clean(map)
+}
+
 fn clean(map: &Mapping) -> Result<()> {
     pattern::fill(map.words(), 7);
     map.advise(0, map.len(), libc::MADV_FREE)?;

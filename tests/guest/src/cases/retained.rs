@@ -1,33 +1,216 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Pages that migrc retains, and memory that somebody else needs: they are no more than a share of a
-//! node, are there for whoever needs its last page, and are counted as available.
+//! Pages that migrc retains, and memory that somebody else needs: they stand in the way of neither memory
+//! offlining nor contiguous allocations nor the last page of a node, and are counted as available.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::yield_now;
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
 
 use super::litmus::{Migrc, count};
 use super::migrc::{
-    AGE, DRAIN, ENABLED, NEVER, PAGES, SHARE, beside_another, beside_retained, eligible, retained,
-    retained_of, to,
+    AGE, DRAIN, ENABLED, NEVER, PAGES, SHARE, beside_another, beside_retained, eligible,
+    make_eligible, retained, retained_of, to,
 };
+use super::unplug::Away;
 use crate::harness::{Case, skip};
 use crate::kernel::{self, Setting};
 use crate::region;
-use crate::sys::{self, Mapping, PAGE, fork_child};
+use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
 
+const MEMORY: &str = "/sys/devices/system/memory";
+const CONTIGUOUS: &str = "/sys/kernel/mm/ferry/migrc/debug/take_contig";
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 const SLOW: u32 = 300;
+/// Blocks of memory that have what is moved.
+const BLOCKS: usize = 3;
 /// Pages that are retained beside an allocation.
 const MANY: usize = 8 * PAGES;
 
 pub fn cases() -> Vec<Case> {
     vec![
+        Case::new("migrc/offline-while-moving", |_| as_often(offline)).limit(SLOW),
+        Case::new("migrc/contiguous-while-moving", |_| as_often(contiguous)).limit(SLOW),
         Case::new("migrc/node-share", |_| node_share()),
         Case::new("migrc/available", |_| available()).limit(120),
         Case::new("migrc/oom", |_| oom()).limit(SLOW),
     ]
+}
+
+/// Attempts of an operation with migrc off, and then with it on.
+fn attempts() -> usize {
+    if kernel::is_slow() { 4 } else { 16 }
+}
+
+/// Blocks of node 1 that have movable pages alone, for as long as this lives: what moves to the node moves
+/// there first.
+struct MovableBlocks(Vec<PathBuf>);
+
+impl MovableBlocks {
+    fn new() -> Result<Self> {
+        let mut blocks = Self(Vec::new());
+        for block in kernel::memory_blocks(1)?.into_iter().rev() {
+            let state = block.join("state");
+            // Refused where something cannot be moved.
+            if blocks.0.len() < BLOCKS && fs::write(&state, "offline").is_ok() {
+                kernel::write(&state, "online_movable")?;
+                blocks.0.push(block);
+            }
+        }
+        if blocks.0.len() < BLOCKS {
+            return Err(skip("node 1 has too few blocks of movable memory"));
+        }
+        Ok(blocks)
+    }
+}
+
+impl Drop for MovableBlocks {
+    fn drop(&mut self) {
+        for block in &self.0 {
+            // Nobody is left to tell.
+            let _ = fs::write(block.join("state"), "offline");
+            let _ = fs::write(block.join("state"), "online_kernel");
+        }
+    }
+}
+
+/// A process that moves memory to and fro all the time, which migrc retains old pages of.
+struct Mover {
+    pid: Pid,
+    map: Mapping,
+    /// How many pages it has moved.
+    moved: Mapping,
+    blocks: Vec<PathBuf>,
+}
+
+impl Mover {
+    fn start(blocks: &MovableBlocks) -> Result<Self> {
+        let map = Mapping::anon(2 * PAGES * PAGE, 2 << 20)?;
+        let moved = Mapping::anon_flags(PAGE, libc::MAP_SHARED)?;
+        let pid = fork_child(|| {
+            let run = || -> Result<()> {
+                make_eligible(&map)?;
+                let addrs = map.addrs(PAGE);
+                let mut status = vec![0; addrs.len()];
+                for node in [1, 0].into_iter().cycle() {
+                    // Some pages may be isolated, or find no room.
+                    sys::move_pages(0, &addrs, &vec![node; addrs.len()], &mut status, MF_MOVE);
+                    let there = status.iter().filter(|&&at| at == node).count();
+                    moved.words()[0].fetch_add(there as u64, Relaxed);
+                }
+                Ok(())
+            };
+            beside_another(run).is_ok()
+        })?;
+        let name = |block: &PathBuf| {
+            let name = block.file_name().context("a block without a name")?;
+            anyhow::Ok(Path::new(MEMORY).join(name))
+        };
+        Ok(Self {
+            pid,
+            map,
+            moved,
+            blocks: blocks.0.iter().map(name).collect::<Result<_>>()?,
+        })
+    }
+
+    fn moved(&self) -> u64 {
+        self.moved.words()[0].load(Relaxed)
+    }
+
+    /// Waits until it has moved all of its memory once more.
+    fn wait(&self) {
+        let before = self.moved();
+        while self.moved() < before + 2 * PAGES as u64 {
+            yield_now();
+        }
+    }
+
+    /// Returns a page frame of its memory that is in one of the blocks, and the block.
+    fn frame(&self) -> Result<(u64, PathBuf)> {
+        let size = kernel::read(format!("{MEMORY}/block_size_bytes"))?;
+        let size = u64::from_str_radix(size.trim(), 16).context("the size of a block")?;
+        loop {
+            for frame in kernel::frames_of(self.pid.as_raw(), &self.map)? {
+                let block = format!("{MEMORY}/memory{}", frame * PAGE as u64 / size).into();
+                if self.blocks.contains(&block) {
+                    return Ok((frame, block));
+                }
+            }
+            yield_now();
+        }
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        // It may be gone, which the test then has seen.
+        let _ = kill(self.pid, Signal::SIGKILL);
+        let _ = waitpid(self.pid, None);
+    }
+}
+
+/// Counts how many attempts succeed while memory is moved, with migrc off and on: no fewer with it on.
+fn as_often(attempt: impl Fn(&Mover) -> Result<bool>) -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    // What is retained in the way stays there.
+    migrc.set(AGE, NEVER)?;
+    let blocks = MovableBlocks::new()?;
+    let succeed = || -> Result<usize> {
+        let mover = Mover::start(&blocks)?;
+        let mut succeeded = 0;
+        for _ in 0..attempts() {
+            mover.wait();
+            succeeded += usize::from(attempt(&mover)?);
+        }
+        Ok(succeeded)
+    };
+    let off = {
+        let _off = Setting::change(ENABLED, "0")?;
+        succeed()?
+    };
+    let before = count("deferred_pages")?;
+    let on = succeed()?;
+    eprintln!(
+        "# of {} attempts {off} succeed with migrc off, {on} with it on",
+        attempts()
+    );
+    ensure!(off > 0, "no attempt succeeds with migrc off");
+    ensure!(count("deferred_pages")? > before, "nothing was retained");
+    ensure!(
+        on >= off,
+        "of {} attempts {on} succeed with migrc on, {off} with it off",
+        attempts()
+    );
+    Ok(())
+}
+
+/// Takes away and returns a block of memory that pages are moved from.
+fn offline(mover: &Mover) -> Result<bool> {
+    match Away::movable(&mover.frame()?.1) {
+        Ok(away) => away.back().map(|()| true),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Allocates a pageblock that pages are moved from. What is isolated just now fails a try, whatever migrc
+/// does.
+fn contiguous(mover: &Mover) -> Result<bool> {
+    const TRIES: usize = 16;
+    if !Path::new(CONTIGUOUS).exists() {
+        return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
+    }
+    for _ in 0..TRIES {
+        if fs::write(CONTIGUOUS, mover.frame()?.0.to_string()).is_ok() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A node keeps no more than its share, whatever `max_pages` says.

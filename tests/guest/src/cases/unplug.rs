@@ -69,6 +69,11 @@ impl Away {
         Self::new(block.join("state"), "offline", "online")
     }
 
+    /// A block of memory whose pages can all be moved, which returns as such.
+    pub fn movable(block: &Path) -> Result<Self> {
+        Self::new(block.join("state"), "offline", "online_movable")
+    }
+
     pub fn back(self) -> Result<()> {
         // Then once more, which changes nothing.
         kernel::write(&self.state, self.online)
