@@ -3,13 +3,10 @@
 
 use super::Tally;
 use crate::{
-    cache::{remove_dir, Stamp},
     context::Context,
     kernel::{self, Variant},
-    ktap::Outcome,
     patches,
     step::Step,
-    tree,
 };
 use anyhow::{Context as _, Result};
 use std::{
@@ -79,54 +76,66 @@ fn check_one(context: &Context, tally: &mut Tally, args: &[&str], file: &Path) -
     tally.check(&format!("checkpatch {shown}"), result)
 }
 
-/// The kernel's clippy over mm/ferry, in a build of its own: it replaces rustc everywhere.
+/// Clippy over mm/ferry, with the kernel's lints: the command that the debug build compiled it with is
+/// repeated with clippy in rustc's place. It reads that build's metadata of the other crates, and makes none
+/// of its code.
 fn clippy(context: &Context, tally: &mut Tally) -> Result<()> {
-    let tree = tree::ferry(context)?;
-    let config = kernel::fragments(&context.repo, Variant::Debug)?;
-    let arch = Variant::Debug.arch();
-    let out = kernel::out_dir(context, "clippy")?;
-    let key = kernel::key(context, &tree, arch, &config)?;
-    let stamp = Stamp::new(out.join("ferry.key"));
-    if stamp.is(&key) {
-        tally.case("kernel clippy (as before)", Outcome::Passed);
-        return Ok(());
-    }
-    stamp.clear()?;
-    kernel::configure(context, &tree, &out, arch, &config, "clippy")?;
-    // What is up to date is not checked again, and so would show no warning.
-    remove_dir(&out.join("mm/ferry"))?;
-    let log = context.cache.log("style-clippy");
-    let result = Step::new("kernel clippy", log.clone())
-        .timeout(Duration::from_secs(3600))
-        .run(
-            context
-                .toolchain()?
-                .make(&tree.dir, &out, arch)
-                .args(["CLIPPY=1", "mm/ferry/"]),
-        )
-        .and_then(|()| {
-            let text = fs::read(&log).context("the log is gone")?;
-            match warning(&String::from_utf8_lossy(&text)) {
-                Some(line) => anyhow::bail!("{line}; log: {}", log.display()),
-                None => stamp.set(&key),
-            }
-        });
-    tally.check("kernel clippy", result)
+    let check = || -> Result<()> {
+        let kernel = kernel::build(context, Variant::Debug)?;
+        let saved = kernel.out.join("mm/ferry/rust/.ferry.o.cmd");
+        let saved = fs::read_to_string(&saved)
+            .with_context(|| format!("cannot read {}", saved.display()))?;
+        let driver = context.toolchain()?.rust_tool("clippy-driver");
+        let scratch = tempfile::tempdir()?;
+        let command = clippy_command(&saved, &driver, scratch.path())
+            .context("the build has saved no command that compiles mm/ferry")?;
+        Step::new("kernel clippy", context.cache.log("style-clippy"))
+            .timeout(Duration::from_secs(600))
+            .quiet()
+            .run(
+                Command::new("sh")
+                    .args(["-c", &command])
+                    .current_dir(&kernel.out)
+                    // As the kernel's Makefile exports them.
+                    .env("RUSTC_BOOTSTRAP", "1")
+                    .env("CLIPPY_CONF_DIR", &kernel.tree),
+            )
+    };
+    tally.check("kernel clippy", check())
 }
 
-/// The first warning or error about Ferry's own files, with its place.
-fn warning(log: &str) -> Option<String> {
-    let mut message = "";
-    for line in log.lines() {
-        if line.starts_with("warning") || line.starts_with("error") {
-            message = line;
-        } else if line.trim_start().starts_with("--> ") && line.contains("mm/ferry/") {
-            return Some(format!("{message} {}", line.trim()));
-        } else if line.contains("mm/ferry/") && line.contains(": warning:") {
-            return Some(line.to_owned());
+/// The shell command of a `.cmd` file of Kbuild, with another program in rustc's place and metadata in
+/// `out` as its only result. Any warning is an error.
+fn clippy_command(saved: &str, driver: &Path, out: &Path) -> Option<String> {
+    let (_, command) = saved.lines().next()?.split_once(" := ")?;
+    // Behind it objtool looks at the object.
+    let command = command.split(" ; ").next()?;
+    let mut words = command.split_whitespace();
+    let variables: Vec<&str> = words
+        .by_ref()
+        .take_while(|word| is_variable(word))
+        .collect();
+    let mut line = format!("{} {}", variables.join(" "), driver.display());
+    while let Some(word) = words.next() {
+        if word == "--out-dir" {
+            words.next();
+        } else if !word.starts_with("--emit=") {
+            line.push(' ');
+            line.push_str(word);
         }
     }
-    None
+    line.push_str(&format!(
+        " --emit=metadata --out-dir {} -Dwarnings",
+        out.display()
+    ));
+    Some(line)
+}
+
+/// Whether a word of a shell command sets a variable. `take_while` eats the first that does not, which is
+/// the program.
+fn is_variable(word: &str) -> bool {
+    word.split_once('=')
+        .is_some_and(|(name, _)| name.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
 }
 
 fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>> {
@@ -146,12 +155,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warning_about_our_files_alone_counts() {
-        let ours = "warning: unused\n  --> /c/tree/mm/ferry/rust/ferry.rs:1:2\n";
-        let theirs = "warning: unused\n  --> /c/tree/rust/kernel/page.rs:1:2\n";
-        assert!(warning(ours).unwrap().contains("ferry.rs:1:2"));
-        assert_eq!(warning(theirs), None);
-        assert!(warning("../mm/ferry/c-glue/glue.c:3:1: warning: x\n").is_some());
-        assert_eq!(warning("  CLIPPY     mm/ferry/rust/ferry.o\n"), None);
+    fn clippy_is_rustc_with_another_result() {
+        let saved = "savedcmd_mm/f.o := OBJTREE=/b RUST_MODFILE=mm/f /usr/bin/rustc -Wclippy::all \
+                     -Zcrate-attr='feature(a,b)' --out-dir mm/ --emit=dep-info=mm/.f.o.d \
+                     --emit=obj=mm/f.o /t/mm/f.rs   ; ./tools/objtool/objtool --orc mm/f.o\n\n\
+                     source_mm/f.o := /t/mm/f.rs\n";
+        let command = clippy_command(saved, Path::new("/x/clippy-driver"), Path::new("/o"));
+        assert_eq!(
+            command.as_deref(),
+            Some(
+                "OBJTREE=/b RUST_MODFILE=mm/f /x/clippy-driver -Wclippy::all \
+                 -Zcrate-attr='feature(a,b)' /t/mm/f.rs --emit=metadata --out-dir /o -Dwarnings"
+            )
+        );
+        assert_eq!(clippy_command("", Path::new("/x"), Path::new("/o")), None);
     }
 }
