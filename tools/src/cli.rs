@@ -88,7 +88,7 @@ pub struct HotArgs {
 
 #[derive(Args)]
 pub struct TestArgs {
-    /// The suites to run, all but litmus by default
+    /// The suites to run; --list shows them, and which run by default
     #[arg(value_name = "SUITE")]
     pub suites: Vec<suites::Suite>,
     /// How many times the 100,000 iterations of each litmus test, for that suite

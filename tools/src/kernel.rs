@@ -13,7 +13,6 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 use walkdir::WalkDir;
@@ -118,88 +117,77 @@ pub struct Built {
 
 /// Builds the kernel unless what it is made from is what it was made from last time.
 pub fn build(context: &Context, variant: Variant) -> Result<Built> {
-    prepare(context, variant)?.build()
-}
-
-/// A kernel that is configured, and is still to be built if `make` says how.
-pub struct Prepared {
-    variant: Variant,
-    built: Built,
-    key: String,
-    log: PathBuf,
-    make: Option<Command>,
-}
-
-/// Does what does not take long.
-pub fn prepare(context: &Context, variant: Variant) -> Result<Prepared> {
-    let (name, arch) = (variant.name(), variant.arch());
-    let tree = variant.tree(context)?;
-    let out = out_dir(context, name)?;
-    let config = fragments(&context.repo, variant)?;
-    let mut prepared = Prepared {
-        variant,
-        key: key(context, &tree, arch, &config)?,
-        log: context.cache.log(&format!("build-{name}")),
-        built: Built {
-            image: out.join(variant.image()),
-            out,
-            tree: tree.dir.clone(),
-        },
-        make: None,
-    };
-    let (out, stamp) = (&prepared.built.out, prepared.stamp());
-    if !stamp.is(&prepared.key) || !prepared.built.image.is_file() {
+    let input = Input::of(context, variant)?;
+    let image = input.out.join(variant.image());
+    let stamp = input.stamp();
+    if !stamp.is(&input.key) || !image.is_file() {
         stamp.clear()?;
-        configure(context, &tree, out, arch, &config, name)?;
-        let mut make = context.toolchain()?.make(&tree.dir, out, arch);
-        make.arg(variant.target());
-        prepared.make = Some(make);
-    }
-    Ok(prepared)
-}
-
-impl Prepared {
-    fn stamp(&self) -> Stamp {
-        Stamp::new(self.built.out.join("ferry.key"))
-    }
-
-    /// With what CPUs have left, for what runs beside it.
-    pub fn gently(mut self) -> Self {
-        self.make = self.make.map(|make| {
-            let mut nice = Command::new("nice");
-            nice.arg("-n19")
-                .arg(make.get_program())
-                .args(make.get_args());
-            for (name, value) in make.get_envs() {
-                match value {
-                    Some(value) => nice.env(name, value),
-                    None => nice.env_remove(name),
-                };
-            }
-            nice
-        });
-        self
-    }
-
-    pub fn build(self) -> Result<Built> {
-        let stamp = self.stamp();
-        let Some(mut make) = self.make else {
-            return Ok(self.built);
-        };
-        let title = format!("building the {} kernel", self.variant.name());
-        Step::new(title, self.log.clone())
-            .timeout(BUILD_LIMIT)
-            .remedy("read the log from the first `error`; a second call goes on from there")
-            .run(&mut make)?;
-        let image = &self.built.image;
+        input.make(context, variant.target(), "kernel")?;
         if !image.is_file() {
             bail!("the build ended well but made no {}", image.display());
         }
+        stamp.set(&input.key)?;
+    }
+    Ok(Built {
+        image,
+        out: input.out,
+        tree: input.tree.dir,
+    })
+}
+
+/// Compiles mm/ferry alone, unless that or the whole kernel is built already.
+pub fn compile(context: &Context, variant: Variant) -> Result<()> {
+    let input = Input::of(context, variant)?;
+    let stamp = Stamp::new(input.out.join("ferry.part.key"));
+    if stamp.is(&input.key) || input.stamp().is(&input.key) {
+        return Ok(());
+    }
+    stamp.clear()?;
+    input.make(context, "mm/ferry/", "mm/ferry of the kernel")?;
+    stamp.set(&input.key)
+}
+
+/// What a kernel is built from, and where.
+struct Input {
+    variant: Variant,
+    tree: Tree,
+    config: Config,
+    key: String,
+    out: PathBuf,
+}
+
+impl Input {
+    fn of(context: &Context, variant: Variant) -> Result<Self> {
+        let tree = variant.tree(context)?;
+        let config = fragments(&context.repo, variant)?;
+        Ok(Input {
+            key: key(context, &tree, variant.arch(), &config)?,
+            out: out_dir(context, variant.name())?,
+            variant,
+            tree,
+            config,
+        })
+    }
+
+    /// Of the whole kernel.
+    fn stamp(&self) -> Stamp {
+        Stamp::new(self.out.join("ferry.key"))
+    }
+
+    /// Configures, and makes the target; a warning is an error.
+    fn make(&self, context: &Context, target: &str, what: &str) -> Result<()> {
+        let (name, arch) = (self.variant.name(), self.variant.arch());
+        let log = context.cache.log(&format!("build-{name}"));
+        configure(context, &self.tree, &self.out, arch, &self.config, name)?;
+        let mut make = context.toolchain()?.make(&self.tree.dir, &self.out, arch);
+        Step::new(format!("building {what} {name}"), log.clone())
+            .timeout(BUILD_LIMIT)
+            .remedy("read the log from the first `error`; a second call goes on from there")
+            .run(make.arg(target))?;
         if self.variant != Variant::Vanilla {
-            no_warnings(&self.log, &self.built.out)?;
+            no_warnings(&log, &self.out)?;
         }
-        stamp.set(&self.key)?;
-        Ok(self.built)
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Page migration by system call in booted kernels: that it works under the debug kernel, and that
-//! every outcome is the unpatched kernel's.
+//! Page migration by system call in booted kernels: that it works under the debug kernel, which runs
+//! KUnit's tests first, and that every outcome is the unpatched kernel's.
 
-use super::{Builds, Tally};
+use super::{kunit, Tally};
 use crate::{
     context::Context,
     guest::{self, Guest, Shape},
@@ -23,7 +23,15 @@ pub struct Booting {
     pub args: &'static str,
 }
 
-pub const USUAL: Booting = Booting { name: "", args: "" };
+// KUnit runs at one boot alone: at each of the others it would only cost time.
+pub const USUAL: Booting = Booting {
+    name: "",
+    args: "kunit.enable=0",
+};
+const KUNIT: Booting = Booting {
+    name: "",
+    args: "kunit.enable=1",
+};
 
 /// What is to be seen where CPUs are many, each of which takes an emulator long, with KASAN above all:
 /// the debug kernel has these with four, and all else with two. Ferry's own has all with two.
@@ -41,21 +49,25 @@ const AMONG_MANY: &[&str] = &[
     "migrc/",
 ];
 
-/// `builds`: these may go on beside the kernel that checks much.
-pub fn run(context: &Context, tally: &mut Tally, builds: &mut Builds<'_>) -> Result<()> {
+/// Litmus tests with a hook of migrc taken out, which must see what the hook prevents. They show that the
+/// tests can fail, take long, and are of the suites `nightly` and `litmus`.
+pub const CONTROLS: &str = "without-";
+
+pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
-    let ready = |variant, cpus| ready(context, &program, variant, (cpus, &USUAL), LIMIT);
+    let ready = |variant, cpus, booting| ready(context, &program, variant, (cpus, booting), LIMIT);
     let except: String = AMONG_MANY
         .iter()
         .map(|part| format!(" --except {part}"))
         .collect();
-    for (cpus, cases) in [(2, except), (4, AMONG_MANY.join(" "))] {
-        boot(&ready(Variant::Debug, cpus)?, "on", &cases)?.tell(tally);
-    }
-    // Of these some tests look at what CPUs were given; two guests leave none to others.
-    builds.wait();
+    let among_many = format!("{} --except {CONTROLS}", AMONG_MANY.join(" "));
+    let few = ready(Variant::Debug, 2, &KUNIT)?;
+    boot(&few, "on", &except)?.tell(tally);
+    kunit::booted(context, tally, &few.0)?;
+    boot(&ready(Variant::Debug, 4, &USUAL)?, "on", &among_many)?.tell(tally);
     // One CPU of theirs is mostly idle: together they take little longer than one.
-    let (vanilla, ferry) = (ready(Variant::Vanilla, 2)?, ready(Variant::Ferry, 2)?);
+    let ferry = ready(Variant::Ferry, 2, &USUAL)?;
+    let vanilla = ready(Variant::Vanilla, 2, &USUAL)?;
     let (vanilla, ferry) = std::thread::scope(|scope| {
         let other = scope.spawn(|| boot(&vanilla, "off", ""));
         let ferry = boot(&ferry, "on", "");
@@ -147,9 +159,7 @@ pub fn ready(
         node_gib: NODE_GIB,
     };
     let name = format!("test-{}-{cpus}cpu{}", variant.name(), booting.name);
-    // KUnit has its own suite; here it would only cost time at each boot.
     let guest = Guest::new(context, &kernel.image, &name, shape)?
-        .kernel_args("kunit.enable=0")
         .kernel_args(variant.boot_args())
         .kernel_args(booting.args)
         .timeout(limit);

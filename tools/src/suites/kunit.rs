@@ -7,7 +7,7 @@ use crate::{
     guest::{Guest, Shape},
     kernel::{self, Variant},
     ktap::{self, Case, Outcome},
-    uml,
+    tree, uml,
 };
 use anyhow::Result;
 use std::{fs, path::Path, time::Duration};
@@ -20,7 +20,7 @@ pub fn uml(context: &Context, tally: &mut Tally) -> Result<()> {
     let log = uml::kunit(context, &kernel, "*", "kunit-uml")?;
     report(context, tally, &kernel.tree, &log, "kunit-uml-results")?;
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
-    tally.case("kernel log", clean_log(&text));
+    tally.case("UML: kernel log", clean_log(&text));
     Ok(())
 }
 
@@ -35,10 +35,21 @@ pub fn x86(context: &Context, tally: &mut Tally) -> Result<()> {
         .kernel_args(Variant::Debug.boot_args())
         .timeout(Duration::from_secs(1200));
     guest.run("true\n")?;
-    let log = guest.share().join("dmesg");
-    report(context, tally, &kernel.tree, &log, "kunit-x86-results")?;
+    booted(context, tally, &guest)?;
     tally.case("kernel log", clean_log(&guest.dmesg()?));
     Ok(())
+}
+
+/// Tells what KUnit found when the debug kernel booted in `guest`.
+pub fn booted(context: &Context, tally: &mut Tally, guest: &Guest) -> Result<()> {
+    let tree = tree::ferry(context)?.dir;
+    let log = guest.share().join("dmesg");
+    if !log.is_file() {
+        let why = "the guest left no kernel log".to_owned();
+        tally.case("KUnit", Outcome::Failed(why));
+        return Ok(());
+    }
+    report(context, tally, &tree, &log, "kunit-x86-results")
 }
 
 fn report(context: &Context, tally: &mut Tally, tree: &Path, log: &Path, name: &str) -> Result<()> {

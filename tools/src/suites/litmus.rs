@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(7200);
 /// in any of the boots, so that no TLB is tagged.
 const PTI: Booting = Booting {
     name: "-pti",
-    args: "pti=on",
+    args: "kunit.enable=0 pti=on",
 };
 const SHAPES: [(u32, &Booting); 3] = [(2, &USUAL), (4, &USUAL), (4, &PTI)];
 

@@ -6,6 +6,7 @@ mod guest;
 mod host;
 mod kunit;
 mod litmus;
+mod nightly;
 mod selftests;
 mod series;
 mod style;
@@ -13,13 +14,12 @@ mod tool;
 
 use crate::{
     context::Context,
-    kernel::{self, Variant},
     ktap::{Case, Outcome},
     step,
 };
 use anyhow::Result;
 use clap::ValueEnum;
-use std::{thread, time::Instant};
+use std::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Suite {
@@ -27,22 +27,24 @@ pub enum Suite {
     Host,
     /// the kernel part under rustfmt, checkpatch.pl and the kernel's clippy
     Style,
-    /// each patch applies and builds; without CONFIG_FERRY mm/ is unchanged code
+    /// each patch applies and builds; without CONFIG_FERRY mm/ is unchanged code; arm64 compiles
     Series,
-    /// KUnit on x86-64 with lockdep and DEBUG_VM
-    KunitX86,
-    /// system calls in the booted kernels; the same outcomes with Ferry and without
+    /// KUnit and system calls in the debug kernel and in Ferry's, with vanilla's outcomes
     Guest,
-    /// what reads and writes by translations that migrc has left, for long; only if it is named
-    Litmus,
-    /// KUnit at native speed, UML on two CPUs
-    KunitUml,
-    /// pages copied by a real DMA engine, on an emulated arm64 machine
-    Arm64,
     /// the kernel's own migration and rmap tests with the engine on
     Selftests,
     /// bad input to this program: one clear message, nothing half done
     Tool,
+    /// KUnit alone on x86-64 with lockdep and DEBUG_VM, which guest runs as well
+    KunitX86,
+    /// KUnit at native speed, UML on two CPUs
+    KunitUml,
+    /// pages copied by a real DMA engine, on an emulated arm64 machine
+    Arm64,
+    /// what reads and writes by translations that migrc has left, for long
+    Litmus,
+    /// kunit-uml and arm64, tests of migrc with its hooks taken out, a million made-up service calls
+    Nightly,
 }
 
 impl Suite {
@@ -59,114 +61,84 @@ impl Suite {
         )
     }
 
-    /// A kernel that nobody else needs.
-    fn kernel(self) -> Option<Variant> {
-        match self {
-            Suite::KunitUml => Some(Variant::Uml),
-            Suite::Arm64 => Some(Variant::Arm64),
-            _ => None,
-        }
+    /// Whether it runs if no suite is named.
+    fn is_default(self) -> bool {
+        matches!(
+            self,
+            Suite::Host
+                | Suite::Style
+                | Suite::Series
+                | Suite::Guest
+                | Suite::Selftests
+                | Suite::Tool
+        )
     }
 
-    /// Whether it leaves CPUs idle for long, as emulated machines do, and builds of a few files.
-    fn leaves_time(self) -> bool {
-        matches!(self, Suite::Series | Suite::KunitX86 | Suite::Guest)
-    }
-
-    fn run(
-        self,
-        context: &Context,
-        times: u32,
-        tally: &mut Tally,
-        builds: &mut Builds<'_>,
-    ) -> Result<()> {
+    fn run(self, context: &Context, times: u32, tally: &mut Tally) -> Result<()> {
         match self {
             Suite::Host => host::run(context, tally),
             Suite::Style => style::run(context, tally),
             Suite::Series => series::run(context, tally),
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
-            Suite::Guest => guest::run(context, tally, builds),
+            Suite::Guest => guest::run(context, tally),
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Arm64 => arm64::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
             Suite::Tool => tool::run(context, tally),
+            Suite::Nightly => nightly::run(context, tally),
         }
     }
 }
 
 pub fn list() {
-    for suite in Suite::value_variants() {
-        let (name, covers) = suite.named();
-        println!("{name:10} {covers}");
+    for is_default in [true, false] {
+        println!(
+            "{}",
+            if is_default {
+                "by default:"
+            } else {
+                "if named:"
+            }
+        );
+        let suites = Suite::value_variants().iter();
+        for suite in suites.filter(|suite| suite.is_default() == is_default) {
+            let (name, covers) = suite.named();
+            println!("  {name:10} {covers}");
+        }
     }
 }
 
-/// Runs the suites, all but that of litmus tests if none is named: these are among the guest's as well,
-/// for short. Whether everything passed.
+/// Runs the suites that are named, or those that run by default. Whether everything passed.
 pub fn run(context: &Context, named: &[Suite], times: u32) -> Result<bool> {
     let mut suites = named.to_vec();
     if named.is_empty() {
         suites.extend(Suite::value_variants());
-        suites.retain(|suite| *suite != Suite::Litmus);
+        suites.retain(|suite| suite.is_default());
     }
     let mut all = Tally::default();
-    thread::scope(|scope| {
-        let mut builds = Builds(None);
-        for (i, suite) in suites.iter().enumerate() {
-            let (name, covers) = suite.named();
-            println!("== {name}: {covers}");
-            let start = Instant::now();
-            if suite.leaves_time() && builds.0.is_none() {
-                let later = gentle_builds(context, &suites[i + 1..]);
-                builds = Builds(Some(scope.spawn(later)));
+    for suite in suites {
+        let (name, covers) = suite.named();
+        println!("== {name}: {covers}");
+        let start = Instant::now();
+        let mut tally = Tally::default();
+        match suite.run(context, times, &mut tally) {
+            Err(error) if step::was_interrupted(&error) => return Err(error),
+            Err(error) => tally.case("the suite itself", Outcome::Failed(format!("{error:#}"))),
+            Ok(()) if tally.total() == 0 => {
+                tally.case(
+                    "the suite itself",
+                    Outcome::Failed("ran no test".to_owned()),
+                );
             }
-            if suite.kernel().is_some() {
-                builds.wait();
-            }
-            let mut tally = Tally::default();
-            match suite.run(context, times, &mut tally, &mut builds) {
-                Err(error) if step::was_interrupted(&error) => return Err(error),
-                Err(error) => tally.case("the suite itself", Outcome::Failed(format!("{error:#}"))),
-                Ok(()) if tally.total() == 0 => {
-                    tally.case(
-                        "the suite itself",
-                        Outcome::Failed("ran no test".to_owned()),
-                    );
-                }
-                Ok(()) => (),
-            }
-            let seconds = start.elapsed().as_secs();
-            println!("== {name}: {}, {seconds} s", tally.line());
-            all.add(&tally);
+            Ok(()) => (),
         }
-        Ok(())
-    })?;
+        let seconds = start.elapsed().as_secs();
+        println!("== {name}: {}, {seconds} s", tally.line());
+        all.add(&tally);
+    }
     println!("{}", all.line());
     Ok(all.good())
-}
-
-/// What is built beside the suites.
-pub struct Builds<'scope>(Option<thread::ScopedJoinHandle<'scope, ()>>);
-
-impl Builds<'_> {
-    /// Until it has ended. A kernel that it could not build the suite that needs it builds itself.
-    pub fn wait(&mut self) {
-        let _ = self.0.take().map(thread::ScopedJoinHandle::join);
-    }
-}
-
-/// Builds the kernels that only suites to come need, with what CPUs have left; how that ended these see.
-fn gentle_builds(context: &Context, later: &[Suite]) -> impl FnOnce() + Send {
-    let kernels: Vec<_> = (later.iter())
-        .filter_map(|suite| suite.kernel())
-        .flat_map(|variant| kernel::prepare(context, variant))
-        .collect();
-    || {
-        for kernel in kernels {
-            drop(kernel.gently().build());
-        }
-    }
 }
 
 /// Counts cases and shows each as it is known.

@@ -4,19 +4,20 @@
 
 use super::Tally;
 use crate::{
-    cache::Stamp,
+    cache::{remove_dir, write_atomic, Key, Stamp},
     context::Context,
     elf,
     kernel::{self, Built, Config, Variant},
     ktap::Outcome,
-    overlay,
+    overlay::{self, Overlay},
     patches::{self, Patch},
     step::Step,
     tree,
 };
 use anyhow::{bail, Context as _, Result};
+use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -33,10 +34,10 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     }
     let config = kernel::fragments(&context.repo, Variant::Vanilla)?;
     let out = kernel::out_dir(context, "series")?;
+    let vanilla = vanilla_code(context, &config, &out)?;
     let built = build_each(context, tally, &series, &config, &out)?;
     if built {
-        let vanilla = kernel::build(context, Variant::Vanilla)?;
-        let same = same_code(&vanilla.out.join("mm"), &out.join("mm"));
+        let same = same_code(&vanilla, &code_below(&out.join("mm"))?);
         tally.check("mm/*.o without CONFIG_FERRY are vanilla's code", same)?;
     }
     let ferry = kernel::build(context, Variant::Ferry);
@@ -48,7 +49,42 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     if let Some(exported) = exported {
         tally.check("make headers exports linux/page_migrate.h", exported)?;
     }
-    Ok(())
+    let arm64 = kernel::compile(context, Variant::Arm64);
+    tally.check("mm/ferry builds for arm64", arm64)
+}
+
+/// What mm/ of the source as it came is compiled to: a digest of each object's code. It is built where the
+/// patches are built after it, and once for as long as source, options and compilers stay.
+fn vanilla_code(context: &Context, config: &Config, out: &Path) -> Result<Code> {
+    let source = context.source()?;
+    let arch = Variant::Vanilla.arch();
+    let key = kernel::key(context, &tree::vanilla(context)?, arch, config)?;
+    let kept = source.home.join("vanilla-code.json");
+    if let Some(text) = patches::read_if_there(&kept)? {
+        let found: VanillaCode = serde_json::from_slice(&text).unwrap_or_default();
+        if found.key == key {
+            return Ok(found.code);
+        }
+    }
+    Stamp::new(out.join("ferry.key")).clear()?;
+    let tree = tree::laid(context, "series", &Overlay::new())?;
+    kernel::configure(context, &tree, out, arch, config, "series")?;
+    // Of an earlier series there may be objects that vanilla has not.
+    remove_dir(&out.join("mm"))?;
+    let mut make = context.toolchain()?.make(&tree.dir, out, arch);
+    Step::new(
+        "building mm/ before the series",
+        context.cache.log("series-0"),
+    )
+    .timeout(Duration::from_secs(3600))
+    .run(make.arg("mm/"))?;
+    let code = code_below(&out.join("mm"))?;
+    if code.is_empty() {
+        bail!("there are no object files in {}", out.join("mm").display());
+    }
+    let found = VanillaCode { key, code };
+    write_atomic(&kept, &serde_json::to_vec(&found)?)?;
+    Ok(found.code)
 }
 
 /// Exports the headers for user space, and compiles Ferry's as a program that includes it alone does.
@@ -88,6 +124,15 @@ fn exports_header(context: &Context, built: &Built) -> Result<()> {
             .args(["-x", "c"])
             .arg(exported.join("linux/page_migrate.h")),
     )
+}
+
+/// Digests of executable sections, by object and section.
+type Code = BTreeMap<String, BTreeMap<String, String>>;
+
+#[derive(Default, Serialize, Deserialize)]
+struct VanillaCode {
+    key: String,
+    code: Code,
 }
 
 /// Builds after each patch in turn what the series changes of mm/, and all of mm/ after the last, without
@@ -160,30 +205,28 @@ fn changed_objects(series: &[Patch]) -> BTreeSet<String> {
         .collect()
 }
 
-/// Fails unless both folders have the same objects with the same executable sections.
-fn same_code(vanilla: &Path, patched: &Path) -> Result<()> {
-    let objects = objects(vanilla)?;
-    if objects.is_empty() {
-        bail!("there are no object files in {}", vanilla.display());
-    }
-    let others = self::objects(patched)?;
-    if let Some(extra) = others.symmetric_difference(&objects).next() {
-        bail!("{} is in one build only", extra.display());
-    }
-    for object in &objects {
-        let (a, b) = (
-            elf::code(&vanilla.join(object))?,
-            elf::code(&patched.join(object))?,
-        );
-        if let Some(section) = a
-            .keys()
-            .chain(b.keys())
-            .find(|name| a.get(*name) != b.get(*name))
+/// Fails unless both have the same objects with the same executable sections.
+fn same_code(vanilla: &Code, patched: &Code) -> Result<()> {
+    for object in vanilla.keys().chain(patched.keys()) {
+        let (Some(a), Some(b)) = (vanilla.get(object), patched.get(object)) else {
+            bail!("{object} is in one build only");
+        };
+        if let Some(section) = (a.keys().chain(b.keys())).find(|name| a.get(*name) != b.get(*name))
         {
-            bail!("{}: section {section} differs", object.display());
+            bail!("{object}: section {section} differs");
         }
     }
     Ok(())
+}
+
+/// The code of all objects below a folder.
+fn code_below(dir: &Path) -> Result<Code> {
+    let digests = |object: PathBuf| {
+        let sections = elf::code(&dir.join(&object))?.into_iter();
+        let sections = sections.map(|(name, code)| (name, Key::default().add(code).finish()));
+        Ok((object.display().to_string(), sections.collect()))
+    };
+    objects(dir)?.into_iter().map(digests).collect()
 }
 
 /// Object files below a folder that were compiled, not linked together from others.
@@ -205,16 +248,19 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn missing_object_and_no_object_are_failures() {
+    fn missing_object_and_other_code_are_failures() {
         let temp = tempfile::tempdir().unwrap();
-        let (a, b) = (temp.path().join("a"), temp.path().join("b"));
-        for dir in [&a, &b] {
-            fs::create_dir(dir).unwrap();
-        }
-        assert!(same_code(&a, &b).is_err());
-        fs::copy(std::env::current_exe().unwrap(), a.join("x.o")).unwrap();
-        assert!(same_code(&a, &b).unwrap_err().to_string().contains("x.o"));
-        fs::copy(a.join("x.o"), b.join("x.o")).unwrap();
-        same_code(&a, &b).unwrap();
+        let none = code_below(temp.path()).unwrap();
+        fs::copy(std::env::current_exe().unwrap(), temp.path().join("x.o")).unwrap();
+        let one = code_below(temp.path()).unwrap();
+        same_code(&one, &one).unwrap();
+        let error = same_code(&one, &none).unwrap_err().to_string();
+        assert!(error.contains("x.o is in one build only"), "{error}");
+        let mut other = one.clone();
+        let sections = other.get_mut("x.o").unwrap();
+        let (name, _) = sections.pop_first().unwrap();
+        sections.insert(name.clone(), String::new());
+        let error = same_code(&one, &other).unwrap_err().to_string();
+        assert!(error.contains(&name), "{error}");
     }
 }

@@ -398,7 +398,7 @@ fn top_gives_back(context: &Context) -> Result<()> {
 }
 
 fn hanging_guest(context: &Context) -> Result<()> {
-    let kernel = kernel::build(context, Variant::Vanilla)?;
+    let kernel = kernel::build(context, Variant::Ferry)?;
     let shape = Shape {
         cpus: 1,
         node_gib: 1,

@@ -16,8 +16,8 @@ use crate::sys::service::{
 };
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 
-/// Calls of a run. Most of them are small.
-const CALLS: u64 = 1_000_000;
+/// Calls of a run, of which the nightly suite makes ten. Most of them are small.
+const CALLS: u64 = 100_000;
 /// One in so many is not: it may be about all there is. Fewer on a kernel that checks much.
 const LARGE_ONE_IN: u64 = 50;
 const LARGE_ONE_IN_OF_SLOW: u64 = 400;

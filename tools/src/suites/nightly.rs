@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What takes too long for the default run, or needs a kernel that nothing else boots.
+
+use super::{
+    arm64,
+    guest::{boot, ready, CONTROLS, USUAL},
+    kunit, Tally,
+};
+use crate::{context::Context, guest, kernel::Variant};
+use anyhow::Result;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(7200);
+/// CPUs and tests in the debug kernel. The fuzzer makes 10^6 calls.
+const GUESTS: [(u32, &str); 2] = [(4, CONTROLS), (2, "service/fuzz --times 10")];
+
+pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+    let program = guest::program(context)?;
+    for (cpus, cases) in GUESTS {
+        let guest = ready(context, &program, Variant::Debug, (cpus, &USUAL), LIMIT)?;
+        boot(&guest, "on", cases)?.tell(tally);
+    }
+    kunit::uml(context, tally)?;
+    arm64::run(context, tally)
+}
