@@ -88,13 +88,20 @@ pub struct HotArgs {
 
 #[derive(Args)]
 pub struct TestArgs {
-    /// The suites to run; --list shows them, and which run by default
-    #[arg(value_name = "SUITE")]
-    pub suites: Vec<suites::Suite>,
+    /// The suites to run; --list shows them, and which run by default. After `guest`: the tests to run,
+    /// each a part of a name in which * stands for anything
+    #[arg(value_name = "SUITE|TEST")]
+    pub words: Vec<String>,
+    /// The kernel to run the named tests of the suite guest in
+    #[arg(long, value_enum, default_value_t = Variant::Ferry)]
+    pub kernel: Variant,
+    /// The CPUs that this kernel has
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cpus: u32,
     /// How many times the 100,000 iterations of each litmus test, for that suite
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub times: u32,
-    /// Show the suites and what each covers
+    /// Show the suites, what each covers, and the tests of the suite guest
     #[arg(long)]
     pub list: bool,
 }
@@ -317,11 +324,8 @@ impl Cli {
         let context = || Context::open(kdir);
         match self.command {
             Command::Run(args) => run::run(&context()?, &args).map(|()| true),
-            Command::Test(args) if args.list => {
-                suites::list();
-                Ok(true)
-            }
-            Command::Test(args) => suites::run(&context()?, &args.suites, args.times),
+            Command::Test(args) if args.list => suites::list(&context()?).map(|()| true),
+            Command::Test(args) => suites::run(&context()?, &args),
             Command::Bench { what } => {
                 let context = context()?;
                 match what {

@@ -78,7 +78,7 @@ enum Command {
     },
     /// Run the functional tests; the answer is TAP on standard output.
     Test {
-        /// Only tests whose names contain one of these.
+        /// Only tests whose names contain one of these, in which * stands for anything.
         filters: Vec<String>,
         /// No tests whose names contain one of these.
         #[arg(long)]

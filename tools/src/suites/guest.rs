@@ -12,7 +12,7 @@ use crate::{
 };
 use anyhow::{anyhow, ensure, Result};
 use serde_json::Value;
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(2400);
 /// Small enough to boot anywhere, large enough for huge pages on both nodes.
@@ -80,6 +80,47 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         compare(vanilla, ferry),
     );
     tally.check("ferry top sees what moves", top(context, &program))
+}
+
+/// Runs tests that are named, in one kernel.
+pub fn some(
+    context: &Context,
+    tally: &mut Tally,
+    tests: &[String],
+    (variant, cpus): (Variant, u32),
+) -> Result<()> {
+    ensure!(
+        variant.arch() == "x86_64",
+        "the {} kernel has no such guest: name another by --kernel",
+        variant.name()
+    );
+    let cases = tests.iter().map(|test| shell_word(test));
+    let cases = cases.collect::<Result<Vec<_>>>()?.join(" ");
+    let engine = match variant {
+        Variant::Vanilla => "off",
+        _ => "on",
+    };
+    let program = guest::program(context)?;
+    let guest = ready(context, &program, variant, (cpus, &USUAL), LIMIT)?;
+    boot(&guest, engine, &cases)?.tell(tally);
+    Ok(())
+}
+
+/// A part of a test's name, quoted for the guest's shell.
+fn shell_word(test: &str) -> Result<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_*".contains(c);
+    ensure!(
+        !test.starts_with('-') && test.chars().all(is_plain),
+        "no test has a name like `{test}`"
+    );
+    Ok(format!("'{test}'"))
+}
+
+/// The names of all tests.
+pub fn names(context: &Context) -> Result<Vec<String>> {
+    let program = guest::program(context)?;
+    let text = step::output(Command::new(program).args(["test", "--list"]))?;
+    Ok(text.lines().map(str::to_owned).collect())
 }
 
 /// `ferry top` in the guest while pages move.
@@ -303,6 +344,14 @@ mod tests {
             compare(Some(json!({})), Some(json!({}))),
             Outcome::Failed(_)
         ));
+    }
+
+    #[test]
+    fn words_that_a_shell_would_change_are_refused() {
+        assert_eq!(shell_word("crews/*").unwrap(), "'crews/*'");
+        for wrong in ["--except", "a'b", "a b", "$(x)"] {
+            assert!(shell_word(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

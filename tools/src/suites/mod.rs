@@ -13,11 +13,12 @@ mod style;
 mod tool;
 
 use crate::{
+    cli::TestArgs,
     context::Context,
     ktap::{Case, Outcome},
     step,
 };
-use anyhow::Result;
+use anyhow::{bail, Result};
 use clap::ValueEnum;
 use std::time::Instant;
 
@@ -91,7 +92,7 @@ impl Suite {
     }
 }
 
-pub fn list() {
+pub fn list(context: &Context) -> Result<()> {
     for is_default in [true, false] {
         println!(
             "{}",
@@ -107,12 +108,33 @@ pub fn list() {
             println!("  {name:10} {covers}");
         }
     }
+    println!("tests of guest:");
+    for name in guest::names(context)? {
+        println!("  {name}");
+    }
+    Ok(())
+}
+
+/// The suites that begin a list of words, and the tests after these.
+fn named(words: &[String]) -> Result<(Vec<Suite>, &[String])> {
+    let suites: Vec<Suite> = words
+        .iter()
+        .map_while(|word| Suite::from_str(word, false).ok())
+        .collect();
+    let tests = &words[suites.len()..];
+    match (&suites[..], tests) {
+        (_, []) | ([Suite::Guest], _) => Ok((suites, tests)),
+        (_, [word, ..]) => bail!(
+            "`{word}` is no suite\n  what to do: see `ferry test --list`; tests are named after the suite \
+             guest alone"
+        ),
+    }
 }
 
 /// Runs the suites that are named, or those that run by default. Whether everything passed.
-pub fn run(context: &Context, named: &[Suite], times: u32) -> Result<bool> {
-    let mut suites = named.to_vec();
-    if named.is_empty() {
+pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
+    let (mut suites, tests) = named(&args.words)?;
+    if suites.is_empty() {
         suites.extend(Suite::value_variants());
         suites.retain(|suite| suite.is_default());
     }
@@ -122,7 +144,11 @@ pub fn run(context: &Context, named: &[Suite], times: u32) -> Result<bool> {
         println!("== {name}: {covers}");
         let start = Instant::now();
         let mut tally = Tally::default();
-        match suite.run(context, times, &mut tally) {
+        let ran = match tests {
+            [] => suite.run(context, args.times, &mut tally),
+            tests => guest::some(context, &mut tally, tests, (args.kernel, args.cpus)),
+        };
+        match ran {
             Err(error) if step::was_interrupted(&error) => return Err(error),
             Err(error) => tally.case("the suite itself", Outcome::Failed(format!("{error:#}"))),
             Ok(()) if tally.total() == 0 => {
@@ -229,6 +255,23 @@ mod tests {
         tally.check("c", Err(anyhow::anyhow!("x"))).unwrap();
         assert_eq!(tally.line(), "1 passed, 1 failed, 1 skipped");
         assert!(!tally.good());
+    }
+
+    #[test]
+    fn tests_are_named_after_guest_alone() {
+        let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
+        let both = words("guest crews/* dma/");
+        let (suites, tests) = named(&both).unwrap();
+        assert!(suites == [Suite::Guest] && tests == &both[1..]);
+        assert!(named(&words("host guest")).unwrap().0 == [Suite::Host, Suite::Guest]);
+        for wrong in [
+            "gest",
+            "host crews/*",
+            "host guest crews/*",
+            "crews/* guest",
+        ] {
+            assert!(named(&words(wrong)).is_err(), "{wrong}");
+        }
     }
 
     #[test]

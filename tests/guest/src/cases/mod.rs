@@ -36,6 +36,15 @@ use crate::kernel;
 
 /// Every test that applies to this kernel: without the engine, there is nothing of it to test.
 pub fn all() -> Vec<Case> {
+    of(kernel::has_engine(), kernel::has_service())
+}
+
+/// Every test of any kernel.
+pub fn every() -> Vec<Case> {
+    of(true, true)
+}
+
+fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
     let mut all = matrix::cases();
     all.extend(races::cases());
     all.extend(crews::cases());
@@ -46,12 +55,12 @@ pub fn all() -> Vec<Case> {
     all.extend(tiers::cases());
     all.extend(system::cases());
     all.extend(unplug::cases());
-    if kernel::has_service() {
+    if has_service {
         all.extend(service::cases());
     }
     all.extend(seed::cases());
     all.extend(programs::cases());
-    if kernel::has_engine() {
+    if has_engine {
         all.extend(sysctl::cases());
         all.extend(settings::cases());
         all.extend(limits::cases());
