@@ -18,6 +18,8 @@ use anyhow::{bail, Context as _, Result};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    fs,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -136,7 +138,7 @@ struct VanillaCode {
 }
 
 /// Builds after each patch in turn what the series changes of mm/, and all of mm/ after the last, without
-/// CONFIG_FERRY; whether all did.
+/// CONFIG_FERRY; whether all did. It begins with the first patch that is not as it was built last.
 fn build_each(
     context: &Context,
     tally: &mut Tally,
@@ -145,29 +147,38 @@ fn build_each(
     out: &Path,
 ) -> Result<bool> {
     let source = context.source()?;
-    let whole = tree::ferry(context)?;
-    let key = kernel::key(context, &whole, Variant::Vanilla.arch(), config)?;
-    let stamp = Stamp::new(out.join("ferry.key"));
-    if stamp.is(&key) {
-        for patch in series {
-            tally.case(
-                &format!("builds: {} (as before)", patch.name()),
-                Outcome::Passed,
-            );
-        }
+    let arch = Variant::Vanilla.arch();
+    let ferry = overlay::kernel_part(&context.repo)?;
+    let glue: Overlay = (ferry.clone().into_iter())
+        .filter(|(path, _)| is_read_without_ferry(path))
+        .collect();
+    let base = kernel::key(context, &tree::vanilla(context)?, arch, config)?;
+    let keys = keys(&base, &overlay::key(&glue), series)?;
+    let built = out.join("ferry.key");
+    let kept = fs::read_to_string(&built).unwrap_or_default();
+    let first = (keys.iter().zip(kept.lines()))
+        .take_while(|(key, kept)| key == kept)
+        .count();
+    for patch in &series[..first] {
+        tally.case(
+            &format!("builds: {} (as before)", patch.name()),
+            Outcome::Passed,
+        );
+    }
+    if first == series.len() {
         return Ok(true);
     }
-    stamp.clear()?;
+    let stamp = Stamp::new(built);
+    stamp.set(&keys[..first].join("\n"))?;
     let changed = changed_objects(series);
     let all = BTreeSet::from(["mm/".to_owned()]);
-    for end in 1..=series.len() {
+    for end in first + 1..=series.len() {
         let mut files = patches::patched(&source.vanilla(), &series[..end], &source.version)?;
-        files.extend(overlay::kernel_part(&context.repo)?);
+        files.extend(ferry.clone());
         let tree = tree::laid(context, "series", &files)?;
         let name = series[end - 1].name();
-        let arch = Variant::Vanilla.arch();
         // It takes as long as the build of a small patch.
-        if end == 1 || configures(&series[end - 1]) {
+        if end == first + 1 || configures(&series[end - 1]) {
             kernel::configure(context, &tree, out, arch, config, "series")?;
         }
         let targets = if end < series.len() { &changed } else { &all };
@@ -183,9 +194,40 @@ fn build_each(
         if !good {
             return Ok(false);
         }
+        stamp.set(&keys[..end].join("\n"))?;
     }
-    stamp.set(&key)?;
     Ok(true)
+}
+
+/// What a build after each patch is made from: all before it, that patch, and what it reads of mm/ferry.
+fn keys(base: &str, glue: &str, series: &[Patch]) -> Result<Vec<String>> {
+    let mut key = Key::default().add(base).add(glue).finish();
+    let changed = changed_objects(series);
+    // Each build is of all these.
+    for object in &changed {
+        key = Key::default().add(key).add(object).finish();
+    }
+    let mut keys = Vec::new();
+    for patch in series {
+        key = Key::default()
+            .add(key)
+            .add(patch.name())
+            .add(fs::read(&patch.path)?)
+            .finish();
+        keys.push(key.clone());
+    }
+    // The last is built otherwise than it would be with another behind it.
+    if let Some(last) = keys.last_mut() {
+        *last = Key::default().add(&*last).add("all of mm/").finish();
+    }
+    Ok(keys)
+}
+
+/// Whether a build without CONFIG_FERRY can depend on a file of mm/ferry: headers and what configures.
+fn is_read_without_ferry(path: &Path) -> bool {
+    let is_source = ["rs", "c", "S", "rst", "md"].map(OsStr::new);
+    path.extension()
+        .is_none_or(|extension| !is_source.contains(&extension))
 }
 
 /// Whether a patch changes what can be configured.
@@ -245,7 +287,6 @@ fn objects(dir: &Path) -> Result<BTreeSet<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     #[test]
     fn missing_object_and_other_code_are_failures() {
@@ -262,5 +303,38 @@ mod tests {
         sections.insert(name.clone(), String::new());
         let error = same_code(&one, &other).unwrap_err().to_string();
         assert!(error.contains(&name), "{error}");
+    }
+
+    #[test]
+    fn a_changed_patch_changes_its_key_and_those_after_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let series = ["1.patch", "2.patch", "3.patch"].map(|name| {
+            let path = temp.path().join(name);
+            fs::write(&path, name).unwrap();
+            let touches = BTreeSet::from([PathBuf::from("mm/a.c")]);
+            Patch { path, touches }
+        });
+        let before = keys("base", "glue", &series).unwrap();
+        fs::write(&series[1].path, "changed").unwrap();
+        let after = keys("base", "glue", &series).unwrap();
+        assert_eq!(before[0], after[0]);
+        assert!(before[1] != after[1] && before[2] != after[2]);
+        assert_ne!(keys("base", "other", &series).unwrap()[0], after[0]);
+        // What is the last is built as a whole.
+        assert_ne!(keys("base", "glue", &series[..2]).unwrap()[1], after[1]);
+    }
+
+    #[test]
+    fn only_headers_and_options_are_read_without_ferry() {
+        for path in [
+            "mm/ferry/Kconfig",
+            "mm/ferry/Kbuild",
+            "mm/ferry/c-glue/include/x.h",
+        ] {
+            assert!(is_read_without_ferry(Path::new(path)), "{path}");
+        }
+        for path in ["mm/ferry/rust/ferry.rs", "mm/ferry/c-glue/glue.c"] {
+            assert!(!is_read_without_ferry(Path::new(path)), "{path}");
+        }
     }
 }
