@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Page migration by system call in booted kernels: that it works under the debug kernel, which runs
-//! KUnit's tests first, and that every outcome is the unpatched kernel's.
+//! KUnit's tests first, and that every outcome is what was recorded of the vanilla kernel.
 
 use super::{kunit, Tally};
 use crate::{
+    cache::{write_atomic, Key},
     context::Context,
     guest::{self, Guest, Shape},
     kernel::{self, Variant},
     ktap::{self, Outcome},
     step,
 };
-use anyhow::{anyhow, ensure, Result};
+use anyhow::{anyhow, ensure, Context as _, Result};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
 
@@ -65,9 +66,57 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     boot(&few, "on", &except)?.tell(tally);
     kunit::booted(context, tally, &few.0)?;
     boot(&ready(Variant::Debug, 4, &USUAL)?, "on", &among_many)?.tell(tally);
+    let ferry = boot(&ready(Variant::Ferry, 2, &USUAL)?, "on", "")?.tell(tally);
+    tally.case(
+        "same outcomes with Ferry as recorded of vanilla",
+        as_recorded(&recorded(context)?, &digests(ferry.as_ref())),
+    );
+    tally.check("ferry top sees what moves", top(context, &program))
+}
+
+/// Digests of each test's outcomes in the vanilla kernel; the suite `nightly` checks that they still are.
+const RECORDED: &str = "tests/data/vanilla-outcomes.json";
+
+/// Digests, by test.
+type Digests = BTreeMap<String, String>;
+
+fn recorded(context: &Context) -> Result<Digests> {
+    let path = context.repo.join(RECORDED);
+    let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is malformed", path.display()))
+}
+
+fn digests(outcomes: Option<&Value>) -> Digests {
+    let tests = outcomes.and_then(Value::as_object).into_iter().flatten();
+    tests
+        .map(|(test, outcome)| {
+            let digest = Key::default().add(outcome.to_string()).finish();
+            (test.clone(), digest)
+        })
+        .collect()
+}
+
+/// Whether a kernel's outcomes have the digests that were recorded.
+fn as_recorded(recorded: &Digests, found: &Digests) -> Outcome {
+    if recorded.is_empty() {
+        return Outcome::Failed(format!("{RECORDED} has no outcomes"));
+    }
+    let mut tests = recorded.keys().chain(found.keys());
+    match tests.find(|&test| recorded.get(test) != found.get(test)) {
+        None => Outcome::Passed,
+        Some(test) => Outcome::Failed(format!(
+            "{test} differs: `ferry test nightly` shows where, in the two kernels side by side"
+        )),
+    }
+}
+
+/// Runs all tests in the vanilla kernel and in Ferry's: what they take for granted holds in both, the outcomes
+/// are the same, and are those that are recorded.
+pub fn beside_vanilla(context: &Context, tally: &mut Tally) -> Result<()> {
+    let program = guest::program(context)?;
+    let ready = |variant| ready(context, &program, variant, (2, &USUAL), LIMIT);
     // One CPU of theirs is mostly idle: together they take little longer than one.
-    let ferry = ready(Variant::Ferry, 2, &USUAL)?;
-    let vanilla = ready(Variant::Vanilla, 2, &USUAL)?;
+    let (vanilla, ferry) = (ready(Variant::Vanilla)?, ready(Variant::Ferry)?);
     let (vanilla, ferry) = std::thread::scope(|scope| {
         let other = scope.spawn(|| boot(&vanilla, "off", ""));
         let ferry = boot(&ferry, "on", "");
@@ -75,11 +124,26 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     });
     let vanilla = vanilla.map_err(|_| anyhow!("a guest's thread panicked"))??;
     let (vanilla, ferry) = (vanilla.tell(tally), ferry?.tell(tally));
+    let found = digests(vanilla.as_ref());
     tally.case(
         "same outcomes with Ferry as without",
         compare(vanilla, ferry),
     );
-    tally.check("ferry top sees what moves", top(context, &program))
+    let outcome = match as_recorded(&recorded(context)?, &found) {
+        Outcome::Failed(why) => {
+            let kept = context.cache.log("vanilla-outcomes").with_extension("json");
+            let mut text = serde_json::to_vec_pretty(&found)?;
+            text.push(b'\n');
+            write_atomic(&kept, &text)?;
+            let kept = kept.display();
+            Outcome::Failed(format!(
+                "{why}; if the kernel or a test has changed, copy {kept} to {RECORDED}"
+            ))
+        }
+        other => other,
+    };
+    tally.case("the recorded outcomes are vanilla's", outcome);
+    Ok(())
 }
 
 /// Runs tests that are named, in one kernel.
@@ -352,6 +416,23 @@ mod tests {
         for wrong in ["--except", "a'b", "a b", "$(x)"] {
             assert!(shell_word(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn other_outcomes_than_the_recorded_are_named() {
+        let vanilla = json!({"a": [1, -2], "b": []});
+        let recorded = digests(Some(&vanilla));
+        assert_eq!(as_recorded(&recorded, &recorded), Outcome::Passed);
+        for found in [json!({"a": [1, 1], "b": []}), json!({"b": []})] {
+            match as_recorded(&recorded, &digests(Some(&found))) {
+                Outcome::Failed(why) => assert!(why.starts_with("a differs"), "{why}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(
+            as_recorded(&digests(None), &recorded),
+            Outcome::Failed(_)
+        ));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub enum Suite {
     Style,
     /// each patch applies and builds; without CONFIG_FERRY mm/ is unchanged code; arm64 compiles
     Series,
-    /// KUnit and system calls in the debug kernel and in Ferry's, with vanilla's outcomes
+    /// KUnit and system calls in the debug kernel and in Ferry's, with the outcomes recorded of vanilla
     Guest,
     /// the kernel's own migration and rmap tests with the engine on
     Selftests,
@@ -44,7 +44,7 @@ pub enum Suite {
     Arm64,
     /// what reads and writes by translations that migrc has left, for long
     Litmus,
-    /// kunit-uml and arm64, tests of migrc with its hooks taken out, a million made-up service calls
+    /// kunit-uml, arm64, Ferry beside vanilla, migrc with its hooks taken out, a million service calls
     Nightly,
 }
 

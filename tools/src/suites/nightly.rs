@@ -3,10 +3,10 @@
 
 use super::{
     arm64,
-    guest::{boot, ready, CONTROLS, USUAL},
+    guest::{self, boot, ready, CONTROLS, USUAL},
     kunit, Tally,
 };
-use crate::{context::Context, guest, kernel::Variant};
+use crate::{context::Context, kernel::Variant};
 use anyhow::Result;
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ const LIMIT: Duration = Duration::from_secs(7200);
 const GUESTS: [(u32, &str); 2] = [(4, CONTROLS), (2, "service/fuzz --times 10")];
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
-    let program = guest::program(context)?;
+    guest::beside_vanilla(context, tally)?;
+    let program = crate::guest::program(context)?;
     for (cpus, cases) in GUESTS {
         let guest = ready(context, &program, Variant::Debug, (cpus, &USUAL), LIMIT)?;
         boot(&guest, "on", cases)?.tell(tally);
