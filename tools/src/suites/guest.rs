@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Page migration by system call in booted kernels: that it works under the debug kernel, which runs
-//! KUnit's tests first, and that every outcome is what was recorded of the vanilla kernel.
+//! Page migration by system call in booted kernels: that it works under the debug kernel, and that every
+//! outcome is what was recorded of the vanilla kernel.
 
-use super::{kunit, Tally};
+use super::Tally;
 use crate::{
     cache::{write_atomic, Key},
     context::Context,
@@ -24,14 +24,10 @@ pub struct Booting {
     pub args: &'static str,
 }
 
-// KUnit runs at one boot alone: at each of the others it would only cost time.
+// KUnit has its own suite; here it would only cost time at each boot.
 pub const USUAL: Booting = Booting {
     name: "",
     args: "kunit.enable=0",
-};
-const KUNIT: Booting = Booting {
-    name: "",
-    args: "kunit.enable=1",
 };
 
 /// What is to be seen where CPUs are many, each of which takes an emulator long, with KASAN above all:
@@ -56,17 +52,16 @@ pub const CONTROLS: &str = "without-";
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
-    let ready = |variant, cpus, booting| ready(context, &program, variant, (cpus, booting), LIMIT);
+    let ready = |variant, cpus| ready(context, &program, variant, (cpus, &USUAL), LIMIT);
     let except: String = AMONG_MANY
         .iter()
         .map(|part| format!(" --except {part}"))
         .collect();
     let among_many = format!("{} --except {CONTROLS}", AMONG_MANY.join(" "));
-    let few = ready(Variant::Debug, 2, &KUNIT)?;
-    boot(&few, "on", &except)?.tell(tally);
-    kunit::booted(context, tally, &few.0)?;
-    boot(&ready(Variant::Debug, 4, &USUAL)?, "on", &among_many)?.tell(tally);
-    let ferry = boot(&ready(Variant::Ferry, 2, &USUAL)?, "on", "")?.tell(tally);
+    for (cpus, cases) in [(2, except), (4, among_many)] {
+        boot(&ready(Variant::Debug, cpus)?, "on", &cases)?.tell(tally);
+    }
+    let ferry = boot(&ready(Variant::Ferry, 2)?, "on", "")?.tell(tally);
     tally.case(
         "same outcomes with Ferry as recorded of vanilla",
         as_recorded(&recorded(context)?, &digests(ferry.as_ref())),

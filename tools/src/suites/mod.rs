@@ -30,14 +30,14 @@ pub enum Suite {
     Style,
     /// each patch applies and builds; without CONFIG_FERRY mm/ is unchanged code; arm64 compiles
     Series,
-    /// KUnit and system calls in the debug kernel and in Ferry's, with the outcomes recorded of vanilla
+    /// KUnit on x86-64 with lockdep and DEBUG_VM
+    KunitX86,
+    /// system calls in the debug kernel and in Ferry's, with the outcomes recorded of vanilla
     Guest,
     /// the kernel's own migration and rmap tests with the engine on
     Selftests,
     /// bad input to this program: one clear message, nothing half done
     Tool,
-    /// KUnit alone on x86-64 with lockdep and DEBUG_VM, which guest runs as well
-    KunitX86,
     /// KUnit at native speed, UML on two CPUs
     KunitUml,
     /// pages copied by a real DMA engine, on an emulated arm64 machine
@@ -69,6 +69,7 @@ impl Suite {
             Suite::Host
                 | Suite::Style
                 | Suite::Series
+                | Suite::KunitX86
                 | Suite::Guest
                 | Suite::Selftests
                 | Suite::Tool
