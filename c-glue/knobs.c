@@ -23,9 +23,10 @@
 
 /*
  * Counts what needs the hooks: the switch while it is on, DMA channels while some
- * are taken, and each caller with MIGRATE_MT while it is inside. The last to leave
- * switches the key off a second later, so that callers in a row, or a user who
- * means harm, do not have the kernel's code patched for each call.
+ * are taken, and each caller with MIGRATE_MT while it is inside. The key goes off
+ * up to a second after the last has left, at most once a second, so that callers
+ * in a row, or a user who means harm, do not have the kernel's code patched for
+ * each call.
  */
 DEFINE_STATIC_KEY_DEFERRED_FALSE(ferry_copy_key, HZ);
 unsigned int ferry_reasons __read_mostly;

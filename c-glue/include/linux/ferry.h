@@ -9,7 +9,7 @@
  * A crew is the tasks that migrate the list of one migrate_pages() in chunks;
  * ferry_crew() runs in the context of its caller.
  *
- * ferry_copy_key is on while something needs the hooks, and for a second after
+ * ferry_copy_key is on while something needs the hooks, and up to a second after
  * that: vm.mt_page_copy is 1, a caller with MIGRATE_MT is inside, or DMA channels
  * are taken. It may change between any two hooks of a batch.
  */
