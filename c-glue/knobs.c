@@ -25,7 +25,7 @@
  * Counts what needs the hooks: the switch while it is on, DMA channels while some
  * are taken, and each caller with MIGRATE_MT while it is inside. The key goes off
  * up to a second after the last has left, at most once a second, so that callers
- * in a row, or a user who means harm, do not have the kernel's code patched for
+ * in a row, or an unprivileged loop, do not have the kernel's code patched for
  * each call.
  */
 DEFINE_STATIC_KEY_DEFERRED_FALSE(ferry_copy_key, HZ);
@@ -44,7 +44,7 @@ static int limit_mt_num = FERRY_DEFAULT_THREADS;
 static int push_0_pull_1;
 static int mt_page_crew = 1;
 
-/* What helpers need is allocated, for good. It is published by Rust itself. */
+/* Lanes and queues are allocated, and stay. Rust publishes them itself. */
 static bool ferry_prepared;
 
 /* DMA channels hold the key. */

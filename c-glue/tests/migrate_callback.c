@@ -3,7 +3,7 @@
  * Ferry: the KUnit suite ferry_migrate_callback: a crew shares a list only if
  * the callback of migrate_pages() is the one that mainline has for the reason.
  *
- * Locks: each folio's own, while it is filled, of a file that nobody else has.
+ * Locks: each folio's own, while it is filled, of a file private to the test.
  */
 #include <kunit/test.h>
 #include <linux/ferry_glue.h>

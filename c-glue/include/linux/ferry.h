@@ -404,7 +404,7 @@ static inline void ferry_batch_post(struct ferry_batch *batch,
  *
  * Copies along, and waits, until that folio is copied. To be called for the
  * folios of a batch in their order, each once. If @src and @dst are not the
- * pair that was posted next, this warns, and waits until nobody copies any
+ * pair that was posted next, this warns, and waits until no task copies a
  * folio of the batch: the caller copies this folio and all later ones.
  *
  * Return: 1 if it is, 0 if the caller must copy it, -EHWPOISON if it cannot be

@@ -118,7 +118,7 @@ enum ferry_method {
 	FERRY_METHOD_HYBRID,
 };
 
-/* The words of copy/mt_flag: who may have what MPOL_MF_MOVE_MT asks for */
+/* The words of copy/mt_flag: which callers MPOL_MF_MOVE_MT gets help for */
 enum ferry_mt_flag {
 	FERRY_MT_ALLOW,
 	FERRY_MT_PRIVILEGED,
