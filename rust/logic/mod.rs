@@ -9,6 +9,7 @@
 //! - [`leftover`]: what helpers leave of a grain to the owner of the batch;
 //! - [`method`]: whether a batch is copied through the caches;
 //! - [`route`]: whether CPUs or DMA engines copy a batch;
+//! - [`coverage`]: which retained groups the TLB flushes of other batches cover, lock-free;
 //! - [`retention`]: for how long what waits for a flush may;
 //! - [`promotion`]: which page cache is promoted, and how much of it;
 //! - [`policy`]: how many helpers a batch deserves at most;
@@ -33,6 +34,7 @@ pub mod ascent;
 pub mod batch;
 pub mod budget;
 pub mod claim;
+pub mod coverage;
 pub mod crew;
 pub mod flight;
 pub mod gain;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The atomics that [`claim`](super::claim) stands on: the kernel's, the host's or loom's.
+//! The atomics that [`claim`](super::claim) and [`coverage`](super::coverage) stand on: the kernel's, the host's or loom's.
 //!
 //! The ordering is part of each method's name, so `claim.rs` is one text on every side and no
 //! operation exists that the protocol has not been checked with. Rust's own atomics must not be
@@ -12,7 +12,7 @@ mod imp {
 
     pub(super) use kernel::{
         processor::cpu_relax as spin_hint,
-        sync::atomic::{Acquire, Relaxed, Release},
+        sync::atomic::{Acquire, Full, Relaxed, Release},
     };
 
     pub(super) type RawU32 = Atomic<u32>;
@@ -20,6 +20,18 @@ mod imp {
 
     pub(super) fn cmpxchg_acquire(raw: &RawU64, old: u64, new: u64) -> Result<u64, u64> {
         raw.cmpxchg(old, new, Acquire)
+    }
+
+    pub(super) fn cmpxchg_release(raw: &RawU64, old: u64, new: u64) -> Result<u64, u64> {
+        raw.cmpxchg(old, new, Release)
+    }
+
+    pub(super) fn cmpxchg_relaxed(raw: &RawU64, old: u64, new: u64) -> Result<u64, u64> {
+        raw.cmpxchg(old, new, Relaxed)
+    }
+
+    pub(super) fn fetch_add_acqrel(raw: &RawU64, value: u64) -> u64 {
+        raw.fetch_add(value, Full)
     }
 }
 
@@ -40,6 +52,18 @@ mod imp {
 
     pub(super) fn cmpxchg_acquire(raw: &RawU64, old: u64, new: u64) -> Result<u64, u64> {
         raw.compare_exchange(old, new, Acquire, Relaxed)
+    }
+
+    pub(super) fn cmpxchg_release(raw: &RawU64, old: u64, new: u64) -> Result<u64, u64> {
+        raw.compare_exchange(old, new, Release, Relaxed)
+    }
+
+    pub(super) fn cmpxchg_relaxed(raw: &RawU64, old: u64, new: u64) -> Result<u64, u64> {
+        raw.compare_exchange(old, new, Relaxed, Relaxed)
+    }
+
+    pub(super) fn fetch_add_acqrel(raw: &RawU64, value: u64) -> u64 {
+        raw.fetch_add(value, core::sync::atomic::Ordering::AcqRel)
     }
 }
 
@@ -137,5 +161,24 @@ impl AtomicU64 {
     /// Orders what follows after the exchange if it happened; a failed one orders nothing.
     pub(crate) fn cmpxchg_acquire(&self, old: u64, new: u64) -> Result<u64, u64> {
         imp::cmpxchg_acquire(&self.0, old, new)
+    }
+
+    /// Orders what came before the exchange if it happened; a failed one orders nothing.
+    pub(crate) fn cmpxchg_release(&self, old: u64, new: u64) -> Result<u64, u64> {
+        imp::cmpxchg_release(&self.0, old, new)
+    }
+
+    /// Orders nothing.
+    pub(crate) fn cmpxchg_relaxed(&self, old: u64, new: u64) -> Result<u64, u64> {
+        imp::cmpxchg_relaxed(&self.0, old, new)
+    }
+
+    pub(crate) fn fetch_add_release(&self, value: u64) -> u64 {
+        self.0.fetch_add(value, Release)
+    }
+
+    /// Orders what comes before and after, at least.
+    pub(crate) fn fetch_add_acqrel(&self, value: u64) -> u64 {
+        imp::fetch_add_acqrel(&self.0, value)
     }
 }

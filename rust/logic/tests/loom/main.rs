@@ -9,6 +9,7 @@
 #![cfg(loom)]
 
 mod claim;
+mod coverage;
 mod flight;
 mod item;
 mod leftover;

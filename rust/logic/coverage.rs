@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Which retained groups the TLB flushes of other batches cover, lock-free.
+//!
+//! A group waits for a flush of each of its CPUs. The flushes of other batches add up: the group is
+//! covered when each of its CPUs completed a flush that began after the group was retained. A flush
+//! of a CPU drops what that CPU may have of every address space, so it does not matter whose flush
+//! it was.
+//!
+//! | caller | calls | when |
+//! |---|---|---|
+//! | migration | [`Coverage::retain`] | all translations of the group are cleared |
+//! | a flush of CPUs | [`Coverage::begin`], [`Coverage::complete`] | around the flush |
+//! | the worker that frees | [`Coverage::covers`] | at any time |
+//!
+//! One clock numbers groups and flushes. `owed` has a bit for each CPU that was retained for and not
+//! flushed since, so a flush whose CPUs are owed nothing costs one load for each word of its mask.
+//! `begun` has the newest flush of each CPU that took such bits, and `done` the newest of those that are
+//! complete. Numbers in `done` only grow, so a group that is covered stays so.
+//!
+//! How the orderings meet:
+//!
+//! - A flush counts for a group only if its number is the greater one. `retain` releases what was
+//!   cleared before to every later number, since each increment continues the release sequence.
+//!   `begin` acquires it, so the flush begins after the translations were cleared.
+//! - `complete` releases the flush to the `covers` that reads its number in `done`.
+//! - `retain` numbers the group before it sets bits, and `begin` clears bits before it takes its
+//!   number: a bit that is cleared is cleared by a flush with a greater number than the group's. If
+//!   two flushes compete for a CPU the greater number stays in `begun`, which counts for the groups of
+//!   both.
+//!
+//! A hint that is missed costs a flush later, never a flush too few.
+
+use core::ops::Deref;
+
+use super::sync::AtomicU64;
+
+/// The number of a group, or of a flush, by the clock of a [`Coverage`]. Not 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Takes back what [`Self::into_raw`] returned. Of 0, which C has for none, nothing is before.
+    pub fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// The bare number, for C.
+    pub fn into_raw(self) -> u64 {
+        self.0
+    }
+}
+
+/// Storage of a [`Coverage`].
+pub struct Word(AtomicU64);
+
+impl Default for Word {
+    fn default() -> Self {
+        Self(AtomicU64::new(0))
+    }
+}
+
+type Exchange = fn(&AtomicU64, u64, u64) -> Result<u64, u64>;
+
+impl Word {
+    /// Has `to` replace the value, until that is [`None`] or no other task interferes.
+    fn update(&self, exchange: Exchange, to: impl Fn(u64) -> Option<u64>) {
+        let mut old = self.0.load_relaxed();
+        while let Some(new) = to(old) {
+            match exchange(&self.0, old, new) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Raises the value to at least `value`.
+    fn raise(&self, exchange: Exchange, value: u64) {
+        self.update(exchange, |old| (old < value).then_some(value));
+    }
+}
+
+/// See the module.
+///
+/// # Examples
+///
+/// ```
+/// use ferry_logic::coverage::{Coverage, Word};
+///
+/// let words = |n| (0..n).map(|_| Word::default()).collect::<Vec<_>>();
+/// let coverage = Coverage::new(words(1), words(2), words(2));
+///
+/// let group = coverage.retain(&[0b11]);
+/// let flush = coverage.begin(&[0b01]).unwrap();
+/// coverage.complete(flush);
+/// assert!(!coverage.covers(&[0b11], group));
+/// // Nothing is owed to this CPU any more.
+/// assert!(coverage.begin(&[0b01]).is_none());
+/// let flush = coverage.begin(&[0b10]).unwrap();
+/// coverage.complete(flush);
+/// assert!(coverage.covers(&[0b11], group));
+/// ```
+pub struct Coverage<S> {
+    /// The number that is next.
+    clock: AtomicU64,
+    /// CPUs that were retained for and not flushed since, as in a cpumask.
+    owed: S,
+    /// For each CPU the newest flush that owed bits were cleared for.
+    begun: S,
+    /// For each CPU the newest of those flushes that are complete.
+    done: S,
+}
+
+impl<S: Deref<Target = [Word]>> Coverage<S> {
+    /// With a bit for each CPU in `owed`, and a word for each in `begun` and `done`. CPUs beyond them
+    /// are never covered.
+    pub fn new(owed: S, begun: S, done: S) -> Self {
+        Self {
+            clock: AtomicU64::new(1),
+            owed,
+            begun,
+            done,
+        }
+    }
+
+    /// The present: what was retained before has a smaller number, and was unmapped before.
+    pub fn now(&self) -> Moment {
+        Moment(self.clock.load_acquire())
+    }
+
+    /// Numbers a group of these CPUs, the translations of which are cleared.
+    pub fn retain(&self, cpus: &[usize]) -> Moment {
+        let group = Moment(self.clock.fetch_add_release(1));
+        for (owed, &cpus) in self.owed.iter().zip(cpus) {
+            let add = |old| Some(old | cpus as u64);
+            if cpus != 0 {
+                owed.update(AtomicU64::cmpxchg_release, add);
+            }
+        }
+        group
+    }
+
+    /// Numbers a flush of these CPUs that is about to begin; [`None`]: no group waits for it.
+    pub fn begin(&self, cpus: &[usize]) -> Option<Moment> {
+        let owes = |owed: &Word, cpus: usize| owed.0.load_relaxed() & cpus as u64 != 0;
+        let mut words = self.owed.iter().zip(cpus);
+        if !words.any(|(owed, &cpus)| owes(owed, cpus)) {
+            return None;
+        }
+        for (owed, &cpus) in self.owed.iter().zip(cpus) {
+            let take = |old| (old & cpus as u64 != 0).then_some(old & !(cpus as u64));
+            owed.update(AtomicU64::cmpxchg_acquire, take);
+        }
+        let flush = self.clock.fetch_add_acqrel(1);
+        // All of these CPUs are flushed, also those that another flush has taken the bits of.
+        for word in bits(cpus).filter_map(|cpu| self.begun.get(cpu)) {
+            word.raise(AtomicU64::cmpxchg_relaxed, flush);
+        }
+        Some(Moment(flush))
+    }
+
+    /// The flush with this number is complete, on all of the CPUs that it began with.
+    pub fn complete(&self, flush: Moment) {
+        for (begun, done) in self.begun.iter().zip(self.done.iter()) {
+            // A newer flush of a CPU, which has taken its place, counts for the same groups.
+            if begun.0.load_relaxed() == flush.0 {
+                done.raise(AtomicU64::cmpxchg_release, flush.0);
+            }
+        }
+    }
+
+    /// Whether flushes since have covered a group of these CPUs; if so, that stays so. Of no CPU: no,
+    /// as flushes of other CPUs say nothing of it.
+    pub fn covers(&self, cpus: &[usize], group: Moment) -> bool {
+        let flushed = |cpu| {
+            let done = self.done.get(cpu);
+            done.is_some_and(|done: &Word| done.0.load_acquire() > group.0)
+        };
+        bits(cpus).next().is_some() && bits(cpus).all(flushed)
+    }
+}
+
+/// The numbers of the bits that are set.
+fn bits(words: &[usize]) -> impl Iterator<Item = usize> + '_ {
+    const BITS: usize = usize::BITS as usize;
+    words.iter().enumerate().flat_map(|(at, &word)| {
+        let next = |rest: &usize| Some(rest & rest.wrapping_sub(1));
+        core::iter::successors(Some(word), next)
+            .take_while(|&rest| rest != 0)
+            .map(move |rest| at * BITS + rest.trailing_zeros() as usize)
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn coverage(cpus: usize) -> Coverage<Vec<Word>> {
+        let words = |n: usize| (0..n).map(|_| Word::default()).collect::<Vec<_>>();
+        Coverage::new(words(cpus.div_ceil(64)), words(cpus), words(cpus))
+    }
+
+    #[test]
+    fn bits_of_all_words() {
+        assert_eq!(bits(&[0b101, 0, 1 << 63]).collect::<Vec<_>>(), [0, 2, 191]);
+        assert_eq!(bits(&[]).count() + bits(&[0, 0]).count(), 0);
+    }
+
+    #[test]
+    fn nothing_is_owed_to_other_cpus() {
+        let coverage = coverage(128);
+        let group = coverage.retain(&[0, 0b110]);
+        assert!(coverage.begin(&[usize::MAX, 0b1001]).is_none());
+        assert!(!coverage.covers(&[0, 0b110], group));
+    }
+
+    #[test]
+    fn a_flush_counts_only_for_what_was_retained_before() {
+        let coverage = coverage(2);
+        let before = coverage.retain(&[1]);
+        let flush = coverage.begin(&[3]).unwrap();
+        let after = coverage.retain(&[1]);
+        assert!(!coverage.covers(&[1], before), "it is not complete");
+        coverage.complete(flush);
+        assert!(coverage.covers(&[1], before));
+        assert!(!coverage.covers(&[1], after));
+        // It was retained again: the next flush is wanted.
+        assert!(coverage.begin(&[1]).is_some());
+    }
+
+    #[test]
+    fn no_cpu_is_never_covered() {
+        let coverage = coverage(2);
+        let none = coverage.retain(&[0]);
+        coverage.retain(&[3]);
+        let flush = coverage.begin(&[3]).unwrap();
+        coverage.complete(flush);
+        assert!(!coverage.covers(&[0], none));
+    }
+
+    #[test]
+    fn a_newer_flush_that_begins_undoes_nothing() {
+        let coverage = coverage(1);
+        let group = coverage.retain(&[1]);
+        let flush = coverage.begin(&[1]).unwrap();
+        coverage.complete(flush);
+        coverage.retain(&[1]);
+        assert!(coverage.begin(&[1]).is_some());
+        assert!(coverage.covers(&[1], group));
+    }
+
+    #[test]
+    fn an_older_flush_that_ends_late_undoes_nothing() {
+        let coverage = coverage(1);
+        let first = coverage.retain(&[1]);
+        let old = coverage.begin(&[1]).unwrap();
+        let second = coverage.retain(&[1]);
+        let new = coverage.begin(&[1]).unwrap();
+        coverage.complete(new);
+        coverage.complete(old);
+        assert!(coverage.covers(&[1], first) && coverage.covers(&[1], second));
+    }
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which CPUs were flushed since groups were retained.
+
+use std::sync::atomic::Ordering;
+
+use ferry_logic::coverage::{Coverage, Moment, Word};
+use loom::sync::atomic::AtomicBool;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::model;
+
+/// What a CPU may read by its TLB: the old folio, until a flush finds the translation cleared.
+struct Tlb {
+    cleared: AtomicBool,
+    stale: [AtomicBool; 2],
+    coverage: Coverage<Vec<Word>>,
+}
+
+impl Tlb {
+    fn new() -> Arc<Self> {
+        let words = |n| (0..n).map(|_| Word::default()).collect::<Vec<_>>();
+        Arc::new(Self {
+            cleared: AtomicBool::new(false),
+            stale: [true, true].map(AtomicBool::new),
+            coverage: Coverage::new(words(1), words(2), words(2)),
+        })
+    }
+
+    /// A flush of CPUs for another batch. One that begins before the translation is cleared may
+    /// leave it in the TLB.
+    fn flush(&self, cpus: usize) {
+        let flush = self.coverage.begin(&[cpus]);
+        for cpu in [0, 1].iter().filter(|&cpu| cpus & 1 << cpu != 0) {
+            if self.cleared.load(Ordering::Relaxed) {
+                self.stale[*cpu].store(false, Ordering::Relaxed);
+            }
+        }
+        if let Some(flush) = flush {
+            self.coverage.complete(flush);
+        }
+    }
+
+    fn free_if_covered(&self, group: Moment) {
+        let covered = self.coverage.covers(&[0b11], group);
+        let stale = || self.stale.iter().any(|stale| stale.load(Ordering::Relaxed));
+        assert!(!covered || !stale(), "covered while a CPU may read it");
+    }
+}
+
+/// Only what no CPU can read is covered, whoever flushes what; and flushes of all of its CPUs that
+/// began since do cover it.
+#[test]
+fn flushes_of_others_cover_what_was_retained_before() {
+    model(Some(2), || {
+        let tlb = Tlb::new();
+        // A group of before, so that flushes have something to note.
+        tlb.coverage.retain(&[0b11]);
+        let others = [0b01, 0b11].map(|cpus| {
+            let tlb = tlb.clone();
+            thread::spawn(move || tlb.flush(cpus))
+        });
+        tlb.cleared.store(true, Ordering::Relaxed);
+        let group = tlb.coverage.retain(&[0b11]);
+        tlb.free_if_covered(group);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        tlb.free_if_covered(group);
+    });
+}
+
+/// Each CPU that a group waits for is owed a flush, or was flushed since: no credit is lost.
+#[test]
+fn what_is_not_covered_is_owed() {
+    model(Some(2), || {
+        let tlb = Tlb::new();
+        let other = {
+            let tlb = tlb.clone();
+            thread::spawn(move || tlb.flush(0b11))
+        };
+        let retains = {
+            let tlb = tlb.clone();
+            thread::spawn(move || tlb.coverage.retain(&[0b11]))
+        };
+        let first = tlb.coverage.retain(&[0b11]);
+        tlb.flush(0b11);
+        other.join().unwrap();
+        let second = retains.join().unwrap();
+        tlb.flush(0b11);
+        for group in [first, second] {
+            assert!(tlb.coverage.covers(&[0b11], group), "a credit is lost");
+        }
+    });
+}
