@@ -5,15 +5,13 @@
  * must be, where a translation is cleared.
  *
  * Locks: ferry_disable_lock, of ferry_retention_disable(); nothing of mm takes it
- * otherwise. Which address spaces may be read by stale translations
- * is told by counters. They are raised under the lock of the page table, before
- * who takes it next may write; and lowered when the flush is complete.
+ * otherwise. Which address spaces may be read by stale translations is told by
+ * c-glue/migrc_spaces.c.
  */
 #include <linux/atomic.h>
 #include <linux/cleanup.h>
 #include <linux/ferry_group.h>
 #include <linux/folio_batch.h>
-#include <linux/hash.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/page-isolation.h>
@@ -22,6 +20,7 @@
 #include <linux/slab.h>
 #include <linux/swap.h>
 #include <linux/vmstat.h>
+#include <linux/workqueue.h>
 
 #include <asm/tlbflush.h>
 
@@ -35,13 +34,6 @@ unsigned int ferry_max_node_percent __read_mostly =
 	FERRY_DEFAULT_MAX_NODE_PERCENT;
 unsigned int ferry_max_age_ms __read_mostly = FERRY_DEFAULT_MAX_AGE_MS;
 bool ferry_migrc_enabled __read_mostly;
-
-/*
- * Groups that an address space is in, and not flushed for, by a hash of its
- * address: one that is shared by two costs a flush.
- */
-#define FERRY_STALE_BITS	8
-static atomic_t ferry_stale[1 << FERRY_STALE_BITS];
 
 /* Groups that there are. */
 atomic_t ferry_groups;
@@ -59,12 +51,8 @@ static atomic_t ferry_kept[MAX_NUMNODES];
 static DEFINE_MUTEX(ferry_disable_lock);
 unsigned int ferry_disabled;
 
-static atomic_t *ferry_stale_of(const struct mm_struct *mm)
-{
-	return &ferry_stale[hash_ptr(mm, FERRY_STALE_BITS)];
-}
-
-static unsigned int ferry_judge(const struct folio *folio, struct mm_struct *mm,
+static unsigned int ferry_judge(struct ferry_unmaps *unmaps,
+				const struct folio *folio, struct mm_struct *mm,
 				pte_t pteval)
 {
 	unsigned int refused = 0;
@@ -83,7 +71,7 @@ static unsigned int ferry_judge(const struct folio *folio, struct mm_struct *mm,
 			refused |= BIT(FERRY_REFUSED_CHANGING);
 	}
 	if (!folio_test_anon(folio))
-		refused |= ferry_judge_file(folio);
+		refused |= ferry_judge_file(unmaps, folio);
 	else if (folio_test_swapcache(folio))
 		refused |= BIT(FERRY_REFUSED_SWAPCACHE);
 	if (folio_test_large(folio) || folio_is_zone_device(folio))
@@ -100,7 +88,7 @@ static unsigned int ferry_judge(const struct folio *folio, struct mm_struct *mm,
 void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 			 struct mm_struct *mm, pte_t pteval)
 {
-	unsigned int refused, why, i;
+	unsigned int refused, why;
 
 	/* No TLB has it. */
 	if (!pte_accessible(mm, pteval))
@@ -108,18 +96,9 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 	ferry_note_folio(folio);
 	if (ferry_hook_is_out(FERRY_HOOK_BATCHED))
 		atomic_dec(&mm->tlb_flush_batched);
-	refused = ferry_judge(folio, mm, pteval);
-	for (i = 0; i < unmaps->nr_mms; i++) {
-		if (unmaps->mms[i] == mm)
-			break;
-	}
-	if (i == FERRY_MAX_MMS) {
+	refused = ferry_judge(unmaps, folio, mm, pteval);
+	if (!ferry_note_space(unmaps, mm))
 		refused |= BIT(FERRY_REFUSED_MMS);
-	} else if (i == unmaps->nr_mms) {
-		atomic_inc(ferry_stale_of(mm));
-		ferry_note_mm(unmaps, mm);
-		unmaps->mms[unmaps->nr_mms++] = mm;
-	}
 	if (!refused)
 		ferry_count_migrc(FERRY_MIGRC_ELIGIBLE, 1);
 	for (why = 0; refused >> why; why++) {
@@ -129,40 +108,12 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 	unmaps->refused |= refused;
 }
 
-/* All of an address space was flushed, see ferry_before_mm_flush(). */
-void ferry_mm_flushed(struct mm_struct *mm, u64 before)
-{
-	ferry_note_mm_flush(mm);
-	ferry_migrc_mm_flushed(mm, before);
-}
-
-/*
- * See ferry_flush_first(). The counter only tells who need not look closer: what
- * is unflushed of an address space is known exactly, under the lock of the page
- * table, by what flush_tlb_batched_pending() goes by.
- */
-void ferry_flush_stale(struct mm_struct *mm)
-{
-	int batched;
-
-	if (!atomic_read(ferry_stale_of(mm)))
-		return;
-	batched = atomic_read(&mm->tlb_flush_batched);
-	flush_tlb_batched_pending(mm);
-	if (atomic_read(&mm->tlb_flush_batched) != batched)
-		ferry_count_migrc(FERRY_MIGRC_FLUSHED_FIRST, 1);
-}
-
 /* When its address spaces were flushed, or never had stale translations. */
 void ferry_group_free(struct ferry_group *group)
 {
-	unsigned int i;
-
 	WARN_ON_ONCE(!list_empty(&group->folios));
-	for (i = 0; i < group->unmaps.nr_mms; i++) {
-		if (!(group->unmaps.flushed & BIT(i)))
-			atomic_dec(ferry_stale_of(group->unmaps.mms[i]));
-	}
+	ferry_forget_spaces(&group->unmaps);
+	ferry_forget_files(&group->unmaps);
 	if (group->in_flight >= 0)
 		ferry_batch_settled(group->in_flight);
 	kfree(group);
@@ -231,7 +182,7 @@ bool ferry_group_defer(struct ferry_group *group)
 	if (!tlb_ubc->flush_required)
 		return false;
 	if (!group->unmaps.refused && group->unmaps.nr_mms)
-		group->in_flight = ferry_batch_begins(group->number);
+		group->in_flight = ferry_batch_begins(group);
 	if (group->in_flight < 0) {
 		try_to_unmap_flush();
 		return false;
@@ -299,7 +250,11 @@ void ferry_group_merge(struct ferry_group *into, const struct ferry_group *from)
  */
 void ferry_group_flush(struct ferry_group *group)
 {
+	/* For other groups, as any flush of a batch. */
+	u64 flush = ferry_before_batch_flush(&group->arch);
+
 	arch_tlbbatch_flush(&group->arch);
+	ferry_after_batch_flush(flush);
 }
 
 /* Frees what was kept (O1: after the flush). Returns how many. May sleep. */
@@ -325,29 +280,27 @@ unsigned int ferry_group_release(struct ferry_group *group)
 	return nr;
 }
 
-/* Does a flush of these CPUs cover it? */
-bool ferry_group_within(const struct ferry_group *group,
-			const struct arch_tlbflush_unmap_batch *arch)
+static void ferry_flush_abandoned(struct work_struct *work)
 {
-	return cpumask_subset(&group->arch.cpumask, &arch->cpumask) &&
-	       (arch->unmapped_pages || !group->arch.unmapped_pages);
+	struct ferry_group *group =
+		container_of(work, struct ferry_group, abandoned);
+
+	ferry_group_flush(group);
+	ferry_group_release(group);
+	ferry_group_free(group);
 }
 
-/* All of an address space was flushed. Was every one that it waits for? */
-bool ferry_group_mm_flushed(struct ferry_group *group, struct mm_struct *mm)
+/*
+ * A group that keeps folios has lost its owner, which is a bug. A workqueue flushes
+ * and frees it: the context may be one that must not wait for other CPUs. Until then
+ * drains, and tasks that open a file for writing, do not find it. Context: any but
+ * NMI and interrupts.
+ */
+void ferry_group_abandon(struct ferry_group *group)
 {
-	struct ferry_unmaps *unmaps = &group->unmaps;
-	unsigned int i;
-
-	for (i = 0; i < unmaps->nr_mms; i++) {
-		if (unmaps->mms[i] == mm && !(unmaps->flushed & BIT(i))) {
-			unmaps->flushed |= BIT(i);
-			atomic_dec(ferry_stale_of(mm));
-		}
-	}
-	if (ferry_hook_is_out(FERRY_HOOK_EVERY))
-		return unmaps->flushed;
-	return unmaps->nr_mms && unmaps->flushed == BIT(unmaps->nr_mms) - 1;
+	WARN_ONCE(1, "ferry: a group that is not flushed was dropped\n");
+	INIT_WORK(&group->abandoned, ferry_flush_abandoned);
+	queue_work(system_dfl_wq, &group->abandoned);
 }
 
 /* Pages of a node that are kept. */

@@ -97,7 +97,7 @@ static unsigned int ferry_count_flushes(const struct ferry_unmaps *unmaps)
 	unsigned int i, sum = 0;
 
 	for (i = 0; i < unmaps->nr_mms; i++)
-		sum += atomic_read(ferry_flushes_of(unmaps->mms[i]));
+		sum += atomic_read(ferry_flushes_of(unmaps->spaces[i].mm));
 	return sum;
 }
 

@@ -295,16 +295,16 @@ pub mod migrc {
     use crate::{
         abstractions::{
             group::{
+                flushed_cpus,
                 Drain,
+                FileBucket,
                 Group,
                 InBatch,
-                MmName,
-                Moment,
-                State,
-                Ticket, //
+                State, //
             },
             may_flush::MayFlush, //
         },
+        logic::coverage::Moment,
         migrc, //
     };
 
@@ -425,20 +425,24 @@ pub mod migrc {
         migrc::now().map_or(0, Moment::into_raw)
     }
 
-    /// It is complete: called by `ferry_after_mm_flush()`. For any context but NMI and interrupts.
+    /// A group waits for no more: called by `ferry_mm_flushed()`. For any context but NMI.
+    #[export]
+    pub extern "C" fn ferry_migrc_complete() {
+        migrc::complete();
+    }
+
+    /// Frees what is retained of the files of a bucket: called by `ferry_before_write()`. May sleep.
     ///
     /// # Safety
     ///
-    /// All of `mm` must have been flushed, beginning after `ferry_migrc_now()` returned `before`.
+    /// `file` must be below `1 << FERRY_FILE_BITS`. The caller may sleep, with interrupts on.
     #[export]
-    pub unsafe extern "C" fn ferry_migrc_mm_flushed(mm: *mut bindings::mm_struct, before: u64) {
-        let (mm, before) = (MmName::of(mm), Moment::from_raw(before));
-        // SAFETY: By the safety requirement: there is one clock.
-        migrc::mm_flushed(|group| unsafe { group.mm_flushed(mm, before) });
+    pub unsafe extern "C" fn ferry_migrc_drain_file(file: c_uint) {
+        // SAFETY: By the safety requirement.
+        unsafe { MayFlush::with(|may| migrc::drain_file(FileBucket::from_raw(file), may)) };
     }
 
-    /// CPUs are about to be flushed: called by `ferry_before_batch_flush()`. For any context but
-    /// NMI and interrupts.
+    /// CPUs are about to be flushed: called by `ferry_before_batch_flush()`. For any context.
     ///
     /// # Safety
     ///
@@ -448,20 +452,18 @@ pub mod migrc {
         arch: *const bindings::arch_tlbflush_unmap_batch,
     ) -> u64 {
         // SAFETY: By the safety requirement.
-        migrc::covering(|group, ticket| unsafe { group.cover(arch, ticket) })
-            .map_or(0, Ticket::into_raw)
+        migrc::covering(unsafe { flushed_cpus(arch) }).map_or(0, Moment::into_raw)
     }
 
-    /// They were: called by `ferry_after_batch_flush()`. For any context but NMI and interrupts.
+    /// They were: called by `ferry_after_batch_flush()`. For any context but NMI.
     ///
     /// # Safety
     ///
-    /// `ticket` must be what `ferry_migrc_covering()` returned, not 0, and the flush that it was
+    /// `flush` must be what `ferry_migrc_covering()` returned, not 0, and the flush that it was
     /// called for have begun since, and be complete.
     #[export]
-    pub unsafe extern "C" fn ferry_migrc_covered(ticket: u64) {
-        // SAFETY: By the safety requirement.
-        migrc::covered(|group| unsafe { group.covered(Ticket::from_raw(ticket)) });
+    pub unsafe extern "C" fn ferry_migrc_covered(flush: u64) {
+        migrc::covered(Moment::from_raw(flush));
     }
 }
 

@@ -4,10 +4,12 @@
 //!
 //! A [`Group`] is of one batch of migration. It begins as [`Unmapping`]: translations are cleared
 //! and noted. Then it is [`Pending`]: CPUs may read the old folios by translations that they still
-//! have, so these are kept. Only [`Flushed`] has a way to free them, and only a flush, begun after
-//! the translations were cleared and completed since, makes it that.
+//! have, so these are kept. As [`Listed`] it is found by flushes of its address spaces. Only
+//! [`Flushed`] has a way to free them, and only a flush, begun after the translations were cleared
+//! and completed since, makes it that.
 //!
-//! No locks: a group has one owner.
+//! No locks: a group has one owner. What flushes note in one that is [`Listed`] is atomic, or under
+//! the locks of `c-glue/migrc_spaces.c`.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_group.h`
 
@@ -24,16 +26,15 @@ use core::{
 };
 use kernel::{
     bindings,
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Relaxed,
-        Release, //
-    }, //
+    cpu::nr_cpu_ids,
+    prelude::*, //
 };
 
 use super::may_flush::MayFlush;
+use crate::logic::coverage::{
+    self,
+    Moment, //
+};
 
 /// Why what was retained is given up: one of `FERRY_DRAIN_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +46,9 @@ impl Drain {
     /// It was retained for as long as may be.
     pub const AGE: Self = Self(bindings::ferry_drain_FERRY_DRAIN_AGE);
     /// All address spaces that it waited for were flushed, as something was to change there.
-    const WRITE: Self = Self(bindings::ferry_drain_FERRY_DRAIN_WRITE);
+    pub const WRITE: Self = Self(bindings::ferry_drain_FERRY_DRAIN_WRITE);
     /// A flush of other batches was its own as well.
-    const FLUSH: Self = Self(bindings::ferry_drain_FERRY_DRAIN_FLUSH);
+    pub const FLUSH: Self = Self(bindings::ferry_drain_FERRY_DRAIN_FLUSH);
     /// An operator asked for it, or who needs pages to be free.
     pub const ASKED: Self = Self(bindings::ferry_drain_FERRY_DRAIN_ASKED);
     /// It is switched off.
@@ -65,85 +66,53 @@ impl Drain {
     }
 }
 
-/// An address space, which may be gone: nothing but a name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct MmName(*mut bindings::mm_struct);
+/// Which groups the flushes of other batches cover.
+pub type Coverage = coverage::Coverage<KVec<coverage::Word>>;
 
-impl MmName {
-    /// That of this one. For any context.
-    pub fn of(mm: *mut bindings::mm_struct) -> Self {
-        Self(mm)
+/// Returns one for all CPUs that there can be. May sleep; fails with `ENOMEM`.
+pub fn new_coverage() -> Result<Coverage> {
+    let words = |nr: usize| -> Result<KVec<coverage::Word>> {
+        let mut words = KVec::with_capacity(nr, GFP_KERNEL)?;
+        for _ in 0..nr {
+            words.push_within_capacity(coverage::Word::default())?;
+        }
+        Ok(words)
+    };
+    let cpus = nr_cpu_ids() as usize;
+    Ok(Coverage::new(
+        words(cpus.div_ceil(c_ulong::BITS as usize))?,
+        words(cpus)?,
+        words(cpus)?,
+    ))
+}
+
+/// Returns the CPUs that a batch flushes; none: its flush counts for no group. For any context.
+///
+/// # Safety
+///
+/// `arch` must be valid for `'a`, and not change.
+pub unsafe fn flushed_cpus<'a>(arch: *const bindings::arch_tlbflush_unmap_batch) -> &'a [c_ulong] {
+    // SAFETY: By the safety requirement.
+    let arch = unsafe { &*arch };
+    // Where the flush is broadcast this is what asks for it.
+    match arch.unmapped_pages {
+        true => &arch.cpumask.bits,
+        false => &[],
     }
 }
 
-/// Tells groups that are retained from those that will be. For any context.
-pub struct Clock(Atomic<u64>);
-
-impl Default for Clock {
-    /// One that nothing was retained by: the first group has 1.
-    fn default() -> Self {
-        Self(Atomic::new(1))
-    }
-}
-
-/// What a [`Clock`] showed.
+/// The bucket of a file, see `c-glue/migrc_file.c`.
 #[derive(Clone, Copy)]
-pub struct Moment(u64);
+pub struct FileBucket(c_uint);
 
-impl Clock {
-    /// Whatever was retained before was unmapped before.
-    pub fn now(&self) -> Moment {
-        // With the release in `Group::retain`.
-        Moment(self.0.load(Acquire))
-    }
-}
-
-impl Moment {
-    /// Takes back what C was given; 0: nothing was retained by then.
-    pub fn from_raw(raw: u64) -> Self {
-        Self(raw)
-    }
-
-    /// Gives it to C. Not 0.
-    pub fn into_raw(self) -> u64 {
-        self.0
-    }
-}
-
-/// Numbers of flushes. For any context.
-pub struct Tickets(Atomic<u64>);
-
-/// The number of a flush that covers groups, none of which is 0.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Ticket(u64);
-
-impl Default for Tickets {
-    /// None was given away: the first is 1.
-    fn default() -> Self {
-        Self(Atomic::new(1))
-    }
-}
-
-impl Tickets {
-    /// One that no other flush has.
-    pub fn next(&self) -> Ticket {
-        Ticket(self.0.fetch_add(1, Relaxed))
-    }
-}
-
-impl Ticket {
-    /// Takes back what C was given.
+impl FileBucket {
+    /// Takes what C has. For any context.
     ///
     /// # Safety
     ///
-    /// It must be from [`Self::into_raw`].
-    pub unsafe fn from_raw(raw: u64) -> Self {
+    /// It must be below `1 << FERRY_FILE_BITS`.
+    pub unsafe fn from_raw(raw: c_uint) -> Self {
         Self(raw)
-    }
-
-    /// Gives it to C.
-    pub fn into_raw(self) -> u64 {
-        self.0
     }
 }
 
@@ -182,14 +151,18 @@ pub trait State: sealed::GiveUp {}
 /// Translations are being cleared, and the task owes the flush. Nothing is kept.
 pub struct Unmapping;
 
-/// The flush is left for later.
+/// The flush is left for later. Its task has it.
 pub struct Pending;
+
+/// It is retained: flushes of its address spaces find it.
+pub struct Listed;
 
 /// It was made.
 pub struct Flushed;
 
 impl State for Unmapping {}
 impl State for Pending {}
+impl State for Listed {}
 impl State for Flushed {}
 
 impl sealed::GiveUp for Unmapping {
@@ -204,10 +177,18 @@ impl sealed::GiveUp for Unmapping {
 
 impl sealed::GiveUp for Pending {
     unsafe fn give_up(group: NonNull<bindings::ferry_group>) {
-        // SAFETY: By the safety requirement, and the type invariant: interrupts are on.
+        // SAFETY: By the safety requirement nobody uses it. The caller may be one that must not
+        // wait for other CPUs, which this leaves to a workqueue.
+        unsafe { bindings::ferry_group_abandon(group.as_ptr()) };
+    }
+}
+
+impl sealed::GiveUp for Listed {
+    unsafe fn give_up(group: NonNull<bindings::ferry_group>) {
+        // SAFETY: By the safety requirement; it is listed, and from then on nobody uses it.
         unsafe {
-            bindings::ferry_group_flush(group.as_ptr());
-            Flushed::give_up(group);
+            bindings::ferry_group_unlink(group.as_ptr());
+            Pending::give_up(group);
         }
     }
 }
@@ -224,13 +205,16 @@ impl sealed::GiveUp for Flushed {
 
 /// Folios that wait for a flush.
 ///
-/// One that is [`Pending`] is only dropped by a task that may flush: it is flushed then.
+/// One that is [`Pending`] or [`Listed`] is consumed by a flush, for which [`MayFlush`] is needed. To
+/// drop it is a mistake: that warns, and leaves the flush to a workqueue, as it may happen where no
+/// flush is allowed.
 ///
 /// # Invariants
 ///
 /// `raw` is a group that nobody else uses, but that what a task unmaps is noted in the one that is
-/// its [`Unmapping`] one. It keeps folios only if `S` is [`Pending`] or [`Flushed`], and if it is
-/// [`Flushed`] no CPU can read them by a translation any more.
+/// its [`Unmapping`] one, and that flushes note in a [`Listed`] one that they happened. It keeps
+/// folios only if `S` is not [`Unmapping`], and if it is [`Flushed`] no CPU can read them by a
+/// translation any more.
 ///
 /// # Examples
 ///
@@ -245,8 +229,9 @@ pub struct Group<S: State> {
     state: PhantomData<S>,
 }
 
-// SAFETY: Any task may own it. Not so one that is `Unmapping`, which is its task's.
-unsafe impl Send for Group<Pending> {}
+// SAFETY: Any task may own it. Not so one that is `Unmapping` or `Pending`, which is its task's: what
+// it unmaps, or its batch, is noted in it.
+unsafe impl Send for Group<Listed> {}
 
 impl<S: State> Drop for Group<S> {
     fn drop(&mut self) {
@@ -271,6 +256,12 @@ impl<S: State> Group<S> {
     /// Gives it to C, see [`InBatch::take`]. For any context.
     pub fn into_raw(self) -> *mut c_void {
         ManuallyDrop::new(self).raw.as_ptr().cast()
+    }
+
+    /// The CPUs that may have translations. For any context.
+    fn cpus(&self) -> &[c_ulong] {
+        // SAFETY: By the type invariant it is ours.
+        unsafe { &(*self.as_ptr()).arch.cpumask.bits }
     }
 
     /// How many pages it keeps. For any context.
@@ -363,15 +354,57 @@ impl Group<Pending> {
         self.become_()
     }
 
+    /// Takes its batch from it, if it has one: who does is in its task, and is to keep it until the
+    /// group is retained. For any context.
+    pub fn take_batch(&mut self) -> Option<InFlight> {
+        // SAFETY: By the type invariant it is ours.
+        let idx = unsafe { replace(&mut (*self.as_ptr()).in_flight, -1) };
+        (idx >= 0).then_some(InFlight {
+            idx,
+            _task: PhantomData,
+        })
+    }
+
+    /// Retains it, from `now_ns` on. For any context but NMI and interrupts.
+    pub fn retain(self, coverage: &Coverage, now_ns: i64) -> Group<Listed> {
+        // All of it was unmapped before.
+        let seq = coverage.retain(self.cpus());
+        // SAFETY: By the type invariant it is ours, and is not listed.
+        unsafe {
+            (*self.as_ptr()).seq = seq.into_raw();
+            (*self.as_ptr()).since_ns = now_ns;
+            bindings::ferry_group_link(self.as_ptr());
+        }
+        // INVARIANT: It has its number, and is listed.
+        self.become_()
+    }
+
+    /// If it keeps nothing, there is nothing to flush for, and it is gone. For any context.
+    pub fn into_kept(self) -> Option<Self> {
+        if self.pages() > 0 {
+            return Some(self);
+        }
+        // INVARIANT: It has no folios.
+        drop(self.become_::<Flushed>());
+        None
+    }
+}
+
+impl Group<Listed> {
     /// Flushes many by one flush, and frees what they keep; how many pages that is. None is left.
     /// May sleep.
     pub fn flush_all(groups: &mut KVec<Self>, may: MayFlush<'_>) -> u32 {
         let Some((first, rest)) = groups.split_first_mut() else {
             return 0;
         };
+        // SAFETY: It is ours, and listed.
+        unsafe { bindings::ferry_group_unlink(first.as_ptr()) };
         for group in rest {
-            // SAFETY: Both are ours.
-            unsafe { bindings::ferry_group_merge(first.as_ptr(), group.as_ptr()) };
+            // SAFETY: Both are ours. This one is listed, and from then on nobody notes anything.
+            unsafe {
+                bindings::ferry_group_unlink(group.as_ptr());
+                bindings::ferry_group_merge(first.as_ptr(), group.as_ptr());
+            }
         }
         let first = first.as_ptr();
         for group in groups.iter() {
@@ -387,114 +420,48 @@ impl Group<Pending> {
         pages
     }
 
-    /// Takes its batch from it, if it has one: who does is in its task, and is to keep it until the
-    /// group is retained. For any context.
-    pub fn take_batch(&mut self) -> Option<InFlight> {
-        // SAFETY: By the type invariant it is ours.
-        let idx = unsafe { replace(&mut (*self.as_ptr()).in_flight, -1) };
-        (idx >= 0).then_some(InFlight {
-            idx,
-            _task: PhantomData,
-        })
+    /// Ends that it is listed. For any context but NMI and interrupts.
+    pub fn withdraw(self) -> Group<Pending> {
+        // SAFETY: It is ours, and listed.
+        unsafe { bindings::ferry_group_unlink(self.as_ptr()) };
+        // INVARIANT: Nobody else finds it.
+        self.become_()
     }
 
-    /// Notes that it is retained now, in nanoseconds. For any context.
-    pub fn retain(&mut self, clock: &Clock, now_ns: i64) {
-        // What was unmapped for it was before.
-        let seq = clock.0.fetch_add(1, Release);
-        // SAFETY: By the type invariant it is ours.
-        unsafe {
-            (*self.as_ptr()).seq = seq;
-            (*self.as_ptr()).since_ns = now_ns;
-        }
-    }
-
-    /// Since when it is, in nanoseconds. For any context.
+    /// Since when it is retained, in nanoseconds. For any context.
     pub fn since_ns(&self) -> i64 {
-        // SAFETY: By the type invariant it is ours.
+        // SAFETY: By the type invariant only its owner writes this.
         unsafe { (*self.as_ptr()).since_ns }
     }
 
-    /// All of an address space was flushed. Whether there is no more to wait for. For any context.
-    ///
-    /// # Safety
-    ///
-    /// It must have been, and the flush have begun after `before` was read of the clock that this
-    /// group is retained by.
-    pub unsafe fn mm_flushed(&mut self, mm: MmName, before: Moment) -> bool {
-        let group = self.as_ptr();
-        // SAFETY: By the type invariant it is ours; the address space is not followed.
-        unsafe {
-            if (*group).seq == 0 || (*group).seq >= before.0 {
-                return false;
-            }
-            if bindings::ferry_group_mm_flushed(group, mm.0) && (*group).complete == 0 {
-                (*group).complete = Drain::WRITE.0 + 1;
-            }
-            (*group).complete != 0
-        }
-    }
-
-    /// A flush of these CPUs is about to begin. Notes its number if it covers this group. For any
-    /// context.
-    ///
-    /// # Safety
-    ///
-    /// `arch` must be valid.
-    pub unsafe fn cover(
-        &mut self,
-        arch: *const bindings::arch_tlbflush_unmap_batch,
-        ticket: Ticket,
-    ) -> bool {
-        // SAFETY: By the safety requirement; it is ours.
-        unsafe {
-            let covers = bindings::ferry_group_within(self.as_ptr(), arch);
-            if covers {
-                (*self.as_ptr()).ticket = ticket.0;
-            }
-            covers
-        }
-    }
-
-    /// The flush with this number is complete. For any context.
-    ///
-    /// # Safety
-    ///
-    /// It must be, on all CPUs that [`Self::cover`] was told of, and have begun after that.
-    pub unsafe fn covered(&mut self, ticket: Ticket) {
-        let group = self.as_ptr();
-        // SAFETY: By the type invariant it is ours.
-        unsafe {
-            if (*group).ticket == ticket.0 && (*group).complete == 0 {
-                (*group).complete = Drain::FLUSH.0 + 1;
-            }
-        }
+    /// Whether it has translations of a file of this bucket. For any context.
+    pub fn has_file(&self, file: FileBucket) -> bool {
+        // SAFETY: By the type invariant nobody changes that; the bucket is one that there is.
+        unsafe { bindings::ferry_group_has_file(self.as_ptr(), file.0) }
     }
 
     /// By what it was flushed, if it was by others. For any context.
-    pub fn completed_by(&self) -> Option<Drain> {
-        // SAFETY: By the type invariant it is ours.
-        let complete = unsafe { (*self.as_ptr()).complete };
-        Drain::from_raw(complete.checked_sub(1)?)
+    pub fn completed_by(&self, coverage: &Coverage) -> Option<Drain> {
+        // SAFETY: By the type invariant it is listed.
+        if unsafe { bindings::ferry_group_unread(self.as_ptr()) } {
+            return Some(Drain::WRITE);
+        }
+        // SAFETY: By the type invariant only its owner writes this.
+        let seq = Moment::from_raw(unsafe { (*self.as_ptr()).seq });
+        coverage.covers(self.cpus(), seq).then_some(Drain::FLUSH)
     }
 
-    /// If it was flushed by others there is no more to wait for. For any context.
-    pub fn into_completed(self) -> Result<(Group<Flushed>, Drain), Self> {
-        match self.completed_by() {
-            // INVARIANT: It was flushed, by all that it waits for.
-            Some(why) => Ok((self.become_(), why)),
-            None => Err(self),
-        }
-    }
-
-    /// If it keeps nothing, there is nothing to flush for, and it is gone. For any context.
-    pub fn into_kept(self) -> Option<Self> {
-        if self.pages() > 0 {
-            return Some(self);
-        }
-        // INVARIANT: It has no folios.
-        drop(self.become_::<Flushed>());
-        None
+    /// If it was flushed by others there is no more to wait for. For any context but NMI and
+    /// interrupts.
+    pub fn into_completed(
+        self,
+        coverage: &Coverage,
+    ) -> core::result::Result<(Group<Flushed>, Drain), Self> {
+        let Some(why) = self.completed_by(coverage) else {
+            return Err(self);
+        };
+        // INVARIANT: It was flushed, by all that it waits for.
+        Ok((self.withdraw().become_(), why))
     }
 }
 
@@ -561,7 +528,7 @@ mod debug {
     use super::*;
 
     /// Compares what is kept with where it is now, before it is flushed.
-    pub(super) fn check(group: &Group<Pending>) {
+    pub(super) fn check(group: &Group<Listed>) {
         // SAFETY: By the type invariant it is ours.
         unsafe { bindings::ferry_group_check(group.as_ptr()) };
     }
@@ -581,7 +548,7 @@ mod debug {
 mod debug {
     use super::*;
 
-    pub(super) fn check(_: &Group<Pending>) {}
+    pub(super) fn check(_: &Group<Listed>) {}
 
     pub(super) fn is_out(_: Limit) -> bool {
         false

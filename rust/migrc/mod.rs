@@ -8,16 +8,19 @@
 //! too old, when memory is short or somebody asks; or one that was made for others. See
 //! `docs/migrc.rst`.
 //!
-//! Locks: `draining`, of who frees what was retained, and in it `ledger`, of what is. That is taken
-//! under the locks of page tables as well, so nothing is freed or allocated under it.
+//! Lock order:
+//!
+//! 1. `draining`, of the task that frees what was retained;
+//! 2. `ledger`, of what is retained. Nothing is freed or allocated under it;
+//! 3. the locks of `c-glue/migrc_spaces.c`, which are also taken under page table locks.
+//!
+//! Flushes take neither of the first two. One of all of an address space finds the groups of that by
+//! a hash; one of a batch notes in `coverage` which CPUs it flushed, without a lock, if anything
+//! waits for one of them.
 
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         new_mutex,
         new_spinlock,
         Arc,
@@ -32,14 +35,13 @@ use crate::{
         clock::now_ns,
         group::{
             self,
-            Clock,
+            Coverage,
             Drain,
+            FileBucket,
             Group,
             Limit,
-            Moment,
+            Listed,
             Pending,
-            Ticket,
-            Tickets,
             Unmapping, //
         },
         later::{
@@ -48,9 +50,12 @@ use crate::{
         },
         may_flush::MayFlush, //
     },
-    logic::retention::{
-        has_room,
-        until_due_ms, //
+    logic::{
+        coverage::Moment,
+        retention::{
+            has_room,
+            until_due_ms, //
+        }, //
     }, //
 };
 
@@ -60,8 +65,12 @@ const MAX_GROUPS: usize = 128;
 /// What is retained is looked at that often, in milliseconds: the limit of age may be changed.
 const LOOK_MS: u32 = 1000;
 
+/// Milliseconds from a flush that may complete groups until these are freed: one look at all groups is
+/// for several flushes.
+const COLLECT_MS: u32 = 1;
+
 /// Groups, oldest first.
-type Groups = KVec<Group<Pending>>;
+type Groups = KVec<Group<Listed>>;
 
 #[pin_data]
 struct Retained {
@@ -70,10 +79,7 @@ struct Retained {
     /// Room for all, while they are flushed and freed: who comes meanwhile waits until they are.
     #[pin]
     draining: Mutex<Groups>,
-    /// Groups in the ledger: a hint, so relaxed.
-    nr: Atomic<u32>,
-    clock: Clock,
-    tickets: Tickets,
+    coverage: Coverage,
     old: Arc<Later>,
     complete: Arc<Later>,
 }
@@ -84,11 +90,6 @@ fn retained() -> Option<&'static Retained> {
     RETAINED.as_ref().map(|retained| &**retained)
 }
 
-/// That which has groups. A hint: who has unmapped nothing for one asks for nothing.
-fn in_use() -> Option<&'static Retained> {
-    retained().filter(|retained| retained.nr.load(Relaxed) > 0)
-}
-
 /// Before it is switched on. May sleep; one caller at a time. Fails with `ENOMEM`.
 pub fn prepare() -> Result {
     if RETAINED.as_ref().is_some() {
@@ -96,15 +97,14 @@ pub fn prepare() -> Result {
     }
     let groups = KVec::with_capacity(MAX_GROUPS, GFP_KERNEL)?;
     let taken = KVec::with_capacity(MAX_GROUPS, GFP_KERNEL)?;
+    let coverage = group::new_coverage()?;
     let old = Later::new(Queue::Unbound, drain_old)?;
     let complete = Later::new(Queue::Unbound, free_complete)?;
     let retained = KBox::pin_init(
         pin_init!(Retained {
             ledger <- new_spinlock!(groups, "ferry::Retained::ledger"),
             draining <- new_mutex!(taken, "ferry::Retained::draining"),
-            nr: Atomic::new(0),
-            clock: Clock::default(),
-            tickets: Tickets::default(),
+            coverage,
             old,
             complete,
         }),
@@ -151,44 +151,40 @@ pub fn drain(why: Drain, may: MayFlush<'_>) -> u32 {
     retained().map_or(0, |retained| retained.drain(why, may))
 }
 
+/// Flushes and frees what is retained of a file, and of others of its bucket. When this returns all
+/// that was when it was called is free. May sleep.
+pub fn drain_file(file: FileBucket, may: MayFlush<'_>) {
+    if let Some(retained) = retained() {
+        let mut taken = retained.draining.lock();
+        retained.take(&mut taken, |group| group.has_file(file));
+        Drain::WRITE.count(Group::flush_all(&mut taken, may));
+    }
+}
+
 /// The moment before a flush of all of an address space, if there is anything that may wait for it.
 /// For any context.
 pub fn now() -> Option<Moment> {
-    retained().map(|retained| retained.clock.now())
+    retained().map(|retained| retained.coverage.now())
 }
 
-/// All of an address space was flushed: `mark` notes it in a group, and tells whether that waits
-/// for no more. For any context but NMI and interrupts.
-pub fn mm_flushed(mut mark: impl FnMut(&mut Group<Pending>) -> bool) {
-    let Some(retained) = in_use() else {
-        return;
-    };
-    let mut complete = false;
-    for group in retained.ledger.lock().iter_mut() {
-        complete |= mark(group);
-    }
-    if complete {
-        Later::after(&retained.complete, 0);
+/// A group waits for no more: it is soon freed. For any context but NMI.
+pub fn complete() {
+    if let Some(retained) = retained() {
+        Later::after(&retained.complete, COLLECT_MS);
     }
 }
 
-/// CPUs are about to be flushed: the number that this flush is to be known by, if it covers
-/// anything; `covers` notes it in a group that is. For any context but NMI and interrupts.
-pub fn covering(mut covers: impl FnMut(&mut Group<Pending>, Ticket) -> bool) -> Option<Ticket> {
-    let retained = in_use()?;
-    let ticket = retained.tickets.next();
-    let mut any = false;
-    for group in retained.ledger.lock().iter_mut() {
-        any |= covers(group, ticket);
-    }
-    any.then_some(ticket)
+/// CPUs are about to be flushed: the number of that flush, if a group waits for one of them. For any
+/// context.
+pub fn covering(cpus: &[usize]) -> Option<Moment> {
+    retained()?.coverage.begin(cpus)
 }
 
-/// They were: `mark` notes it in a group that is covered. For any context but NMI and interrupts.
-pub fn covered(mark: impl FnMut(&mut Group<Pending>)) {
-    if let Some(retained) = in_use() {
-        retained.ledger.lock().iter_mut().for_each(mark);
-        Later::after(&retained.complete, 0);
+/// The flush with this number is complete, on all of its CPUs. For any context but NMI.
+pub fn covered(flush: Moment) {
+    if let Some(retained) = retained() {
+        retained.coverage.complete(flush);
+        Later::after(&retained.complete, COLLECT_MS);
     }
 }
 
@@ -197,11 +193,14 @@ fn free_complete(may: MayFlush<'_>) {
     let Some(retained) = retained() else {
         return;
     };
+    let coverage = &retained.coverage;
     let mut taken = retained.draining.lock();
-    retained.take_complete(&mut taken);
+    retained.take(&mut taken, |group| group.completed_by(coverage).is_some());
     while let Some(group) = taken.pop() {
-        if let Ok((group, why)) = group.into_completed() {
-            why.count(group.release(may));
+        match group.into_completed(coverage) {
+            Ok((group, why)) => why.count(group.release(may)),
+            // Never: a group that waits for no more stays so.
+            Err(group) => Drain::FLUSH.count(group.withdraw().flush(may).release(may)),
         }
     }
 }
@@ -224,13 +223,12 @@ fn drain_old(may: MayFlush<'_>) {
 }
 
 impl Retained {
-    /// Takes out what others have flushed.
-    fn take_complete(&self, taken: &mut Groups) {
+    /// Takes groups out of the ledger.
+    fn take(&self, taken: &mut Groups, which: impl Fn(&Group<Listed>) -> bool) {
         let mut groups = self.ledger.lock();
         // From the end on: there is the least to move.
         for at in (0..groups.len()).rev() {
-            let complete = groups.get(at).is_some_and(|g| g.completed_by().is_some());
-            if !complete || taken.len() == taken.capacity() {
+            if !groups.get(at).is_some_and(&which) || taken.len() == taken.capacity() {
                 continue;
             }
             if let Ok(group) = groups.remove(at) {
@@ -238,20 +236,17 @@ impl Retained {
                 let _ = taken.push_within_capacity(group);
             }
         }
-        self.nr.store(groups.len() as u32, Relaxed);
     }
 
-    fn add(&'static self, mut group: Group<Pending>, may: MayFlush<'_>) {
+    fn add(&'static self, group: Group<Pending>, may: MayFlush<'_>) {
         loop {
             let mut groups = self.ledger.lock();
-            group.retain(&self.clock, now_ns());
-            let full = groups.push_within_capacity(group);
-            self.nr.store(groups.len() as u32, Relaxed);
-            drop(groups);
-            match full {
-                Ok(()) => break,
-                Err(full) => group = full.0,
+            if groups.len() < MAX_GROUPS {
+                // There is room, see above.
+                let _ = groups.push_within_capacity(group.retain(&self.coverage, now_ns()));
+                break;
             }
+            drop(groups);
             self.drain(Drain::BOUND, may);
         }
         let due = until_due_ms(0, 0, group::max_age_ns());
@@ -265,11 +260,7 @@ impl Retained {
     fn drain(&'static self, why: Drain, may: MayFlush<'_>) -> u32 {
         // Taken first: who finds the ledger empty waits for who has taken what was in it.
         let mut taken = self.draining.lock();
-        {
-            let mut groups = self.ledger.lock();
-            core::mem::swap(&mut *groups, &mut *taken);
-            self.nr.store(0, Relaxed);
-        }
+        core::mem::swap(&mut *self.ledger.lock(), &mut *taken);
         let pages = Group::flush_all(&mut taken, may);
         why.count(pages);
         pages

@@ -6,6 +6,7 @@
 #define _LINUX_FERRY_GROUP_H
 
 #include <linux/kobject.h>
+#include <linux/workqueue.h>
 
 #include "ferry_migrc.h"
 
@@ -61,12 +62,12 @@ enum ferry_migrc_event {
  * @nr_pages:	how many
  * @number:	of ferry_batch_number(), before its batch unmapped
  * @in_flight:	of ferry_batch_begins(), until its batch has settled; or -1
- * @complete:	by what all of it was flushed, if by others: 1 + FERRY_DRAIN_*
+ * @unflushed:	address spaces that were not flushed since it was linked
  * @pending:	the flush was left for later
- * @seq:	number among those that were retained
- * @ticket:	of a flush that covers it, and has begun; 0: none
+ * @seq:	its number, from when it was retained
  * @since_ns:	when it was retained
  * @flushes:	of its address spaces, before, in all
+ * @abandoned:	flushes and frees it, if its owner has dropped it
  */
 struct ferry_group {
 	struct ferry_unmaps unmaps;
@@ -75,12 +76,12 @@ struct ferry_group {
 	u32 nr_pages;
 	u32 number;
 	int in_flight;
-	u32 complete;
+	atomic_t unflushed;
 	bool pending;
 	u64 seq;
-	u64 ticket;
 	s64 since_ns;
 	unsigned int flushes;
+	struct work_struct abandoned;
 };
 
 /* c-glue/migrc.c */
@@ -100,21 +101,29 @@ bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 void ferry_group_merge(struct ferry_group *into, const struct ferry_group *from);
 void ferry_group_flush(struct ferry_group *group);
 unsigned int ferry_group_release(struct ferry_group *group);
-bool ferry_group_within(const struct ferry_group *group,
-			const struct arch_tlbflush_unmap_batch *arch);
-bool ferry_group_mm_flushed(struct ferry_group *group, struct mm_struct *mm);
+void ferry_group_abandon(struct ferry_group *group);
 
 unsigned int ferry_kept_pages(int nid);
 unsigned int ferry_fullest_node(unsigned int *limit);
+
+/* c-glue/migrc_spaces.c */
+bool ferry_note_space(struct ferry_unmaps *unmaps, struct mm_struct *mm);
+void ferry_group_link(struct ferry_group *group);
+void ferry_group_unlink(struct ferry_group *group);
+bool ferry_group_unread(const struct ferry_group *group);
+void ferry_forget_spaces(struct ferry_unmaps *unmaps);
 
 /* c-glue/migrc_file.c */
 extern bool ferry_migrc_files;
 
 unsigned int ferry_batch_number(void);
-int ferry_batch_begins(unsigned int number);
+int ferry_batch_begins(const struct ferry_group *group);
 void ferry_batch_settled(int idx);
 void ferry_wait_for_batches(void);
-unsigned int ferry_judge_file(const struct folio *folio);
+unsigned int ferry_judge_file(struct ferry_unmaps *unmaps,
+			      const struct folio *folio);
+bool ferry_group_has_file(const struct ferry_group *group, unsigned int file);
+void ferry_forget_files(struct ferry_unmaps *unmaps);
 
 /* c-glue/migrc_knobs.c */
 void ferry_count_refused(enum ferry_refusal why, unsigned int nr);
@@ -155,6 +164,7 @@ static inline void ferry_group_check(struct ferry_group *group) { }
 /* rust/hooks.rs */
 int ferry_migrc_prepare(void);
 unsigned int ferry_migrc_drain(enum ferry_drain why);
+void ferry_migrc_drain_file(unsigned int file);
 
 #endif /* CONFIG_FERRY_MIGRC */
 #endif /* _LINUX_FERRY_GROUP_H */

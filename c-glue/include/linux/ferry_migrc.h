@@ -11,8 +11,8 @@
  * O1 to O10 are the obligations of docs/migrc.rst.
  *
  * Locks: ferry_unmapped() and ferry_flush_first() are called under the lock of a
- * page table, and so may be what is around a flush of an address space. All of these
- * but ferry_unmapped() take the lock of the list of groups inside of it. All others,
+ * page table, and so may be what is around a flush of an address space, which takes
+ * the lock of a bucket inside of it, see c-glue/migrc_spaces.c. All others,
  * also what is around a flush of a batch, are called where the caller may sleep.
  */
 #ifndef _LINUX_FERRY_MIGRC_H
@@ -51,18 +51,39 @@ enum ferry_hook {
 /* Address spaces that a group can have, to be told of their flushes. */
 #define FERRY_MAX_MMS		16
 
+/* Files share a bit of a group's by a hash of their mapping, see migrc_file.c. */
+#define FERRY_FILE_BITS		8
+
+struct ferry_group;
+
+/**
+ * struct ferry_space - an address space of a group, on a list by its hash
+ * @mm:		its name; never followed, it may be gone
+ * @group:	the group, while @node is linked
+ * @node:	on the list of those that a flush of @mm looks at
+ * @stale:	counted as unflushed
+ */
+struct ferry_space {
+	struct mm_struct *mm;
+	struct ferry_group *group;
+	struct hlist_node node;
+	bool stale;
+};
+
 /**
  * struct ferry_unmaps - what is unmapped for a group
  * @refused:	why it cannot be left unflushed: bits of FERRY_REFUSED_*
  * @nr_mms:	address spaces from which it is
- * @flushed:	a bit for each that was flushed since, and is not counted any more
- * @mms:	which they are; never followed, they may be gone
+ * @opens:	how often files with these bits of @files were opened, in all
+ * @files:	of which files, by hash
+ * @spaces:	which address spaces they are
  */
 struct ferry_unmaps {
 	unsigned int refused;
 	unsigned int nr_mms;
-	unsigned long flushed;
-	struct mm_struct *mms[FERRY_MAX_MMS];
+	unsigned int opens;
+	DECLARE_BITMAP(files, 1 << FERRY_FILE_BITS);
+	struct ferry_space spaces[FERRY_MAX_MMS];
 };
 
 /* c-glue/migrc_debug.c */
@@ -84,8 +105,6 @@ DECLARE_STATIC_KEY_FALSE(ferry_migrc_key);
 /* c-glue/migrc.c */
 void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 			 struct mm_struct *mm, pte_t pteval);
-void ferry_flush_stale(struct mm_struct *mm);
-void ferry_mm_flushed(struct mm_struct *mm, u64 before);
 void ferry_help_allocation(gfp_t gfp, unsigned int order,
 			   const struct alloc_context *ac,
 			   unsigned int alloc_flags);
@@ -96,6 +115,10 @@ void ferry_drain_all(void);
 void ferry_retention_disable(void);
 void ferry_retention_enable(void);
 
+/* c-glue/migrc_spaces.c */
+void ferry_flush_stale(struct mm_struct *mm);
+void ferry_mm_flushed(struct mm_struct *mm, u64 before);
+
 /* rust/hooks.rs */
 void ferry_migrc_begin(struct ferry_batch *batch);
 void ferry_migrc_flush(struct ferry_batch *batch);
@@ -103,9 +126,9 @@ void ferry_migrc_keep(struct ferry_batch *batch, struct folio *src,
 		      struct folio *dst);
 void ferry_migrc_end(struct ferry_batch *batch);
 u64 ferry_migrc_now(void);
-void ferry_migrc_mm_flushed(struct mm_struct *mm, u64 before);
+void ferry_migrc_complete(void);
 u64 ferry_migrc_covering(const struct arch_tlbflush_unmap_batch *arch);
-void ferry_migrc_covered(u64 ticket);
+void ferry_migrc_covered(u64 flush);
 
 /**
  * ferry_unmapped() - a translation was cleared and not flushed
@@ -194,7 +217,8 @@ static inline void ferry_flush_forced(struct mm_struct *mm, pte_t pte,
 
 /*
  * Around a flush of all of an address space, which groups may wait for (O4):
- * only of what was retained before it began.
+ * only of what was retained before it began. An address space that no group is of
+ * pays two loads.
  */
 static inline u64 ferry_before_mm_flush(void)
 {
@@ -221,7 +245,10 @@ static inline void ferry_after_protect(struct mm_struct *mm)
 	dec_tlb_flush_pending(mm);
 }
 
-/* Around the flush of a batch: of groups that need no other CPUs (O4). */
+/*
+ * Around the flush of a batch, which counts for each of its CPUs (O4). One whose CPUs
+ * are owed no flush pays one load for each word of its mask.
+ */
 static inline u64
 ferry_before_batch_flush(const struct arch_tlbflush_unmap_batch *arch)
 {
@@ -231,10 +258,10 @@ ferry_before_batch_flush(const struct arch_tlbflush_unmap_batch *arch)
 	return ferry_migrc_covering(arch);
 }
 
-static inline void ferry_after_batch_flush(u64 ticket)
+static inline void ferry_after_batch_flush(u64 flush)
 {
-	if (static_branch_unlikely(&ferry_migrc_key) && ticket)
-		ferry_migrc_covered(ticket);
+	if (static_branch_unlikely(&ferry_migrc_key) && flush)
+		ferry_migrc_covered(flush);
 }
 
 /**
@@ -347,7 +374,7 @@ static inline void ferry_after_protect(struct mm_struct *mm) { }
 
 #define ferry_before_batch_flush(arch)	0
 
-static inline void ferry_after_batch_flush(u64 ticket) { }
+static inline void ferry_after_batch_flush(u64 flush) { }
 
 static inline void ferry_drain(void) { }
 

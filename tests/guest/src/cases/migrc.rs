@@ -43,6 +43,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("migrc/freed", |_| freed()),
         Case::new("migrc/freed-by-change", |_| freed_by_change()),
         Case::new("migrc/freed-by-batch", |_| freed_by_batch()),
+        Case::new("migrc/freed-by-parts", |_| freed_by_parts()),
         Case::new("migrc/owner-gone", |_| owner_gone()),
         Case::new("migrc/pressure", |_| pressure()),
         Case::new("migrc/atomic", |_| atomic()).limit(120),
@@ -73,12 +74,17 @@ pub fn retained_of(node: u32) -> Result<u64> {
 /// Runs `body` while another thread of this process runs on another CPU: nobody else's TLB has
 /// anything to be flushed.
 pub fn beside_another<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    let (runs, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let cpus = kernel::online_cpus()?;
     ensure!(cpus.len() > 1, "needs two CPUs");
+    on_two_cpus(cpus[0], cpus[1], body)
+}
+
+/// Runs `body` on the CPU `first` while another thread of this process runs on `second`.
+fn on_two_cpus<T>(first: usize, second: usize, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let (runs, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let other = scope.spawn(|| -> Result<()> {
-            let on = super::litmus::run_on(cpus[1]);
+            let on = super::litmus::run_on(second);
             runs.store(true, Relaxed);
             on?;
             while !stop.load(Relaxed) {
@@ -90,7 +96,7 @@ pub fn beside_another<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         while !runs.load(Relaxed) {
             std::hint::spin_loop();
         }
-        let done = super::litmus::run_on(cpus[0]).and_then(|()| body());
+        let done = super::litmus::run_on(first).and_then(|()| body());
         stop.store(true, Relaxed);
         other.join().map_err(|_| anyhow::anyhow!("panicked"))??;
         done
@@ -377,6 +383,37 @@ fn freed_by_batch() -> Result<()> {
         let mut status = [0; 64];
         sys::move_pages(0, &addrs, &[1; 64], &mut status, MF_MOVE).zero("move_pages")
     })
+}
+
+/// Flushes of other processes add up: each is of the last CPU and another one, and what is retained
+/// waits for the first two. What one CPU alone may have is flushed page by page, and counts for nothing.
+fn freed_by_parts() -> Result<()> {
+    let cpus = kernel::online_cpus()?;
+    let Some((&last, others @ [_, _, ..])) = cpus.split_last() else {
+        return Err(skip("needs three CPUs"));
+    };
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    kernel::write(DRAIN, "1")?;
+    let before = count("drained_pages/flush")?;
+    beside_retained(PAGES, || {
+        for &other in others {
+            let child = fork_child(|| {
+                let flush = || -> Result<()> {
+                    let map = region::anon(FolioSize::Small, 64)?;
+                    pattern::fill(map.words(), 7);
+                    on_two_cpus(last, other, || to(&map, 1))
+                };
+                flush().is_ok()
+            })?;
+            let status = waitpid(child, None)?;
+            ensure!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
+        }
+        until_none()
+    })?;
+    let freed = count("drained_pages/flush")? - before;
+    ensure!(freed == PAGES as u64, "{freed} pages were freed for that");
+    Ok(())
 }
 
 /// The process to which pages belonged ends while old ones are retained.

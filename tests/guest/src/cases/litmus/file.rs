@@ -14,7 +14,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use super::{AGE, Change, FILES, MIGRC, Migrc, PAGES, Stage, count};
 use super::{never_stale_if_deferred, run_on};
 use crate::cases::disk::Ext4;
-use crate::cases::migrc::beside_another;
+use crate::cases::migrc::{beside_another, retained};
 use crate::harness::Log;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{kernel, region};
@@ -49,15 +49,7 @@ impl Shown {
     /// A new file, and a mapping by which it can only be read.
     pub fn new() -> Result<(Self, Mapping)> {
         let ext4 = Ext4::new()?;
-        let file = ext4.create(NAME)?;
-        // A page at a time, or folios would be large.
-        (0..PAGES).try_for_each(|page| file.write_all_at(&[0; PAGE], (page * PAGE) as u64))?;
-        // What is being written back is not migrated at the first attempt, which alone defers.
-        file.sync_all()?;
-        drop(file);
-        let file = ext4.open_to_read(NAME)?;
-        let map = Mapping::file(&file, PAGES * PAGE, libc::MAP_PRIVATE, PAGE)?;
-        map.protect(0, map.len(), libc::PROT_READ)?;
+        let map = new_file(&ext4, NAME)?;
         Ok((Self { ext4 }, map))
     }
 
@@ -94,6 +86,72 @@ impl Shown {
         let file = self.ext4.open(NAME)?;
         (0..PAGES).try_for_each(|page| put(&file, page, value))
     }
+}
+
+/// Makes a file, and a mapping by which it can only be read.
+fn new_file(ext4: &Ext4, name: &str) -> Result<Mapping> {
+    let file = ext4.create(name)?;
+    // A page at a time, or folios would be large.
+    (0..PAGES).try_for_each(|page| file.write_all_at(&[0; PAGE], (page * PAGE) as u64))?;
+    // What is being written back is not migrated at the first attempt, which alone defers.
+    file.sync_all()?;
+    drop(file);
+    let file = ext4.open_to_read(name)?;
+    let map = Mapping::file(&file, PAGES * PAGE, libc::MAP_PRIVATE, PAGE)?;
+    map.protect(0, map.len(), libc::PROT_READ)?;
+    Ok(map)
+}
+
+/// Migrates a file to and fro until some of its pages are retained.
+fn retain_some(map: &Mapping) -> Result<u64> {
+    let (addrs, before) = (map.addrs(PAGE), retained()?);
+    for node in [0, 1].repeat(ATTEMPTS) {
+        // Mapped, so that there is something to unmap.
+        let words = map.words().iter().step_by(PAGE / 8);
+        let sum: u64 = words.map(|word| word.load(Relaxed)).sum();
+        ensure!(sum == 0, "the file is not as it was made");
+        region::move_all(&addrs, node, MF_MOVE)?;
+        let more = retained()?.saturating_sub(before);
+        if more > 0 {
+            return Ok(more);
+        }
+    }
+    bail!("nothing was retained; refused so far: {}", refusals()?)
+}
+
+/// To open a file for writing frees what is retained of it, and nothing of others.
+pub fn alone() -> Result<()> {
+    beside_another(|| {
+        let mut migrc = Migrc::on()?;
+        migrc.set(AGE, "60000")?;
+        migrc.set(FILES, "1")?;
+        let (shown, map) = Shown::new()?;
+        // Files may share a bucket by their hash, one pair in 256.
+        let names = ["other", "second", "third"];
+        let others = names.map(|name| new_file(&shown.ext4, name).map(|map| (name, map)));
+        shown.ext4.create("never migrated")?;
+        let mut spared = false;
+        for other in others {
+            let (name, other) = other?;
+            let first = retain_some(&map)?;
+            let before = (retained()?, count(DRAINED)?);
+            drop(shown.ext4.open("never migrated")?);
+            let after = (retained()?, count(DRAINED)?);
+            ensure!(after == before, "{before:?} became {after:?}");
+            retain_some(&other)?;
+            let (all, drained) = (retained()?, count(DRAINED)?);
+            drop(shown.ext4.open(name)?);
+            ensure!(count(DRAINED)? > drained, "opening it has freed nothing");
+            spared |= retained()? >= first && retained()? < all;
+            drop(shown.ext4.open(NAME)?);
+            ensure!(retained()? == 0, "{} are retained", retained()?);
+            if spared {
+                break;
+            }
+        }
+        ensure!(spared, "opening one file has freed what others had");
+        Ok(())
+    })
 }
 
 fn put(file: &File, page: usize, value: u64) -> Result<()> {

@@ -90,6 +90,7 @@ pub fn cases() -> Vec<Case> {
         ("file-punched", Change::File(WrittenBy::Punched), None),
     ];
     let mut cases = vec![
+        Case::new("litmus/file-alone", |_| file::alone()),
         Case::new("litmus/file-race", file::race).limit(SLOW),
         Case::new("litmus/file-refused", |_| file::refused()),
         Case::new("litmus/nested", nested::holds).limit(SLOW),

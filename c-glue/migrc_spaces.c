@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: which address spaces have retained groups, so that a flush of all of an
+ * address space finds those that wait for it, and no others.
+ *
+ * An mm is a name here, and is never followed: it may be gone, and another may be
+ * at its address. That is safe: no CPU uses translations of an mm that is gone, so
+ * a flush of the other one can stand for a flush of it.
+ *
+ * Lock order:
+ *
+ * 1. a page table lock, or the ledger of rust/migrc;
+ * 2. ferry_buckets[].lock.
+ *
+ * A bucket's lock guards its list, and @stale of the spaces that hash to it. A
+ * group that is on a list is alive: its owner takes it off all lists before it
+ * frees it.
+ */
+#include <linux/atomic.h>
+#include <linux/ferry_group.h>
+#include <linux/hash.h>
+#include <linux/init.h>
+#include <linux/list.h>
+#include <linux/spinlock.h>
+
+#include <asm/tlbflush.h>
+
+/* flush_tlb_batched_pending() */
+#include "internal.h"
+
+#define FERRY_STALE_BITS	10
+
+/*
+ * @stale: spaces of groups that are not flushed. It is raised under the PTL of
+ *         what was unmapped, before its next holder may write. Two mms that share
+ *         a bucket cost a flush, or a look at the list.
+ * @spaces: those of groups that are retained
+ */
+struct ferry_bucket {
+	atomic_t stale;
+	spinlock_t lock;
+	struct hlist_head spaces;
+};
+
+static struct ferry_bucket ferry_buckets[1 << FERRY_STALE_BITS];
+
+static struct ferry_bucket *ferry_bucket_of(const struct mm_struct *mm)
+{
+	return &ferry_buckets[hash_ptr(mm, FERRY_STALE_BITS)];
+}
+
+static int __init ferry_spaces_init(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(ferry_buckets); i++)
+		spin_lock_init(&ferry_buckets[i].lock);
+	return 0;
+}
+core_initcall(ferry_spaces_init);
+
+/*
+ * Notes that a translation of an address space was cleared. Called with the PTL
+ * held. Return: false if there is no room for another address space.
+ */
+bool ferry_note_space(struct ferry_unmaps *unmaps, struct mm_struct *mm)
+{
+	struct ferry_space *space;
+	unsigned int i;
+
+	for (i = 0; i < unmaps->nr_mms; i++) {
+		if (unmaps->spaces[i].mm == mm)
+			return true;
+	}
+	if (i == FERRY_MAX_MMS)
+		return false;
+	atomic_inc(&ferry_bucket_of(mm)->stale);
+	ferry_note_mm(unmaps, mm);
+	space = &unmaps->spaces[unmaps->nr_mms++];
+	space->mm = mm;
+	space->stale = true;
+	return true;
+}
+
+/* Lets flushes of its address spaces find a group, which has its number. */
+void ferry_group_link(struct ferry_group *group)
+{
+	struct ferry_unmaps *unmaps = &group->unmaps;
+	unsigned int i;
+
+	atomic_set(&group->unflushed, unmaps->nr_mms);
+	for (i = 0; i < unmaps->nr_mms; i++) {
+		struct ferry_space *space = &unmaps->spaces[i];
+		struct ferry_bucket *bucket = ferry_bucket_of(space->mm);
+
+		space->group = group;
+		spin_lock(&bucket->lock);
+		hlist_add_head(&space->node, &bucket->spaces);
+		spin_unlock(&bucket->lock);
+	}
+}
+
+/* Ends that: when this returns only the caller uses the group. */
+void ferry_group_unlink(struct ferry_group *group)
+{
+	struct ferry_unmaps *unmaps = &group->unmaps;
+	unsigned int i;
+
+	for (i = 0; i < unmaps->nr_mms; i++) {
+		struct ferry_space *space = &unmaps->spaces[i];
+		struct ferry_bucket *bucket = ferry_bucket_of(space->mm);
+
+		spin_lock(&bucket->lock);
+		hlist_del_init(&space->node);
+		spin_unlock(&bucket->lock);
+	}
+}
+
+/* Forgets the address spaces of a group that is not linked, and is flushed. */
+void ferry_forget_spaces(struct ferry_unmaps *unmaps)
+{
+	unsigned int i;
+
+	for (i = 0; i < unmaps->nr_mms; i++) {
+		if (unmaps->spaces[i].stale)
+			atomic_dec(&ferry_bucket_of(unmaps->spaces[i].mm)->stale);
+	}
+}
+
+/*
+ * All of an address space was flushed, see ferry_after_mm_flush(). May be called
+ * with a PTL held.
+ *
+ * The first load of the counter may miss a group that another CPU is retaining.
+ * That is safe: the group waits for another flush then.
+ */
+void ferry_mm_flushed(struct mm_struct *mm, u64 before)
+{
+	struct ferry_bucket *bucket = ferry_bucket_of(mm);
+	struct ferry_space *space;
+	struct hlist_node *next;
+	bool complete = false;
+
+	ferry_note_mm_flush(mm);
+	if (!before || !atomic_read(&bucket->stale))
+		return;
+	spin_lock(&bucket->lock);
+	hlist_for_each_entry_safe(space, next, &bucket->spaces, node) {
+		struct ferry_group *group = space->group;
+		int nr = ferry_hook_is_out(FERRY_HOOK_EVERY) ? FERRY_MAX_MMS : 1;
+
+		if (space->mm != mm || group->seq >= before)
+			continue;
+		hlist_del_init(&space->node);
+		space->stale = false;
+		atomic_dec(&bucket->stale);
+		/* Full barrier: the flush is before what ferry_group_unread() lets free. */
+		if (atomic_sub_return(nr, &group->unflushed) <= 0)
+			complete = true;
+	}
+	spin_unlock(&bucket->lock);
+	if (complete)
+		ferry_migrc_complete();
+}
+
+/* Whether all address spaces of a group that was linked were flushed since. */
+bool ferry_group_unread(const struct ferry_group *group)
+{
+	return atomic_read_acquire(&group->unflushed) <= 0;
+}
+
+/*
+ * See ferry_flush_first(). The counter only tells who need not look closer: what
+ * is unflushed of an address space is known exactly, under the PTL, by what
+ * flush_tlb_batched_pending() goes by.
+ */
+void ferry_flush_stale(struct mm_struct *mm)
+{
+	int batched;
+
+	if (!atomic_read(&ferry_bucket_of(mm)->stale))
+		return;
+	batched = atomic_read(&mm->tlb_flush_batched);
+	flush_tlb_batched_pending(mm);
+	if (atomic_read(&mm->tlb_flush_batched) != batched)
+		ferry_count_migrc(FERRY_MIGRC_FLUSHED_FIRST, 1);
+}
