@@ -143,6 +143,12 @@ unsigned long ferry_task_switches(void)
 	return current->nvcsw + current->nivcsw;
 }
 
+/* How often another task has taken the CPU from the calling one. */
+unsigned long ferry_task_preemptions(void)
+{
+	return current->nivcsw;
+}
+
 /*
  * Charges CPU time of workers to the cgroup of the calling task, for which they
  * worked. Nothing is counted twice: workers cannot be moved out of the root

@@ -64,6 +64,12 @@ pub fn switches() -> c_ulong {
     unsafe { bindings::ferry_task_switches() }
 }
 
+/// Returns how often another task has taken the CPU from the calling one. For any context.
+pub fn preemptions() -> c_ulong {
+    // SAFETY: No requirements.
+    unsafe { bindings::ferry_task_preemptions() }
+}
+
 /// Whether another task waits for this CPU; a hint. For any context.
 pub fn others_want_cpu() -> bool {
     // SAFETY: No requirements.

@@ -51,6 +51,7 @@ use crate::{
             SharedReason, //
         },
         sched::{
+            self,
             is_confined,
             is_idle,
             may_help,
@@ -319,7 +320,7 @@ impl Candidates {
         let within = pages_within(large, pace, budget, LEAST_CHUNK_PAGES);
         let chunk_pages = crew::chunk_pages(size.pages, threads).min(within);
         let only = self.only_these.then_some(&self.cpus);
-        let start = runtime_ns();
+        let (start, preemptions) = (runtime_ns(), sched::preemptions());
         stack_pin_init!(let job = Job::new(call, chunk_pages, helpers, only));
         let mut f = Some(f);
         let waits_since = Cell::new(0);
@@ -359,7 +360,8 @@ impl Candidates {
             _ => outcome.report.pages,
         };
         let moved = outcome.stats.nr_succeeded as u32;
-        let tells = gain::is_undisturbed(outcome.report.ns, waited, ran);
+        let preempted = sched::preemptions() != preemptions;
+        let tells = gain::is_undisturbed(outcome.report.ns, waited, ran, preempted);
         if tells && outcome.failed.is_ok() && moved > 0 && moved >= pages / 2 {
             measured::learn(kind, threads, moved, outcome.report.ns);
         }

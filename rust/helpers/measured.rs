@@ -176,24 +176,27 @@ pub fn best(kind: WorkKind, most: u32) -> u32 {
     }
 }
 
-/// Notes how long it took so many threads to do so many pages, if the caller had its CPU all the
-/// time. For any context.
+/// Notes that `threads` threads took `ns` nanoseconds for `pages` pages. For any context.
 pub fn learn(kind: WorkKind, threads: u32, pages: u32, ns: i64) {
     let bytes = u64::from(pages) * PAGE_SIZE as u64;
     // Busy CPUs say nothing of idle ones.
     if threads < kind.least() || settings::asks_busy_cpus() {
         return;
     }
-    let rate = Gain::of(kind).and_then(|gain| gain.rates.get(gain::step(threads)));
-    if let (Some(rate), Ok(ns)) = (rate, u64::try_from(ns)) {
-        rate.store(gain::learn(rate.load(Relaxed), bytes, ns), Relaxed);
+    let step = gain::step(threads);
+    let (Some(gain), Ok(ns)) = (Gain::of(kind), u64::try_from(ns)) else {
+        return;
+    };
+    if let Some(rate) = gain.rates.get(step) {
+        rate.store(gain::learn_of(&gain.rates(), step, bytes, ns), Relaxed);
     }
 }
 
 /// Begins anew: somebody has changed what was measured. For any context.
 pub fn forget() {
-    for rate in GAINS.iter().flatten().flat_map(|gain| &gain.rates) {
-        rate.store(0, Relaxed);
+    for gain in GAINS.iter().flatten() {
+        gain.turn.store(0, Relaxed);
+        gain.rates.iter().for_each(|rate| rate.store(0, Relaxed));
     }
 }
 

@@ -4,6 +4,10 @@
 //!
 //! Work of one kind has a rate for each number of threads that was tried. The fewest that are about
 //! as fast as any are taken; now and then others, so that what has changed is noticed.
+//!
+//! More threads can be many times slower: a virtual machine sees idle CPUs that its host does not
+//! run, and the caller waits for what a helper has begun there. So the second decision of a kind
+//! already tries the fewest threads, and a number that was hopeless is tried more and more rarely.
 
 use super::sync::AtomicU64;
 
@@ -13,8 +17,19 @@ pub const STEPS: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 /// Bytes per microsecond with so many threads, by [`STEPS`]; 0: not known.
 pub type Rates = [u32; STEPS.len()];
 
-/// Decisions of which one is to learn.
+/// Decisions of which one is to learn. Before there are as many, every second, fourth, eighth and so
+/// on is.
 pub const LEARN_EVERY: u32 = 64;
+
+/// Lessons before decision number [`LEARN_EVERY`].
+const FIRST_LESSONS: u32 = LEARN_EVERY.ilog2() - 1;
+
+/// A number of threads is hopeless if it is this many times slower than the fastest.
+const HOPELESS: u32 = 2;
+
+/// A hopeless number of threads is tried when all numbers have had their turn for the 4th, 8th, 16th
+/// time and so on, and at least once in this many times.
+const HOPELESS_EVERY: u32 = 64;
 
 /// Fewer threads will do, if they are as fast but for one part in so many.
 const CLOSE_ENOUGH: u32 = 16;
@@ -65,33 +80,85 @@ pub fn best(rates: &Rates, most: u32) -> u32 {
     }
 }
 
-/// Whether the decision number `turn` is one to learn by.
-pub fn learns(turn: u32) -> bool {
-    turn % LEARN_EVERY == 0
+/// Returns which lesson the decision number `turn` is, from 0 on; [`None`]: it is not one.
+fn lesson(turn: u32) -> Option<u32> {
+    match turn {
+        2..LEARN_EVERY if turn.is_power_of_two() => Some(turn.ilog2() - 1),
+        LEARN_EVERY.. if turn % LEARN_EVERY == 0 => Some(FIRST_LESSONS + turn / LEARN_EVERY - 1),
+        _ => None,
+    }
 }
 
-/// As [`best`], for the decision number `turn`: each [`LEARN_EVERY`] takes a number of threads in
-/// turn, no fewer than `least`, the best as well: what was measured long ago may no longer hold.
+/// Returns whether the decision number `turn` is one to learn by.
+pub fn learns(turn: u32) -> bool {
+    lesson(turn).is_some()
+}
+
+/// As [`best`], for the decision number `turn`. Lessons try the numbers of threads in turn, from
+/// `least` on, also the best one: old rates may no longer hold.
 ///
 /// ```
 /// use ferry_logic::gain::{choose, Rates, LEARN_EVERY};
 ///
-/// let rates = Rates::default();
+/// let mut rates = Rates::default();
 /// assert_eq!(choose(&rates, 1, 2, 1), 2);
-/// assert_eq!(choose(&rates, 1, 2, 2 * LEARN_EVERY), 1);
-/// assert_eq!(choose(&rates, 2, 2, 2 * LEARN_EVERY), 2);
+/// assert_eq!(choose(&rates, 1, 2, 2), 1);
+/// assert_eq!(choose(&rates, 2, 2, 2), 2);
+/// assert_eq!(choose(&rates, 1, 2, LEARN_EVERY), 2);
+/// // Two threads are hopeless.
+/// (rates[0], rates[1]) = (2000, 900);
+/// assert_eq!(choose(&rates, 1, 2, LEARN_EVERY), 1);
 /// ```
 pub fn choose(rates: &Rates, least: u32, most: u32, turn: u32) -> u32 {
     let (first, last) = (step(least), step(most.max(1)));
-    if !learns(turn) || first >= last {
-        return best(rates, most).max(least.min(most));
-    }
+    let usual = best(rates, most).max(least.min(most));
+    let Some(lesson) = lesson(turn).filter(|_| first < last) else {
+        return usual;
+    };
     let steps = (last - first + 1) as u32;
-    let nr = (turn / LEARN_EVERY).checked_rem(steps).unwrap_or(0);
-    match STEPS.get(first + nr as usize) {
-        Some(&threads) if first + (nr as usize) < last => threads,
+    let round = lesson.checked_div(steps).unwrap_or(0);
+    let tried = first + lesson.checked_rem(steps).unwrap_or(0) as usize;
+    let may_hope = round % HOPELESS_EVERY == 0 || (round.is_power_of_two() && round >= 4);
+    if !may_hope && is_hopeless(rates, tried, last) {
+        return usual;
+    }
+    match STEPS.get(tried) {
+        Some(&threads) if tried < last => threads,
         _ => most,
     }
+}
+
+/// Returns the rate below which a number of threads is hopeless, beside those up to the step `last`.
+fn hopeless_below(rates: &Rates, last: usize) -> u32 {
+    let others = rates.get(..=last).unwrap_or_default();
+    others.iter().copied().max().unwrap_or(0) / HOPELESS
+}
+
+/// Returns whether the number of threads of a step is known to be hopeless, beside those up to `last`.
+fn is_hopeless(rates: &Rates, step: usize, last: usize) -> bool {
+    let is_slow = |&rate: &u32| rate > 0 && rate < hopeless_below(rates, last);
+    rates.get(step).is_some_and(is_slow)
+}
+
+/// Returns the new rate of a step when `bytes` more took `ns`. A number of threads that was hopeless
+/// beside smaller ones, and is no longer, is measured anew: its rate becomes 0.
+///
+/// ```
+/// use ferry_logic::gain::{learn_of, Rates};
+///
+/// let mut rates = Rates::default();
+/// (rates[0], rates[1]) = (2000, 500);
+/// assert_eq!(learn_of(&rates, 1, 1_000_000, 2_000_000), 500);
+/// assert_eq!(learn_of(&rates, 1, 1_000_000, 500_000), 0);
+/// assert_eq!(learn_of(&rates, 0, 2_000_000, 1_000_000), 2000);
+/// ```
+pub fn learn_of(rates: &Rates, step: usize, bytes: u64, ns: u64) -> u32 {
+    let known = rates.get(step).copied().unwrap_or(0);
+    let was_hopeless = is_hopeless(rates, step, step);
+    if was_hopeless && learn(0, bytes, ns) >= hopeless_below(rates, step) {
+        return 0;
+    }
+    learn(known, bytes, ns)
 }
 
 /// What the rate is when `bytes` more took `ns`.
@@ -116,19 +183,21 @@ pub fn learn(rate: u32, bytes: u64, ns: u64) -> u32 {
     blend(rate, sample)
 }
 
-/// Returns whether the time of a call tells what its threads are worth: the caller `ran` all the
-/// time of it, but for the time that it `waited` for helpers. A caller that was preempted, throttled
-/// or slept for something else takes longer, by whatever number of threads. All in nanoseconds.
+/// Returns whether the time of a call tells what its threads are worth: its caller `ran` all the
+/// time of it, but for the time that it `waited` for helpers; or it slept, as for a lock that a helper
+/// has, and was never `preempted`. A caller that was preempted takes longer with any number of
+/// threads. All times in nanoseconds.
 ///
 /// ```
 /// use ferry_logic::gain::is_undisturbed;
 ///
-/// assert!(is_undisturbed(1_000_000, 700_000, 300_000));
-/// assert!(is_undisturbed(1_000_000, 0, 950_000));
-/// assert!(!is_undisturbed(1_000_000, 0, 900_000));
+/// assert!(is_undisturbed(1_000_000, 700_000, 300_000, true));
+/// assert!(is_undisturbed(1_000_000, 0, 950_000, true));
+/// assert!(!is_undisturbed(1_000_000, 0, 900_000, true));
+/// assert!(is_undisturbed(1_000_000, 0, 100_000, false));
 /// ```
-pub fn is_undisturbed(took: i64, waited: i64, ran: i64) -> bool {
-    took.saturating_sub(waited).saturating_sub(ran) <= took / DISTURBED
+pub fn is_undisturbed(took: i64, waited: i64, ran: i64, preempted: bool) -> bool {
+    !preempted || took.saturating_sub(waited).saturating_sub(ran) <= took / DISTURBED
 }
 
 /// Pairs of nodes that are told apart. Beyond these, all others share one place.

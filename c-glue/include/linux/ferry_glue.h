@@ -213,6 +213,7 @@ int ferry_cpu_llc(int cpu);
 int ferry_node_distance(int from, int to);
 unsigned int ferry_nr_nodes(void);
 u64 ferry_runtime(void);
+unsigned long ferry_task_preemptions(void);
 unsigned long ferry_task_switches(void);
 void ferry_charge_cgroup(u64 ns);
 
