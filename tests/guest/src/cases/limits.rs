@@ -20,6 +20,7 @@ use crate::harness::{Case, skip};
 use crate::kernel::{self, COPY, SWITCH, Setting};
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
+use crate::sys::service::{Call, MT, Service};
 use crate::sys::{self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE, fork_child};
 use crate::trace::Tracing;
 use crate::{pattern, region};
@@ -33,8 +34,10 @@ pub fn cases() -> Vec<Case> {
         Case::new("limits/flag-ignored", |_| flag_ignored()).limit(SLOW),
         Case::new("limits/flag-privileged", |_| flag_privileged()).limit(SLOW),
         Case::new("limits/key-off-again", |_| key_off_again()).limit(SLOW),
-        Case::new("limits/quota", |_| quota(false)).limit(SLOW),
-        Case::new("limits/quota-of-ancestor", |_| quota(true)).limit(SLOW),
+        Case::new("limits/quota", |_| quota(false, ask)).limit(SLOW),
+        Case::new("limits/quota-of-ancestor", |_| quota(true, ask)).limit(SLOW),
+        Case::new("limits/service-flag-ignored", |_| service_flag_ignored()).limit(SLOW),
+        Case::new("limits/service-quota", |_| quota(false, ask_service)).limit(SLOW),
         Case::new("limits/lanes-for-reclaim", |_| lanes_for_reclaim()).limit(SLOW),
         Case::new("limits/real-time", |_| real_time()).limit(SLOW),
     ]
@@ -64,14 +67,24 @@ fn ask(map: &Mapping) -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
+/// As [`ask`], by the range call of `/dev/page_migrate`.
+fn ask_service(map: &Mapping) -> Result<()> {
+    let service = Service::open()?;
+    for node in [1, 0] {
+        let done = service.range(Call::range(map.addr(), map.len(), node).flags(MT));
+        ensure!(done.errno == 0 && done.failed == 0, "{done:?}");
+    }
+    pattern::check(map.words(), 1)
+}
+
 fn list() -> Result<Mapping> {
     let map = region::anon(FolioSize::Small, LIST)?;
     pattern::fill(map.words(), 1);
     Ok(map)
 }
 
-/// Asks until a crew has worked for it, whatever the switch says.
-fn ask_until_crewed(map: &Mapping) -> Result<()> {
+/// Calls `ask` until a crew took part, whatever the switch says.
+fn ask_until_crewed(map: &Mapping, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
     let crews = || Ok::<_, anyhow::Error>(kernel::counters()?["ferry_crews"]);
     repeat_until("ferry_crews grows", || {
         let before = crews()?;
@@ -80,13 +93,13 @@ fn ask_until_crewed(map: &Mapping) -> Result<()> {
     })
 }
 
-/// Asks some times; nobody helps, pages move, and each refusal is counted.
-fn ask_in_vain(map: &Mapping, why: &str) -> Result<()> {
+/// Calls `ask` a few times. Pages move without a helper, and each refusal is counted.
+fn ask_in_vain(map: &Mapping, why: &str, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
     let (before, count) = (helped()?, refused(why)?);
     for _ in 0..8 {
         ask(map)?;
     }
-    ensure!(helped()? == before, "somebody helped");
+    ensure!(helped()? == before, "a helper took part");
     ensure!(refused(why)? > count, "refused/{why} did not grow");
     Ok(())
 }
@@ -96,25 +109,25 @@ fn flag_ignored() -> Result<()> {
     let map = list()?;
     {
         let _ignore = Setting::change(&file("mt_flag"), "ignore")?;
-        ask_in_vain(&map, "mt_flag")?;
+        ask_in_vain(&map, "mt_flag", ask)?;
         // The switch holds for the same calls.
         let _on = Setting::change(SWITCH, "1")?;
         crewed(|| ask(&map))?;
     }
-    ask_until_crewed(&map)
+    ask_until_crewed(&map, ask)
 }
 
 fn flag_privileged() -> Result<()> {
     let _off = Setting::change(SWITCH, "0")?;
     let _privileged = Setting::change(&file("mt_flag"), "privileged")?;
     let map = list()?;
-    ask_until_crewed(&map)?;
+    ask_until_crewed(&map, ask)?;
     finished(fork_child(|| {
         let work = || -> Result<()> {
             // Before: whoever is not privileged cannot see that it has no huge pages.
             let map = list()?;
             setuid(Uid::from_raw(65534)).context("setuid")?;
-            ask_in_vain(&map, "mt_flag")
+            ask_in_vain(&map, "mt_flag", ask)
         };
         work().map_err(|e| eprintln!("# the child: {e:#}")).is_ok()
     })?)
@@ -133,7 +146,7 @@ fn key_off_again() -> Result<()> {
     wait_off()?;
     let map = list()?;
     // Only the hooks call crews.
-    ask_until_crewed(&map)?;
+    ask_until_crewed(&map, ask)?;
     wait_off()?;
     {
         let _on = Setting::change(SWITCH, "1")?;
@@ -144,8 +157,18 @@ fn key_off_again() -> Result<()> {
     wait_off()
 }
 
-/// A caller whose cgroup, or one around that, has a CPU quota is helped by nobody.
-fn quota(of_ancestor: bool) -> Result<()> {
+/// As [`flag_ignored`], for the service.
+fn service_flag_ignored() -> Result<()> {
+    let _off = Setting::change(SWITCH, "0")?;
+    let _ignore = Setting::change(&file("mt_flag"), "ignore")?;
+    let map = list()?;
+    ask_in_vain(&map, "mt_flag", ask_service)?;
+    let _allow = Setting::change(&file("mt_flag"), "allow")?;
+    ask_until_crewed(&map, ask_service)
+}
+
+/// No helper takes part in the calls of a task whose cgroup, or an ancestor of it, has a CPU quota.
+fn quota(of_ancestor: bool, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
     let mut groups = Groups::new(&["quota"])?;
     groups.set(0, "cgroup.subtree_control", "+cpu")?;
     let inner = groups.make_inside(0, "inner")?;
@@ -155,7 +178,7 @@ fn quota(of_ancestor: bool) -> Result<()> {
     let limited = if of_ancestor { 0 } else { inner };
     // A quota that throttles nobody.
     groups.set(limited, "cpu.max", "1000000 100000")?;
-    let in_vain = ask_in_vain(&map, "cpu_quota");
+    let in_vain = ask_in_vain(&map, "cpu_quota", ask);
     groups.set(limited, "cpu.max", "max")?;
     in_vain?;
     crewed(|| ask(&map))
