@@ -9,6 +9,7 @@
 #include <linux/list.h>
 #include <linux/lockdep.h>
 #include <linux/memcontrol.h>
+#include <linux/mempolicy.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/rt.h>
@@ -117,14 +118,76 @@ void ferry_context_wait(const struct ferry_context *context)
 	lock_map_release(ferry_context_map(context));
 }
 
+/* Any other member would need a copy, too. */
+static_assert(sizeof(struct migration_target_control) ==
+	      sizeof(struct {
+			int nid;
+			nodemask_t *nmask;
+			gfp_t gfp_mask;
+			enum migrate_reason reason;
+	      }));
+
+/* What alloc_migration_target() and alloc_demote_folio() take. */
+static struct migration_target_control
+ferry_target_control(const struct ferry_call_target *target)
+{
+	return (struct migration_target_control){
+		.nid		= target->nid,
+		/* Nobody writes to it. */
+		.nmask		= target->has_nodes ?
+				  (nodemask_t *)&target->nodes : NULL,
+		.gfp_mask	= target->gfp_mask,
+		.reason		= target->reason,
+	};
+}
+
+/*
+ * Copies a call for which ferry_callback_is_shared(), with its private data,
+ * which is on the stack of its caller: a worker must not need that, as the
+ * caller may die in an oops. To be unshared.
+ */
+void ferry_call_share(const struct ferry_call *call,
+		      struct ferry_shared_call *shared)
+{
+	const struct migration_target_control *mtc;
+
+	*shared = (struct ferry_shared_call){ .call = *call };
+	shared->call.private = 0;
+
+	switch (call->reason) {
+	case MR_NUMA_MISPLACED:
+		shared->target.nid = call->private;
+		break;
+	case MR_MEMPOLICY_MBIND:
+		shared->mpol = *(const struct ferry_mpol *)call->private;
+		mpol_get(shared->mpol.pol);
+		break;
+	default:
+		mtc = (const struct migration_target_control *)call->private;
+		shared->target.nid = mtc->nid;
+		shared->target.gfp_mask = mtc->gfp_mask;
+		shared->target.reason = mtc->reason;
+		shared->target.has_nodes = mtc->nmask;
+		if (mtc->nmask)
+			shared->target.nodes = *mtc->nmask;
+		break;
+	}
+}
+
+/* May free the memory policy. */
+void ferry_call_unshare(struct ferry_shared_call *shared)
+{
+	mpol_put(shared->mpol.pol);
+}
+
 static int ferry_migrate_part(const struct ferry_call *call,
-			      struct list_head *folios, enum migrate_mode mode,
-			      struct ferry_part *part)
+			      unsigned long private, struct list_head *folios,
+			      enum migrate_mode mode, struct ferry_part *part)
 {
 	unsigned int *ret_succeeded = (unsigned int *)&part->stats.nr_succeeded;
 
 	return migrate_pages(folios, call->get_new_folio, call->put_new_folio,
-			     call->private, mode | call->mt | FERRY_MIGRATE_PART,
+			     private, mode | call->mt | FERRY_MIGRATE_PART,
 			     call->reason, ret_succeeded);
 }
 
@@ -136,11 +199,30 @@ static int ferry_migrate_part(const struct ferry_call *call,
  *
  * Returns the number of folios that were not migrated, or an error code.
  */
-int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
+int ferry_migrate_chunk(const struct ferry_shared_call *shared,
+			struct list_head *folios,
 			struct migrate_pages_stats *stats)
 {
-	struct ferry_part part = { .first = call->mode != MIGRATE_ASYNC };
-	int rc = ferry_migrate_part(call, folios, MIGRATE_ASYNC, &part);
+	struct ferry_part part = { .first = shared->call.mode != MIGRATE_ASYNC };
+	struct ferry_mpol mpol = shared->mpol;
+	struct migration_target_control mtc;
+	unsigned long private;
+	int rc;
+
+	switch (shared->call.reason) {
+	case MR_NUMA_MISPLACED:
+		private = shared->target.nid;
+		break;
+	case MR_MEMPOLICY_MBIND:
+		private = (unsigned long)&mpol;
+		break;
+	default:
+		mtc = ferry_target_control(&shared->target);
+		private = (unsigned long)&mtc;
+		break;
+	}
+	rc = ferry_migrate_part(&shared->call, private, folios, MIGRATE_ASYNC,
+				&part);
 
 	/* Nobody else would, for a task that only helps. */
 	try_to_unmap_flush();
@@ -160,7 +242,8 @@ int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
 		       struct migrate_pages_stats *stats)
 {
 	struct ferry_part part = {};
-	int rc = ferry_migrate_part(call, folios, call->mode, &part);
+	int rc = ferry_migrate_part(call, call->private, folios, call->mode,
+				    &part);
 
 	*stats = part.stats;
 	return rc;
@@ -187,7 +270,7 @@ void ferry_migrate_account(const struct migrate_pages_stats *stats,
 			       reason);
 }
 
-/* A crew's state is on its caller's stack, in what is left there. */
+/* migrate_pages() is called inside of itself, by the caller of a crew. */
 static bool ferry_has_stack(void)
 {
 	unsigned long here = (unsigned long)__builtin_frame_address(0);

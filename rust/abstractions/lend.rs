@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Lending what is on a task's stack to other tasks, for as long as it is there.
+//! Lending a value to other tasks, in storage that outlives the task that lends it.
 //!
-//! The lender never waits for a borrower that has not come, but for each that has. Locks: a mutex
-//! of its own, innermost, for a few instructions.
+//! The value is in the [`Lending`], not on the lender's stack: a task that dies in an oops is not
+//! unwound, and the kernel uses its stack for its exit, then frees it. The place of a lender that
+//! died stays taken, and what it lent stays valid, for as long as the [`Lending`] exists.
+//!
+//! The order of steps is [`logic::lend`](crate::logic::lend), checked with loom. Locks: a mutex of
+//! its own, innermost, for a few instructions.
 
-use core::{
-    marker::PhantomData,
-    ptr::NonNull, //
-};
+use core::mem::ManuallyDrop;
 use kernel::{
     prelude::*,
     sync::{
@@ -17,90 +18,150 @@ use kernel::{
         CondVar,
         Mutex, //
     },
-    types::CovariantForLt, //
+    types::Opaque, //
+};
+use pin_init::{
+    init_zeroed,
+    raw_init, //
 };
 
-/// A place where one task at a time lends an `F::Of<'_>`.
+use crate::logic::lend::Place;
+
+/// A place where one task at a time lends a `T`.
+///
+/// # Invariants
+///
+/// A valid `T` is in `value` while `place` is full. Only the lender that has taken the place writes
+/// it, and not before it is back.
 ///
 /// # Examples
 ///
 /// ```ignore
 #[doc = include_str!("examples/lend.rs")]
 /// ```
-#[pin_data]
-pub struct Lending<F: CovariantForLt> {
+#[pin_data(PinnedDrop)]
+pub struct Lending<T: Send + Sync + 'static> {
     #[pin]
-    state: Mutex<State>,
+    place: Mutex<Place>,
     #[pin]
     returned: CondVar,
-    /// Invariant in `F`: what is lent as one type must not be borrowed as another.
-    _lends: PhantomData<fn(F) -> F>,
+    #[pin]
+    value: Opaque<T>,
 }
 
-/// # Invariants
-///
-/// What was lent last is a valid `F::Of<'_>` of the [`Lending`] that this is in, while `lent` is
-/// `Some` or `borrowers` is not 0.
-struct State {
-    lent: Option<NonNull<()>>,
-    borrowers: u32,
-    /// From before it is lent until every borrower is gone.
-    taken: bool,
-}
+// SAFETY: A `T` may be sent to any task, and dropped there.
+unsafe impl<T: Send + Sync + 'static> Send for Lending<T> {}
+// SAFETY: By the type invariants borrowers share the `T`, and a lender has it alone.
+unsafe impl<T: Send + Sync + 'static> Sync for Lending<T> {}
 
-// SAFETY: The pointer stands for a `&F::Of<'_>`, which may go to other tasks: all that lends and
-// borrows demands that it be `Sync`.
-unsafe impl Send for State {}
-
-impl<F: CovariantForLt> Lending<F> {
+impl<T: Send + Sync + 'static> Lending<T> {
     /// A place where nothing is lent.
     pub fn new() -> impl PinInit<Self> {
+        // INVARIANT: The place is not full.
         pin_init!(Self {
-            // INVARIANT: Nothing is lent.
-            state <- new_mutex!(State { lent: None, borrowers: 0, taken: false }),
+            place <- new_mutex!(Place::new()),
             returned <- new_condvar!(),
-            _lends: PhantomData,
+            value <- init_zeroed(),
         })
     }
-}
 
-impl<F: CovariantForLt> Lending<F>
-where
-    for<'a> F::Of<'a>: Sync,
-{
-    /// Lends `value` while `f` runs, and waits until all who borrowed it have given it back: for
-    /// ever, if one of them never does.
+    /// Makes `value` here, and lends it until the guard is dropped or
+    /// [taken back](Lent::take_back). May sleep.
     ///
-    /// [`None`], without calling `f`, if something is lent here already. May sleep.
-    pub fn lend<R>(&self, value: &F::Of<'_>, f: impl FnOnce() -> R) -> Option<R> {
-        {
-            let mut state = self.state.lock();
-            if state.taken {
-                return None;
-            }
-            state.taken = true;
-            // INVARIANT: The reference outlives this function, which ends with nothing lent and no
-            // borrower: `f` returns, or this stack is never used again, as the kernel does not
-            // unwind.
-            state.lent = Some(NonNull::from(value).cast());
+    /// [`None`], and no value is made, if a lender has the place.
+    pub fn lend(&self, value: impl PinInit<T>) -> Option<Lent<'_, T>> {
+        if !self.place.lock().take() {
+            return None;
         }
-        let result = f();
-        let mut state = self.state.lock();
-        state.lent = None;
-        while state.borrowers > 0 {
-            self.returned.wait(&mut state);
-        }
-        state.taken = false;
-        Some(result)
+        // SAFETY: The place was just taken, and is not full: nobody else uses the storage. As
+        // `self` was made in place and is not `Unpin`, it does not move before it is dropped.
+        unsafe { raw_init(self.value.get(), value) };
+        // INVARIANT: The value was just made.
+        self.place.lock().lend();
+        Some(Lent(self))
     }
 
     /// Borrows what is lent now, if anything. May sleep.
-    pub fn borrow(&self) -> Option<Borrowed<'_, F>> {
-        let mut state = self.state.lock();
-        let value = state.lent?;
-        state.borrowers = state.borrowers.checked_add(1)?;
-        // INVARIANT: It was just counted.
-        Some(Borrowed { from: self, value })
+    pub fn borrow(&self) -> Option<Borrowed<'_, T>> {
+        let is_lent = self.place.lock().borrow();
+        // INVARIANT: It was just counted. Not made otherwise, as dropping it counts.
+        is_lent.then(|| Borrowed(self))
+    }
+}
+
+#[pinned_drop]
+impl<T: Send + Sync + 'static> PinnedDrop for Lending<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // Of a lender that has forgotten its guard.
+        if self.place.lock().is_full() {
+            // SAFETY: By the type invariant a value is there, and nobody refers to `self`.
+            unsafe { self.value.get().drop_in_place() };
+        }
+    }
+}
+
+/// A value that is lent. Dropped, it waits until all who borrowed the value have given it back: for
+/// ever, if one of them never does.
+///
+/// # Invariants
+///
+/// The bearer has taken the place, which is lent.
+#[must_use = "dropping it ends the lending"]
+pub struct Lent<'l, T: Send + Sync + 'static>(&'l Lending<T>);
+
+impl<'l, T: Send + Sync + 'static> Lent<'l, T> {
+    /// The value.
+    pub fn get(&self) -> &T {
+        // SAFETY: By the type invariant it is there, and only shared.
+        unsafe { &*self.0.value.get() }
+    }
+
+    /// Lends the value no longer, and waits until all who borrowed it have given it back. May
+    /// sleep.
+    pub fn take_back(self) -> Returned<'l, T> {
+        ManuallyDrop::new(self).end()
+    }
+
+    /// To be called once.
+    fn end(&self) -> Returned<'l, T> {
+        let mut place = self.0.place.lock();
+        place.end();
+        while !place.is_back() {
+            self.0.returned.wait(&mut place);
+        }
+        // INVARIANT: It is back, and no longer lent.
+        Returned(self.0)
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Lent<'_, T> {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
+
+/// A value that was lent and is its lender's alone; dropped with this, which leaves the place.
+///
+/// # Invariants
+///
+/// The bearer has taken the place, which is full and back.
+#[must_use = "dropping it leaves the place"]
+pub struct Returned<'l, T: Send + Sync + 'static>(&'l Lending<T>);
+
+impl<T: Send + Sync + 'static> Returned<'_, T> {
+    /// The value.
+    pub fn get_mut(&mut self) -> Pin<&mut T> {
+        // SAFETY: By the type invariant it is there, and nobody else uses it; it does not move.
+        unsafe { Pin::new_unchecked(&mut *self.0.value.get()) }
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Returned<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: As for `get_mut`; it is dropped once, as the place is left.
+        unsafe { self.0.value.get().drop_in_place() };
+        // INVARIANT: It is full no more.
+        self.0.place.lock().leave();
     }
 }
 
@@ -108,28 +169,23 @@ where
 ///
 /// # Invariants
 ///
-/// `value` points to a valid `F::Of<'_>`: this value is counted in `from.state.borrowers`.
+/// It is counted as a borrower of the place.
 #[must_use = "dropping it gives it back"]
-pub struct Borrowed<'b, F: CovariantForLt> {
-    from: &'b Lending<F>,
-    value: NonNull<()>,
-}
+pub struct Borrowed<'b, T: Send + Sync + 'static>(&'b Lending<T>);
 
-impl<F: CovariantForLt> Borrowed<'_, F> {
+impl<T: Send + Sync + 'static> Borrowed<'_, T> {
     /// What was borrowed.
-    pub fn get(&self) -> &F::Of<'_> {
-        // SAFETY: By the type invariant it is valid for longer than `self` is borrowed, to which
-        // its lifetime may be shortened, as it is covariant.
-        unsafe { self.value.cast().as_ref() }
+    pub fn get(&self) -> &T {
+        // SAFETY: By the type invariant the value is not back, so it is there and only shared.
+        unsafe { &*self.0.value.get() }
     }
 }
 
-impl<F: CovariantForLt> Drop for Borrowed<'_, F> {
+impl<T: Send + Sync + 'static> Drop for Borrowed<'_, T> {
     fn drop(&mut self) {
-        let mut state = self.from.state.lock();
-        state.borrowers -= 1;
-        if state.borrowers == 0 {
-            self.from.returned.notify_all();
+        let mut place = self.0.place.lock();
+        if place.give_back() {
+            self.0.returned.notify_all();
         }
     }
 }

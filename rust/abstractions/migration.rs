@@ -14,40 +14,34 @@ use core::{
 };
 use kernel::{
     bindings,
-    interop::list::{
-        CList,
-        CListHead, //
-    },
     prelude::*,
     sync::{
         new_mutex,
         Mutex, //
-    }, //
+    },
+    types::Opaque, //
 };
 use pin_init::stack_pin_init;
 
 #[cfg(CONFIG_NUMA_MIGRATION)]
 use super::move_pages::Destination;
-#[cfg(CONFIG_NUMA_MIGRATION)]
-use kernel::types::Opaque;
 
 use super::{
     clock::now_ns,
-    folio::{
-        Folio,
-        LRU, //
-    },
+    isolated::IsolatedFolios,
     sched::NodeId,
     task_context::TaskContext,
     work::{
         add_stats,
-        Chunk,
         Total,
         Work, //
     }, //
 };
 
-pub use super::work::Worker;
+pub use super::{
+    isolated::IsolatedList,
+    work::Worker, //
+};
 
 /// Whether idle CPUs may take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,10 +94,10 @@ impl Drop for AskedHelp {
 ///
 /// # Invariants
 ///
-/// For `'a` its functions may be called, with its private data, by any task, by several at a time.
-/// The callback is the one that mainline has for the reason, and the private data is what that
-/// callback takes: a `struct migration_target_control`, but for [`SharedReason::Mbind`] and
-/// [`SharedReason::NumaMisplaced`]; of that it is the number of a node.
+/// Any task may call its callback, several tasks at a time: the one that mainline has for the
+/// reason. There is no other function. The private data is what the callback takes, valid for `'a`:
+/// a `struct migration_target_control` or, for [`SharedReason::Mbind`], a `struct migration_mpol`;
+/// for [`SharedReason::NumaMisplaced`] it is the number of a node.
 pub struct MigrateCall<'a> {
     raw: bindings::ferry_call,
     reason: SharedReason,
@@ -118,11 +112,6 @@ pub struct MigrateCall<'a> {
 ///
 /// `0` is what `ferry_move_target()` has allocated, for us alone.
 struct Target(NonNull<c_void>);
-
-// SAFETY: It is memory, which nobody writes.
-unsafe impl Send for Target {}
-// SAFETY: As above.
-unsafe impl Sync for Target {}
 
 impl Drop for Target {
     fn drop(&mut self) {
@@ -245,44 +234,6 @@ impl<'a> MigrateCall<'a> {
     }
 }
 
-/// Somebody's list of isolated folios, to be added to and taken from.
-///
-/// # Invariants
-///
-/// For `'a` nobody else uses the list. It links folios by `lru`, each of which is isolated, with
-/// the reference that isolation takes.
-pub struct IsolatedList<'a>(NonNull<bindings::list_head>, PhantomData<&'a mut CListHead>);
-
-impl<'a> IsolatedList<'a> {
-    /// Wraps a list.
-    ///
-    /// # Safety
-    ///
-    /// `list` must be valid for `'a`, and the type invariants hold.
-    pub unsafe fn from_raw(list: *mut bindings::list_head) -> Self {
-        // INVARIANT: By the safety requirement.
-        // SAFETY: What is valid is not NULL.
-        Self(unsafe { NonNull::new_unchecked(list) }, PhantomData)
-    }
-
-    pub(super) fn as_raw(&mut self) -> *mut bindings::list_head {
-        self.0.as_ptr()
-    }
-
-    /// The folios, in order.
-    pub fn iter(&mut self) -> impl Iterator<Item = &Folio> {
-        // SAFETY: By the type invariants these are folios, with references, and the list is ours
-        // for as long as the iterator lives.
-        unsafe { CList::<Folio, LRU>::from_raw(self.as_raw()) }.iter()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        // SAFETY: By the type invariants it is a list, which nobody changes meanwhile.
-        !unsafe { CListHead::from_raw(self.0.as_ptr()) }.is_linked()
-    }
-}
-
 /// What came of a [`Migration`].
 #[must_use]
 pub struct Outcome {
@@ -333,33 +284,79 @@ impl Outcome {
     }
 }
 
+/// A [`MigrateCall`] that needs nothing of the task that made it: its private data is a copy.
+///
+/// # Invariants
+///
+/// It is what `ferry_call_share()` has filled in of a [`MigrateCall`], and has a reference to the
+/// memory policy in it, if there is one. Any task may carry it out, several at a time.
+#[pin_data(PinnedDrop)]
+struct SharedCall {
+    #[pin]
+    raw: Opaque<bindings::ferry_shared_call>,
+}
+
+// SAFETY: A reference to a memory policy belongs to no task, and all else is numbers.
+unsafe impl Send for SharedCall {}
+// SAFETY: It never changes.
+unsafe impl Sync for SharedCall {}
+
+impl SharedCall {
+    fn new<'c>(call: &'c MigrateCall<'c>) -> impl PinInit<Self> + 'c {
+        // SAFETY: There is room for it. By the type invariant the private data of the call is what
+        // its callback takes, and valid; the function fills all of it in.
+        // INVARIANT: It was just filled in.
+        let share = move |raw| unsafe { bindings::ferry_call_share(&call.raw, raw) };
+        pin_init!(Self {
+            raw <- Opaque::ffi_init(share),
+        })
+    }
+
+    /// What was asked, without the private data.
+    fn asked(&self) -> *const bindings::ferry_call {
+        // SAFETY: By the type invariant it is filled in.
+        unsafe { &raw const (*self.raw.get()).call }
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for SharedCall {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: By the type invariant; the reference is put once.
+        unsafe { bindings::ferry_call_unshare(self.raw.get()) };
+    }
+}
+
 /// A call that several tasks work on.
+///
+/// It refers to nothing on the stack of the task that made the call, or of a task that works on it,
+/// so the others can go on if one of them dies in an oops. Then it never ends: what that task had
+/// begun stays as it is, and it must not be dropped.
 ///
 /// Folios that are left when it is dropped are put back where they were isolated from, which may
 /// sleep.
 #[pin_data(PinnedDrop)]
-pub struct Migration<'a> {
-    call: MigrateCall<'a>,
+pub struct Migration {
+    #[pin]
+    call: SharedCall,
     context: TaskContext,
     #[pin]
     work: Mutex<Work>,
 }
 
-impl<'a> Migration<'a> {
+impl Migration {
     /// A call with nothing to do yet, on behalf of the calling task, for so many helpers. May
     /// sleep.
-    pub fn new(call: MigrateCall<'a>, helpers: u32) -> impl PinInit<Self> {
-        let report = bindings::ferry_crew_report {
-            reason: call.raw.reason as i32,
-            ns: -now_ns(),
-            helpers,
-            ..Default::default()
-        };
-        let context = TaskContext::of_current();
+    pub fn new<'c>(asked: &'c MigrateCall<'c>, helpers: u32) -> impl PinInit<Self> + 'c {
         pin_init!(Self {
-            call,
-            context,
-            work <- new_mutex!(Work::new(report)),
+            call <- SharedCall::new(asked),
+            context: TaskContext::of_current(),
+            work <- new_mutex!(Work::new(bindings::ferry_crew_report {
+                reason: asked.raw.reason as i32,
+                ns: -now_ns(),
+                helpers,
+                ..Default::default()
+            })),
         })
     }
 
@@ -367,7 +364,7 @@ impl<'a> Migration<'a> {
     /// `migrate_pages()`, which does so itself. For any context but NMI.
     pub fn announce(&self) {
         // SAFETY: The call is valid, and only read.
-        unsafe { bindings::ferry_trace_migrate_start(&self.call.raw) };
+        unsafe { bindings::ferry_trace_migrate_start(self.call.asked()) };
     }
 
     /// Adds all of a list to what is to be done; how many base pages somebody has begun to migrate
@@ -398,52 +395,71 @@ impl<'a> Migration<'a> {
     /// Migrates a chunk, of about so many pages. Whether there are more that nobody has begun to
     /// migrate; [`None`]: there was nothing to do. May sleep.
     pub fn work(&self, worker: Worker, chunk_pages: u32) -> Option<bool> {
-        stack_pin_init!(let chunk = Chunk::new());
-        let chunk = chunk.as_ref().get_ref();
-        // SAFETY: The chunk is new and pinned, and `put` below, before it is gone.
-        if !unsafe { self.work.lock().as_mut().cut(chunk, worker, chunk_pages) } {
-            return None;
-        }
+        let cut = self.work.lock().as_mut().cut(worker, chunk_pages)?;
         let mut stats = Default::default();
-        // SAFETY: By the type invariant of `MigrateCall`; the chunk's folios are isolated and ours.
-        let rc = unsafe {
-            bindings::ferry_migrate_chunk(&self.call.raw, chunk.folios.as_raw(), &mut stats)
-        };
+        // SAFETY: By the type invariants of `SharedCall` and `Cut`: the chunk's folios are isolated
+        // and this worker's alone.
+        let rc =
+            unsafe { bindings::ferry_migrate_chunk(self.call.raw.get(), cut.folios(), &mut stats) };
         let mut work = self.work.lock();
-        // SAFETY: It was cut above.
-        unsafe { work.as_mut().put(chunk, rc, &stats) };
+        // SAFETY: It was cut above, and the function has left what was not migrated.
+        unsafe { work.as_mut().put(cut, rc, &stats) };
         Some(work.has_more())
     }
 
-    /// Does what needs to be waited for, in the calling task, and gives back what was not migrated:
-    /// what failed, in its order, then what was not tried. May sleep. To be called once.
+    /// Ends it: gives back what was not migrated, first what failed, in its order, then what was
+    /// not tried. May sleep. To be called once.
     ///
-    /// As it has the migration for itself no chunk is being migrated.
-    pub fn finish(self: Pin<&mut Self>, ret: &mut IsolatedList<'_>) -> Outcome {
-        stack_pin_init!(let left = CListHead::new());
-        // SAFETY: Nobody else has the migration, so no chunk is in flight; `left` is empty.
-        let total = unsafe { self.work.lock().as_mut().end(left.as_raw()) };
+    /// As the caller has the migration for itself no chunk is being migrated.
+    pub fn end(self: Pin<&mut Self>, left: &mut IsolatedList<'_>) -> Ended {
+        // SAFETY: Nobody else has the migration, so no chunk is in flight; the list is the
+        // caller's, and may have these folios.
+        Ended(unsafe { self.project().work.lock().as_mut().end(left.as_raw()) })
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Migration {
+    fn drop(self: Pin<&mut Self>) {
+        stack_pin_init!(let left = IsolatedFolios::new());
+        // They are put back when `left` is dropped.
+        let _ended = self.end(&mut left.as_mut().list());
+    }
+}
+
+/// What came of a [`Migration`], while its caller has yet to do its part.
+#[must_use]
+pub struct Ended(Total);
+
+impl Ended {
+    /// Does what needs to be waited for, in the task that made `call`, and gives back what was not
+    /// migrated of `left`. May sleep.
+    pub fn finish(
+        self,
+        call: &MigrateCall<'_>,
+        left: &mut IsolatedList<'_>,
+        ret: &mut IsolatedList<'_>,
+    ) -> Outcome {
         let Total {
             mut failed,
             mut stats,
             mut report,
             helper_ns,
-        } = total;
+        } = self.0;
 
-        if self.call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC && left.is_linked() {
+        if call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC && !left.is_empty() {
             // All is tried again that is left, and what stopped others may be met again.
             let mut more = Default::default();
-            // SAFETY: By the type invariant of `MigrateCall`; these are isolated folios of ours.
-            let rc =
-                unsafe { bindings::ferry_migrate_rest(&self.call.raw, left.as_raw(), &mut more) };
+            // SAFETY: By the type invariant of `MigrateCall`; these are isolated folios of the
+            // caller's.
+            let rc = unsafe { bindings::ferry_migrate_rest(&call.raw, left.as_raw(), &mut more) };
             failed = match rc {
                 0.. => Ok(rc),
                 _ => Err(Error::from_errno(rc)),
             };
             add_stats(&mut stats, &more);
         }
-        // INVARIANT: These folios are the caller's again.
-        // SAFETY: As above.
+        // SAFETY: Both are lists of isolated folios, and the caller's.
         unsafe { bindings::ferry_list_splice_tail_init(left.as_raw(), ret.as_raw()) };
         report.ns += now_ns();
         Outcome {
@@ -451,20 +467,7 @@ impl<'a> Migration<'a> {
             stats,
             report,
             helper_ns,
-            mode: self.call.raw.mode,
-        }
-    }
-}
-
-#[pinned_drop]
-impl PinnedDrop for Migration<'_> {
-    fn drop(self: Pin<&mut Self>) {
-        stack_pin_init!(let left = CListHead::new());
-        // SAFETY: Nobody has a reference any more, so no chunk is in flight; `left` is empty, then
-        // a list of isolated folios, which are ours.
-        unsafe {
-            self.work.lock().as_mut().end(left.as_raw());
-            bindings::putback_movable_pages(left.as_raw());
+            mode: call.raw.mode,
         }
     }
 }

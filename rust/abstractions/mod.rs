@@ -19,6 +19,7 @@ pub mod folio_pair;
 pub mod group;
 #[cfg(all(CONFIG_FERRY_KUNIT_TEST, CONFIG_X86_64, not(CONFIG_UML)))]
 pub mod half_readable;
+pub mod isolated;
 pub mod knob;
 pub mod later;
 pub mod lend;

@@ -11,7 +11,6 @@ use core::marker::PhantomData;
 use kernel::{
     bindings,
     error::to_result,
-    interop::list::CListHead,
     prelude::*,
     transmute::{
         AsBytes,
@@ -23,9 +22,12 @@ use kernel::{
     }, //
 };
 
-use super::migration::{
-    Help,
-    IsolatedList, //
+use super::{
+    isolated::{
+        IsolatedFolios,
+        IsolatedList, //
+    },
+    migration::Help, //
 };
 use crate::logic::ascent::TAGGED;
 
@@ -121,51 +123,6 @@ impl<T> UserArray<T> {
 
     fn bytes(&self) -> usize {
         self.len.saturating_mul(size_of::<T>())
-    }
-}
-
-/// Isolated folios of one's own; put back where they were when dropped.
-///
-/// # Invariants
-///
-/// `head` links isolated folios, with the references that isolation took, and is nobody else's.
-#[pin_data(PinnedDrop)]
-pub struct IsolatedFolios {
-    #[pin]
-    head: CListHead,
-}
-
-impl IsolatedFolios {
-    /// None yet.
-    pub fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            // INVARIANT: There are none.
-            head <- CListHead::new(),
-        })
-    }
-
-    /// As a list that may be added to, and taken from.
-    pub fn list(self: Pin<&mut Self>) -> IsolatedList<'_> {
-        // SAFETY: By the type invariant; it is ours for as long as `self` is borrowed.
-        unsafe { IsolatedList::from_raw(self.head.as_raw()) }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        !self.head.is_linked()
-    }
-
-    /// Puts all back. May sleep.
-    pub fn put_back(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::putback_movable_pages(self.head.as_raw()) };
-    }
-}
-
-#[pinned_drop]
-impl PinnedDrop for IsolatedFolios {
-    fn drop(self: Pin<&mut Self>) {
-        self.put_back();
     }
 }
 

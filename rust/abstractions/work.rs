@@ -19,9 +19,12 @@ use kernel::{
     prelude::*, //
 };
 
-use super::folio::{
-    Folio,
-    LRU, //
+use super::{
+    folio::{
+        Folio,
+        LRU, //
+    },
+    migrate_batch::MAX_THREADS, //
 };
 use crate::logic::crew::{
     chunk_of_span,
@@ -30,6 +33,10 @@ use crate::logic::crew::{
 
 /// Spans that chunks are cut from at a time. More workers share them.
 const NR_SPANS: usize = 16;
+
+/// Chunks that can be migrated at a time, each by a worker of its own.
+const NR_CHUNKS: usize = MAX_THREADS as usize;
+const _: () = assert!(NR_CHUNKS <= u32::BITS as usize);
 
 /// Who migrates a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +54,11 @@ pub enum Worker {
 /// `rest`, `done` and the `rest` of each span link isolated folios that are ours, with the
 /// references that isolation took. On `done` there are beside them, in the order of the list that
 /// was given, the `place` of each chunk that is being migrated, and the `end` of each span that has
-/// folios left, after the places of its chunks. No other is linked.
+/// folios left, after the places of its chunks. No other is linked, and no link is on the stack of
+/// a worker: those of one that dies in an oops stay valid.
+///
+/// A bit of `free` is set if the chunk with that number is not being migrated. The lists of a chunk
+/// are then empty.
 #[pin_data]
 pub(super) struct Work {
     /// Of no span.
@@ -57,6 +68,9 @@ pub(super) struct Work {
     done: CListHead,
     #[pin]
     spans: [Span; NR_SPANS],
+    #[pin]
+    chunks: [Chunk; NR_CHUNKS],
+    free: u32,
     /// How many were begun.
     begun: u32,
     /// Why no more chunks are cut.
@@ -98,17 +112,12 @@ impl Span {
     }
 }
 
-/// A chunk, on the stack of who works on it.
-///
-/// # Invariants
-///
-/// From [`Work::cut`] to [`Work::put`], and only then, `place` is on `Work::done`, and `folios`
-/// links isolated folios that are ours. It does not move meanwhile.
+/// A chunk: its worker's from [`Work::cut`] to [`Work::put`].
 #[pin_data]
-pub(super) struct Chunk {
-    /// Its folios.
+struct Chunk {
+    /// Its folios, isolated, and its worker's alone.
     #[pin]
-    pub(super) folios: CListHead,
+    folios: CListHead,
     /// Where on `Work::done` goes what is not migrated.
     #[pin]
     place: CListHead,
@@ -117,13 +126,31 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    pub(super) fn new() -> impl PinInit<Self> {
-        // INVARIANT: It is not cut yet.
+    fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             folios <- CListHead::new(),
             place <- CListHead::new(),
             span: Cell::new((0, 0)),
         })
+    }
+}
+
+/// A chunk that was cut, for who works on it. One that is never put stays what it is.
+///
+/// # Invariants
+///
+/// Until it is put no other has this number, and `folios` is valid for as long as its [`Work`], and
+/// links isolated folios that nobody else uses.
+#[must_use]
+pub(super) struct Cut {
+    nr: usize,
+    folios: *mut bindings::list_head,
+}
+
+impl Cut {
+    /// The chunk's folios.
+    pub(super) fn folios(&self) -> *mut bindings::list_head {
+        self.folios
     }
 }
 
@@ -144,6 +171,8 @@ impl Work {
             rest <- CListHead::new(),
             done <- CListHead::new(),
             spans <- pin_init::pin_init_array_from_fn(|_| Span::new()),
+            chunks <- pin_init::pin_init_array_from_fn(|_| Chunk::new()),
+            free: u32::MAX >> (u32::BITS as usize - NR_CHUNKS),
             begun: 0,
             stopped: None,
             failed: 0,
@@ -181,34 +210,21 @@ impl Work {
     }
 
     /// Cuts a chunk, of so many pages at most, but for the last folio, off what is to be done;
-    /// `false`: nothing is.
-    ///
-    /// # Safety
-    ///
-    /// The chunk must have nothing in it. If it was cut it must be [`Work::put`] before it is gone
-    /// or moved.
-    pub(super) unsafe fn cut(
-        mut self: Pin<&mut Self>,
-        chunk: &Chunk,
-        worker: Worker,
-        chunk_pages: u32,
-    ) -> bool {
-        let Some(index) = self.as_mut().choose(chunk_pages) else {
-            return false;
-        };
+    /// [`None`]: nothing is, or as many as there can be are being migrated.
+    pub(super) fn cut(mut self: Pin<&mut Self>, worker: Worker, chunk_pages: u32) -> Option<Cut> {
+        let nr = self.free.trailing_zeros() as usize;
+        self.chunks.get(nr)?;
+        let index = self.as_mut().choose(chunk_pages)?;
         let work = self.project();
-        let Some(span) = work.spans.get(index) else {
-            return false;
-        };
+        let span = work.spans.get(index)?;
+        let chunk = work.chunks.get(nr)?;
         let wanted = chunk_of_span(span.pages.get(), chunk_pages);
         // SAFETY: By the type invariants these are folios, of a list of ours; the chunk has none.
-        let pages = unsafe { move_first(&span.rest, &chunk.folios, |pages, _, _| pages >= wanted) };
-        let Some(pages) = pages else {
-            return false;
-        };
+        let pages =
+            unsafe { move_first(&span.rest, &chunk.folios, |pages, _, _| pages >= wanted) }?;
         // INVARIANT: The folios went from one list of ours to another, and the chunk's place
         // follows those of all chunks before it; `put` takes it out again. A span without folios
-        // has no end there.
+        // has no end there. The chunk is not free.
         // SAFETY: By the type invariants the end is on `done`, as the span had folios. The place is
         // on no list.
         unsafe {
@@ -217,6 +233,7 @@ impl Work {
                 bindings::ferry_list_del_init(span.end.as_raw());
             }
         }
+        *work.free &= !(1 << nr);
         chunk.span.set((index, span.nr.get()));
         span.pages.set(span.pages.get().saturating_sub(pages));
         span.busy.set(span.busy.get().wrapping_add(1));
@@ -227,7 +244,11 @@ impl Work {
             report.helped = report.helped.wrapping_add(1);
             report.helped_pages = report.helped_pages.wrapping_add(pages);
         }
-        true
+        // INVARIANT: The chunk was free, and is the worker's from now on.
+        Some(Cut {
+            nr,
+            folios: chunk.folios.as_raw(),
+        })
     }
 
     /// The span to cut a chunk of so many pages from: one that nobody is at, or a new one; if there
@@ -278,20 +299,26 @@ impl Work {
     ///
     /// # Safety
     ///
-    /// It must have been cut from this work, and not yet been put.
+    /// It must have been cut from this work, and its folios be those of them that were not
+    /// migrated.
     pub(super) unsafe fn put(
         self: Pin<&mut Self>,
-        chunk: &Chunk,
+        cut: Cut,
         rc: c_int,
         stats: &bindings::migrate_pages_stats,
     ) {
         let work = self.project();
-        // INVARIANT: What was not migrated is at the chunk's place, which is taken out.
+        let Some(chunk) = work.chunks.get(cut.nr) else {
+            return;
+        };
+        // INVARIANT: What was not migrated is at the chunk's place, which is taken out; then the
+        // chunk is free.
         // SAFETY: The place is on the list since `cut`, and the folios are a list.
         unsafe {
             bindings::ferry_list_splice_tail_init(chunk.folios.as_raw(), chunk.place.as_raw());
             bindings::ferry_list_del_init(chunk.place.as_raw());
         }
+        *work.free |= 1 << cut.nr;
         let (index, nr) = chunk.span.get();
         if let Some(span) = work.spans.get(index).filter(|span| span.nr.get() == nr) {
             span.busy.set(span.busy.get().wrapping_sub(1));

@@ -21,7 +21,7 @@ use super::{
         LRU, //
     },
     work::{
-        Chunk,
+        Cut,
         Work,
         Worker, //
     }, //
@@ -37,12 +37,13 @@ const INDEX: usize = offset_of!(
 ///
 /// # Invariants
 ///
-/// `flying` are the chunks that were cut and not put.
+/// `flying` are the chunks that were cut and not put, and whose worker has not died.
 pub struct Trial {
     folios: KVec<OwnedFolio>,
     step: u64,
     work: Pin<KBox<Work>>,
-    flying: KVec<Pin<KBox<Chunk>>>,
+    flying: KVec<Cut>,
+    has_died: bool,
 }
 
 impl Trial {
@@ -60,6 +61,7 @@ impl Trial {
             step,
             work: KBox::pin_init(Work::new(Default::default()), GFP_KERNEL)?,
             flying: KVec::new(),
+            has_died: false,
         })
     }
 
@@ -82,11 +84,9 @@ impl Trial {
     /// Has another worker cut a chunk, of so many pages; whether there was one. May sleep.
     pub fn cut(&mut self, chunk_pages: u32) -> Result<bool> {
         self.flying.reserve(1, GFP_KERNEL)?;
-        let chunk = KBox::pin_init(Chunk::new(), GFP_KERNEL)?;
-        // SAFETY: The chunk is new, and pinned; it is put below, or when this is dropped.
-        if !unsafe { self.work.as_mut().cut(&chunk, Worker::Helper, chunk_pages) } {
+        let Some(chunk) = self.work.as_mut().cut(Worker::Helper, chunk_pages) else {
             return Ok(false);
-        }
+        };
         // INVARIANT: It was just cut. Never lost, as there is room.
         Ok(self.flying.push_within_capacity(chunk).is_ok())
     }
@@ -100,7 +100,7 @@ impl Trial {
     pub fn ends_of(&self, which: usize) -> Option<(u64, u64)> {
         let chunk = self.flying.get(which)?;
         // SAFETY: By the type invariant it has folios, which nobody else uses.
-        let folios = unsafe { CList::<Folio, LRU>::from_raw(chunk.folios.as_raw()) };
+        let folios = unsafe { CList::<Folio, LRU>::from_raw(chunk.folios()) };
         let first = folios.iter().next()?;
         let last = folios.iter().last()?;
         Some((self.number(first), self.number(last)))
@@ -115,7 +115,7 @@ impl Trial {
             return;
         };
         for folio in self.folios.iter() {
-            let (first, last) = (chunk.folios.as_raw(), folio.lru());
+            let (first, last) = (chunk.folios(), folio.lru());
             // SAFETY: Both are list heads, and nobody changes the lists meanwhile.
             if !left(self.number(folio)) && unsafe { is_on(first, last) } {
                 // SAFETY: It is on the chunk's list.
@@ -123,12 +123,24 @@ impl Trial {
             }
         }
         // SAFETY: By the type invariant it was cut, and not yet put.
-        unsafe { self.work.as_mut().put(&chunk, rc, &Default::default()) };
+        unsafe { self.work.as_mut().put(chunk, rc, &Default::default()) };
     }
 
-    /// Ends it, all chunks being put as they are: the numbers of the folios that are left. May
-    /// sleep.
+    /// Has the worker of a chunk die: the chunk is never put.
+    pub fn abandon(&mut self, which: usize) {
+        if which < self.flying.len() {
+            // INVARIANT: Its worker is dead.
+            drop(self.flying.remove(which));
+            self.has_died = true;
+        }
+    }
+
+    /// Ends it, all chunks being put as they are: the numbers of the folios that are left; `EBUSY`
+    /// if a worker has died. May sleep.
     pub fn end(&mut self) -> Result<KVec<u64>> {
+        if self.has_died {
+            return Err(EBUSY);
+        }
         while !self.flying.is_empty() {
             self.put(0, |_| true, 0);
         }

@@ -41,7 +41,7 @@ pub fn demote(
         return None;
     }
     let (size, candidates) = muster(&mut parts.rest(), &call).ok()?;
-    let shrink = |session: &Session<'_, '_>| {
+    let shrink = |session: &Session<'_>| {
         let mut pages = 0u32;
         while let Some(mut found) = parts.shrink_next() {
             let more: usize = found.iter().map(Folio::nr_pages).sum();

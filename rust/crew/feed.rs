@@ -57,7 +57,7 @@ pub fn migrate(
     let call = MigrateCall::to_node(node, help).ok()?;
     let count = |pages: usize| u32::try_from(pages).unwrap_or(u32::MAX);
     let size = size(folios, count(pages), count(most.max(pages)));
-    let feed = |session: &Session<'_, '_>| {
+    let feed = |session: &Session<'_>| {
         let mut pages = pages;
         session.announce();
         session.add(folios, count(pages));

@@ -2,26 +2,36 @@
 
 //! A lane of the crew: one list at a time, migrated by its caller and by helpers.
 //!
+//! The list and all that workers share of it are in the lane, which exists for ever: a worker that
+//! dies in an oops takes no memory along that others use. If it is the caller the lane stays in
+//! use, and its helpers go on until nothing is left to begin. If it is a helper the caller waits
+//! for ever, as for a lock that a dead task holds.
+//!
 //! Locks: the mutex of [`Lending`] when a job is shared, borrowed and given back; inside a job,
 //! that of its [`Migration`]. Never both.
 
 use kernel::{
     cpu::CpuId,
     prelude::*,
-    sync::Arc,
-    types::CovariantForLt, //
+    sync::Arc, //
 };
 
-use super::members::Members;
+use super::members::{
+    Member,
+    Members, //
+};
 use crate::{
     abstractions::{
         cputime::runtime_ns,
-        lend::Lending,
+        lend::{
+            Lending,
+            Lent, //
+        },
         migration::{
+            Ended,
             IsolatedList,
             MigrateCall,
             Migration,
-            Outcome,
             Worker, //
         },
         workqueue::OwnedQueue, //
@@ -36,32 +46,33 @@ use crate::{
     }, //
 };
 
-/// What the workers of a lane share while a list is migrated.
+/// What the workers of a lane share while a list is migrated. It is in the lane, and refers to
+/// nothing on a stack.
 #[pin_data]
-pub struct Job<'a> {
+pub struct Job {
     #[pin]
-    migration: Migration<'a>,
+    migration: Migration,
     chunk_pages: u32,
     /// Helpers that may take part, and where, if not anywhere: one that comes late, from another
     /// call, may be one too many, or where this caller may not be helped.
     helpers: u32,
-    only: Option<&'a IdleCpus>,
+    only: Option<IdleCpus>,
 }
 
-impl<'a> Job<'a> {
+impl Job {
     /// A list yet to come, for chunks of so many pages, and so many helpers, on those CPUs alone.
     /// May sleep.
-    pub fn new(
-        call: MigrateCall<'a>,
+    pub fn new<'c>(
+        call: &'c MigrateCall<'c>,
         chunk_pages: u32,
         helpers: u32,
-        only: Option<&'a IdleCpus>,
-    ) -> impl PinInit<Self> {
+        only: Option<&'c IdleCpus>,
+    ) -> impl PinInit<Self> + 'c {
         pin_init!(Self {
             migration <- Migration::new(call, helpers),
             chunk_pages,
             helpers,
-            only,
+            only: only.cloned(),
         })
     }
 
@@ -70,13 +81,8 @@ impl<'a> Job<'a> {
         self.helpers as usize
     }
 
-    /// See [`Migration::finish`]. May sleep.
-    pub fn finish(self: Pin<&mut Self>, ret: &mut IsolatedList<'_>) -> Outcome {
-        self.project().migration.finish(ret)
-    }
-
     /// The list, and what becomes of it.
-    pub fn migration(&self) -> &Migration<'a> {
+    pub fn migration(&self) -> &Migration {
         &self.migration
     }
 
@@ -97,7 +103,9 @@ impl<'a> Job<'a> {
 
     /// Whether the caller may be helped on the CPU that this runs on.
     fn may_help_here(&self) -> bool {
-        self.only.is_none_or(|cpus| cpus.has(CpuId::current()))
+        self.only
+            .as_ref()
+            .is_none_or(|cpus| cpus.has(CpuId::current()))
     }
 
     /// Migrates as one of the helpers, until there is nothing to do, or others want this CPU, who
@@ -128,14 +136,11 @@ impl<'a> Job<'a> {
     }
 }
 
-/// What is lent to helpers.
-type Jobs = CovariantForLt!(Job<'_>);
-
 /// What a lane's helpers see of it.
 #[pin_data]
 struct Shared {
     #[pin]
-    lending: Lending<Jobs>,
+    lending: Lending<Job>,
     members: Members,
 }
 
@@ -161,14 +166,12 @@ impl Lane {
         })
     }
 
-    /// Lets helpers take part in `job` while `f` runs; [`None`]: the lane is in use. May sleep.
-    pub fn share<R>(&self, job: &Job<'_>, f: impl FnOnce() -> R) -> Option<R> {
-        self.shared.lending.lend(job, || {
-            let _member = self.members().enter_caller(job.helpers());
-            let result = f();
-            job.migration.will_wait();
-            result
-        })
+    /// Makes `job` in the lane, and lets helpers take part until the guard is dropped; [`None`]:
+    /// the lane is in use. May sleep.
+    pub fn share(&self, job: impl PinInit<Job>) -> Option<SharedJob<'_>> {
+        let lent = self.shared.lending.lend(job)?;
+        let member = self.members().enter_caller(lent.get().helpers());
+        Some(SharedJob { member, lent })
     }
 
     /// Who works on it now.
@@ -179,6 +182,32 @@ impl Lane {
     /// Calls a helper to each CPU. For any context but NMI.
     pub fn call(&self, queue: &OwnedQueue, cpus: impl Iterator<Item = CpuId>) {
         self.helpers.call(queue, cpus);
+    }
+}
+
+/// A job that helpers may take part in. Dropped, it waits for those that do.
+///
+/// The lane of a caller that dies in an oops, as of one that forgets this, stays in use for ever.
+#[must_use = "dropping it ends the job"]
+pub struct SharedJob<'l> {
+    // Dropped first: who waits is no member any more.
+    member: Member<'l>,
+    lent: Lent<'l, Job>,
+}
+
+impl SharedJob<'_> {
+    /// The job.
+    pub fn job(&self) -> &Job {
+        self.lent.get()
+    }
+
+    /// Waits for the helpers that take part, gives back what was not migrated, and leaves the lane.
+    /// May sleep.
+    pub fn end(self, left: &mut IsolatedList<'_>) -> Ended {
+        let Self { member, lent } = self;
+        lent.get().migration.will_wait();
+        drop(member);
+        lent.take_back().get_mut().project().migration.end(left)
     }
 }
 

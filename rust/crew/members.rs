@@ -31,7 +31,10 @@ pub fn any() -> bool {
     COUNT.load(Relaxed) != 0
 }
 
-/// The calling task, as a crew names it.
+/// Returns the calling task, as a crew names it.
+///
+/// A task that dies in an oops stays a member. A later task with its address is taken for it: it then
+/// has fewer threads for its copies, and time of helpers may be charged to no cgroup.
 fn me() -> u64 {
     this_task() as u64
 }

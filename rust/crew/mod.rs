@@ -44,6 +44,7 @@ use crate::{
             runtime_ns, //
         },
         folio::Folio,
+        isolated::IsolatedFolios,
         migration::{
             IsolatedList,
             MigrateCall,
@@ -154,7 +155,7 @@ pub fn migrate(
             return None;
         }
     };
-    let add = |session: &Session<'_, '_>| session.add(from, size.pages);
+    let add = |session: &Session<'_>| session.add(from, size.pages);
     match candidates.session(Scope::List, call, size, ret, add) {
         Ok(((), outcome)) => Some(outcome),
         Err(why) => {
@@ -205,16 +206,16 @@ pub fn charge(ns: u64) {
 }
 
 /// A list that a crew migrates, while its caller may still add to it.
-struct Session<'s, 'a> {
+struct Session<'s> {
     crew: &'s Crew,
     lane: &'s Lane,
-    job: &'s Job<'a>,
+    job: &'s Job,
     cpus: &'s IdleCpus,
     /// Whether helpers were called before.
     called: Cell<bool>,
 }
 
-impl Session<'_, '_> {
+impl Session<'_> {
     /// Says that the call begins, for one that did not come from `migrate_pages()`.
     fn announce(&self) {
         self.job.migration().announce();
@@ -304,7 +305,7 @@ impl Candidates {
         call: MigrateCall<'_>,
         size: Size,
         ret: &mut IsolatedList<'_>,
-        f: impl FnOnce(&Session<'_, '_>) -> R,
+        f: impl FnOnce(&Session<'_>) -> R,
     ) -> Result<(R, Outcome), VmEvent> {
         let most = 1 + crew::helpers(size, self.limit, self.cpus.count() as u32);
         let kind = WorkKind::new(scope, self.nodes, size.folios, size.base_pages);
@@ -321,35 +322,28 @@ impl Candidates {
         let chunk_pages = crew::chunk_pages(size.pages, threads).min(within);
         let only = self.only_these.then_some(&self.cpus);
         let (start, preemptions) = (runtime_ns(), sched::preemptions());
-        stack_pin_init!(let job = Job::new(call, chunk_pages, helpers, only));
-        let mut f = Some(f);
-        let waits_since = Cell::new(0);
-        let result = {
-            let job = job.as_ref().get_ref();
-            let share = |lane: &Lane| {
-                lane.share(job, || {
-                    let session = Session {
-                        crew: self.crew,
-                        lane,
-                        job,
-                        cpus: &self.cpus,
-                        called: Cell::new(false),
-                    };
-                    f.take().map(|f| {
-                        let result = f(&session);
-                        session.drain();
-                        waits_since.set(now_ns());
-                        result
-                    })
-                })?
-            };
-            let lanes = lanes_for_caller(&self.crew.lanes);
-            let shared = lanes.iter().find_map(share);
-            shared.ok_or(VmEvent::CrewBusy)?
+        let share = |lane: &'static Lane| {
+            let job = Job::new(&call, chunk_pages, helpers, only);
+            Some((lane, lane.share(job)?))
         };
-        let waited = now_ns() - waits_since.get();
+        let mut lanes = lanes_for_caller(&self.crew.lanes).iter();
+        let (lane, shared) = lanes.find_map(share).ok_or(VmEvent::CrewBusy)?;
+        let session = Session {
+            crew: self.crew,
+            lane,
+            job: shared.job(),
+            cpus: &self.cpus,
+            called: Cell::new(false),
+        };
+        let result = f(&session);
+        session.drain();
+        stack_pin_init!(let left = IsolatedFolios::new());
+        let mut left = left.as_mut().list();
+        let waits_since = now_ns();
+        let ended = shared.end(&mut left);
+        let waited = now_ns() - waits_since;
         // Not while the lane is held: this waits for whatever the call may wait for.
-        let outcome = job.finish(ret);
+        let outcome = ended.finish(&call, &mut left, ret);
         let ran = runtime_ns().wrapping_sub(start) as i64;
         if outcome.report.pages > 0 {
             count(&outcome);

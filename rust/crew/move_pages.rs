@@ -16,6 +16,7 @@ use super::{
 use crate::{
     abstractions::{
         folio::Folio,
+        isolated::IsolatedFolios,
         migration::{
             Help,
             MigrateCall,
@@ -24,7 +25,6 @@ use crate::{
         move_pages::{
             move_to_node,
             Destination,
-            IsolatedFolios,
             MovePages,
             UserArray, //
         },
@@ -275,12 +275,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Gives what is isolated to the crew, `pages` in all so far.
-    fn hand_over(
-        &mut self,
-        session: &Session<'_, '_>,
-        folios: Pin<&mut IsolatedFolios>,
-        pages: u32,
-    ) {
+    fn hand_over(&mut self, session: &Session<'_>, folios: Pin<&mut IsolatedFolios>, pages: u32) {
         session.add(&mut folios.list(), pages);
         self.handed_over = self.at;
     }

@@ -128,6 +128,7 @@ pub fn must_leave() -> bool {
 }
 
 /// CPUs that may help, found at the moment of asking. For any context but NMI.
+#[derive(Clone)]
 pub struct IdleCpus {
     cpus: [CpuId; MAX_HELPERS],
     len: usize,

@@ -17,6 +17,7 @@
 //! - [`budget`]: how large a batch may grow;
 //! - [`crew`]: how many tasks a list deserves, and where it is cut into chunks;
 //! - [`topology`]: which CPUs help;
+//! - [`lend`]: what one task lends to others, and when it has that back;
 //! - [`members`]: which tasks are in a crew now;
 //! - [`ascent`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
 //! - [`span`]: which pages a range of bytes touches;
@@ -40,6 +41,7 @@ pub mod flight;
 pub mod gain;
 pub mod item;
 pub mod leftover;
+pub mod lend;
 pub mod members;
 pub mod method;
 pub mod policy;

@@ -14,12 +14,12 @@ use super::{
 };
 use crate::{
     abstractions::{
-        migration::IsolatedList,
-        misc_device::is_being_killed,
-        move_pages::{
-            try_to_node,
-            IsolatedFolios, //
+        isolated::{
+            IsolatedFolios,
+            IsolatedList, //
         },
+        misc_device::is_being_killed,
+        move_pages::try_to_node,
         sched::cond_resched, //
     },
     crew::feed, //

@@ -33,14 +33,16 @@ use super::{
 };
 use crate::abstractions::{
     folio::FolioRef,
-    migration::IsolatedList,
+    isolated::{
+        IsolatedFolios,
+        IsolatedList, //
+    },
     misc_device::{
         is_being_killed,
         Capability, //
     },
     move_pages::{
         try_to_node,
-        IsolatedFolios,
         UserArray, //
     },
     online_memory::OnlineMemory,

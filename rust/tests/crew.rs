@@ -1,10 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Members of a crew: what they are helped themselves is passed on once.
+//! Members of a crew: what they are helped themselves is passed on once, and what one lends
+//! outlives it.
 
-use kernel::prelude::*;
+use kernel::{
+    cpu::CpuId,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    workqueue::{
+        impl_has_work,
+        new_work,
+        Work,
+        WorkItem, //
+    }, //
+};
 
-use crate::crew::members::Members;
+use crate::{
+    abstractions::{
+        lend::Lending,
+        workqueue::{
+            OwnedQueue,
+            QueueKind, //
+        }, //
+    },
+    crew::members::Members, //
+};
 
 fn what_helpers_are_helped() -> Result {
     let members = KBox::new(Members::default(), GFP_KERNEL)?;
@@ -27,9 +53,89 @@ fn what_helpers_are_helped() -> Result {
     Ok(())
 }
 
+/// A number, and how many were dropped.
+struct Counted {
+    number: Atomic<u32>,
+    dropped: Arc<Atomic<u32>>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.dropped.fetch_add(1, Relaxed);
+    }
+}
+
+/// A lender that dies: it lends a number, and is gone before it takes that back.
+#[pin_data]
+struct Dying {
+    lending: Arc<Lending<Counted>>,
+    dropped: Arc<Atomic<u32>>,
+    #[pin]
+    work: Work<Dying>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Dying { self.work }
+}
+
+impl Dying {
+    fn new(lending: Arc<Lending<Counted>>, dropped: Arc<Atomic<u32>>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                lending,
+                dropped,
+                work <- new_work!("ferry::Dying::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+impl WorkItem for Dying {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let lent = this.lending.lend(Counted {
+            number: Atomic::new(7),
+            dropped: this.dropped.clone(),
+        });
+        // As in an oops, nothing of the stack is dropped.
+        core::mem::forget(lent);
+    }
+}
+
+/// What a dead lender has lent stays where it is, and no other lender gets there.
+fn dead_lender_keeps_the_place() -> Result {
+    let lending = Arc::pin_init(Lending::new(), GFP_KERNEL)?;
+    let dropped = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+    let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
+    let dying = Dying::new(lending.clone(), dropped.clone())?;
+    assert!(queue.enqueue_on(CpuId::current(), dying).is_ok());
+    queue.flush();
+    for number in 7..10 {
+        let borrowed = lending.borrow().ok_or(EBUSY)?;
+        assert_eq!(borrowed.get().number.fetch_add(1, Relaxed), number);
+        let other = Counted {
+            number: Atomic::new(0),
+            dropped: Arc::new(Atomic::new(0), GFP_KERNEL)?,
+        };
+        assert!(lending.lend(other).is_none());
+    }
+    assert_eq!(dropped.load(Relaxed), 0);
+    // What was not taken back is dropped with its place.
+    drop(lending);
+    assert_eq!(dropped.load(Relaxed), 1);
+    Ok(())
+}
+
 #[kunit_tests(ferry_crew)]
 mod suite {
     use kernel::prelude::*;
+
+    #[test]
+    fn dead_lender_keeps_the_place() -> Result {
+        super::dead_lender_keeps_the_place()
+    }
 
     #[test]
     fn what_helpers_are_helped() -> Result {

@@ -5,7 +5,10 @@
 
 use kernel::prelude::*;
 
-use crate::abstractions::work_trial::Trial;
+use crate::abstractions::{
+    migrate_batch::MAX_THREADS,
+    work_trial::Trial, //
+};
 
 /// Pages of a page table.
 const TABLE: u64 = 512;
@@ -13,13 +16,41 @@ const TABLE: u64 = 512;
 /// Whatever the number of workers, none is sent away while there is something to do.
 fn nobody_is_sent_away() -> Result {
     // Each folio is in a page table of its own, so a span and a chunk.
-    let mut trial = Trial::new(48, TABLE)?;
-    trial.add(0..48);
-    while trial.has_more() {
+    let workers = MAX_THREADS as usize;
+    let mut trial = Trial::new(workers + 1, TABLE)?;
+    trial.add(0..workers + 1);
+    for _ in 0..workers {
         assert!(trial.cut(1)?);
     }
-    assert!(!trial.cut(1)?);
-    assert_eq!(trial.flying(), 48);
+    // There can be no more workers.
+    assert!(trial.has_more() && !trial.cut(1)?);
+    trial.put(0, |_| false, 0);
+    assert!(trial.cut(1)?);
+    assert!(!trial.has_more() && !trial.cut(1)?);
+    assert_eq!(trial.flying(), workers);
+    Ok(())
+}
+
+/// The chunk of a worker that dies stays what it is, and where: all others are migrated.
+fn dead_worker_keeps_its_chunk() -> Result {
+    // Eight folios to a page table; two to a chunk.
+    let mut trial = Trial::new(24, TABLE / 8)?;
+    trial.add(0..16);
+    // 0 and 1, 8 and 9, 2 and 3.
+    for _ in 0..3 {
+        assert!(trial.cut(2)?);
+    }
+    trial.abandon(0);
+    trial.add(16..24);
+    let mut migrated = 0;
+    while trial.flying() > 0 {
+        trial.put(0, |nr| nr % 2 == 1, 1);
+        migrated += 1;
+        trial.cut(2)?;
+    }
+    assert_eq!(migrated, 11);
+    assert!(!trial.has_more());
+    assert!(trial.end().is_err());
     Ok(())
 }
 
@@ -105,6 +136,11 @@ mod suite {
     #[test]
     fn nobody_is_sent_away() -> Result {
         super::nobody_is_sent_away()
+    }
+
+    #[test]
+    fn dead_worker_keeps_its_chunk() -> Result {
+        super::dead_worker_keeps_its_chunk()
     }
 
     #[test]

@@ -106,6 +106,29 @@ struct ferry_call {
  */
 #define FERRY_SHARED_CALLBACK(name)	new_folio_t *const ferry_##name = name
 
+/**
+ * struct ferry_mpol - struct migration_mpol, which mm/mempolicy.c has for itself
+ * @pol: policy to allocate by, with a reference
+ * @ilx: where to interleave
+ */
+struct ferry_mpol {
+	struct mempolicy *pol;
+	pgoff_t ilx;
+};
+
+/**
+ * FERRY_SHARED_BY_MPOL() - FERRY_SHARED_CALLBACK() where a policy is the data
+ * @name: the callback
+ * @type: of its private data, for which crews have &struct ferry_mpol
+ */
+#define FERRY_SHARED_BY_MPOL(name, type)				\
+	FERRY_SHARED_CALLBACK(name);					\
+	static_assert(sizeof(type) == sizeof(struct ferry_mpol) &&	\
+		      offsetof(type, pol) ==				\
+			offsetof(struct ferry_mpol, pol) &&		\
+		      offsetof(type, ilx) ==				\
+			offsetof(struct ferry_mpol, ilx))
+
 /* mm/migrate.c, mm/mempolicy.c, mm/vmscan.c */
 extern new_folio_t *const ferry_alloc_misplaced_dst_folio;
 extern new_folio_t *const ferry_alloc_migration_target_by_mpol;
@@ -439,6 +462,7 @@ static inline void ferry_batch_end(struct ferry_batch *batch, int reason)
 struct ferry_batch { };
 
 #define FERRY_SHARED_CALLBACK(name)
+#define FERRY_SHARED_BY_MPOL(name, type)
 
 #define FERRY_FOLIO_POSTED	0
 

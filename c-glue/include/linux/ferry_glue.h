@@ -53,6 +53,34 @@ struct ferry_context {
 };
 
 /**
+ * struct ferry_call_target - a copy of a struct migration_target_control
+ * @nid:	of its @nid
+ * @has_nodes:	whether its @nmask is not NULL
+ * @gfp_mask:	of its @gfp_mask
+ * @reason:	of its @reason
+ * @nodes:	what its @nmask points to
+ */
+struct ferry_call_target {
+	int nid;
+	bool has_nodes;
+	gfp_t gfp_mask;
+	enum migrate_reason reason;
+	nodemask_t nodes;
+};
+
+/**
+ * struct ferry_shared_call - a call of migrate_pages() for several tasks
+ * @call:	what was asked, without @private
+ * @mpol:	the private data for mbind(2); @pol is NULL for other reasons
+ * @target:	the private data otherwise; for promotion @nid alone
+ */
+struct ferry_shared_call {
+	struct ferry_call call;
+	struct ferry_mpol mpol;
+	struct ferry_call_target target;
+};
+
+/**
  * struct ferry_run - addresses whose folios are to be isolated
  * @mm:		whose addresses
  * @pages:	the addresses
@@ -164,7 +192,11 @@ void ferry_context_enter(const struct ferry_context *context,
 void ferry_context_leave(const struct ferry_context *context,
 			 const struct ferry_context *saved);
 void ferry_context_wait(const struct ferry_context *context);
-int ferry_migrate_chunk(const struct ferry_call *call, struct list_head *folios,
+void ferry_call_share(const struct ferry_call *call,
+		      struct ferry_shared_call *shared);
+void ferry_call_unshare(struct ferry_shared_call *shared);
+int ferry_migrate_chunk(const struct ferry_shared_call *shared,
+			struct list_head *folios,
 			struct migrate_pages_stats *stats);
 int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
 		       struct migrate_pages_stats *stats);

@@ -17,6 +17,10 @@
 //! new places, helpers copy the next. An engine is fed by the owner, from the same claims: what it
 //! was handed is complete as a grain, and what counts from there on is the item of the folio.
 //!
+//! Helpers touch the board, which exists for ever where owners are tasks of the kernel, and the
+//! folios on it; nothing on the owner's stack. So an owner that dies in an oops leaves to them what
+//! they have claimed: nobody puts its references to the folios, nor gets the board after it.
+//!
 //! Locks: none are taken but, for a moment, that of the CPU's runqueue, when a helper asks for how
 //! long it has run. Contexts: owners and helpers may sleep. A helper holds a grain only with
 //! preemption disabled, so the owner never waits for a helper that is not running. Such a section

@@ -7,15 +7,11 @@ use kernel::cpu::CpuId;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::Arc;
-use kernel::types::CovariantForLt;
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
-
-/// What is lent: a number to add to.
-type Sum = CovariantForLt!(Atomic<u32>);
 
 #[pin_data]
 struct Borrower {
-    from: Arc<Lending<Sum>>,
+    from: Arc<Lending<Atomic<u32>>>,
     #[pin]
     work: Work<Borrower>,
 }
@@ -35,23 +31,23 @@ impl WorkItem for Borrower {
 }
 
 fn example() -> Result {
-    let lending = Arc::pin_init(Lending::new(), GFP_KERNEL)?;
+    // A number to add to is lent.
+    let lending = Arc::pin_init(Lending::<Atomic<u32>>::new(), GFP_KERNEL)?;
     let from = lending.clone();
     let borrower = Arc::pin_init(
         pin_init!(Borrower { from, work <- new_work!("Borrower::work") }),
         GFP_KERNEL,
     )?;
     let queue = OwnedQueue::new(c"ferry_example", QueueKind::Bound)?;
-    let sum = Atomic::new(0);
-    let lent = lending.lend(&sum, || {
-        assert!(lending.lend(&Atomic::new(0), || ()).is_none());
-        assert!(queue.enqueue_on(CpuId::current(), borrower.clone()).is_ok());
-        queue.flush();
-        Ok(())
-    });
-    lent.ok_or(EBUSY)??;
+    let lent = lending.lend(Atomic::new(0)).ok_or(EBUSY)?;
+    assert!(lending.lend(Atomic::new(0)).is_none());
+    assert!(queue.enqueue_on(CpuId::current(), borrower.clone()).is_ok());
+    queue.flush();
+    let mut returned = lent.take_back();
     // Nobody borrows what is lent no longer.
     assert!(lending.borrow().is_none());
-    assert_eq!(sum.load(Relaxed), 1);
+    assert_eq!(returned.get_mut().load(Relaxed), 1);
+    drop(returned);
+    assert!(lending.lend(Atomic::new(0)).is_some());
     Ok(())
 }

@@ -13,6 +13,7 @@ mod coverage;
 mod flight;
 mod item;
 mod leftover;
+mod lend;
 mod members;
 mod ring;
 

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Lists of folios that are isolated.
+//!
+//! No locks: a list has one user.
+//!
+//! C header: [`include/linux/list.h`](srctree/include/linux/list.h)
+
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings,
+    interop::list::{
+        CList,
+        CListHead, //
+    },
+    prelude::*, //
+};
+
+use super::folio::{
+    Folio,
+    LRU, //
+};
+
+/// Somebody's list of isolated folios, to be added to and taken from.
+///
+/// # Invariants
+///
+/// For `'a` nobody else uses the list. It links folios by `lru`, each of which is isolated, with
+/// the reference that isolation takes.
+pub struct IsolatedList<'a>(NonNull<bindings::list_head>, PhantomData<&'a mut CListHead>);
+
+impl<'a> IsolatedList<'a> {
+    /// Wraps a list.
+    ///
+    /// # Safety
+    ///
+    /// `list` must be valid for `'a`, and the type invariants hold.
+    pub unsafe fn from_raw(list: *mut bindings::list_head) -> Self {
+        // INVARIANT: By the safety requirement.
+        // SAFETY: What is valid is not NULL.
+        Self(unsafe { NonNull::new_unchecked(list) }, PhantomData)
+    }
+
+    pub(super) fn as_raw(&mut self) -> *mut bindings::list_head {
+        self.0.as_ptr()
+    }
+
+    /// The folios, in order.
+    pub fn iter(&mut self) -> impl Iterator<Item = &Folio> {
+        // SAFETY: By the type invariants these are folios, with references, and the list is ours
+        // for as long as the iterator lives.
+        unsafe { CList::<Folio, LRU>::from_raw(self.as_raw()) }.iter()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        // SAFETY: By the type invariants it is a list, which nobody changes meanwhile.
+        !unsafe { CListHead::from_raw(self.0.as_ptr()) }.is_linked()
+    }
+}
+
+/// Isolated folios of one's own; put back where they were when dropped.
+///
+/// # Invariants
+///
+/// `head` links isolated folios, with the references that isolation took, and is nobody else's.
+#[pin_data(PinnedDrop)]
+pub struct IsolatedFolios {
+    #[pin]
+    head: CListHead,
+}
+
+impl IsolatedFolios {
+    /// None yet.
+    pub fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            // INVARIANT: There are none.
+            head <- CListHead::new(),
+        })
+    }
+
+    /// As a list that may be added to, and taken from.
+    pub fn list(self: Pin<&mut Self>) -> IsolatedList<'_> {
+        // SAFETY: By the type invariant; it is ours for as long as `self` is borrowed.
+        unsafe { IsolatedList::from_raw(self.head.as_raw()) }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        !self.head.is_linked()
+    }
+
+    /// Puts all back. May sleep.
+    pub fn put_back(self: Pin<&mut Self>) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::putback_movable_pages(self.head.as_raw()) };
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for IsolatedFolios {
+    fn drop(self: Pin<&mut Self>) {
+        self.put_back();
+    }
+}
