@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::plan::{Config, Engine, Machine};
+use crate::plan::{Config, Engine, FolioSize, Machine};
 use crate::sys::{Mapping, PAGE};
 
 pub const SWITCH: &str = "/proc/sys/vm/mt_page_copy";
@@ -387,6 +387,12 @@ pub fn allow_64k() -> Result<Setting> {
 pub fn compact() {
     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
     let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+}
+
+/// Whether this kernel has folios of a size: one without transparent huge pages, as all with
+/// PREEMPT_RT, has small anonymous folios alone.
+pub fn has_folios(size: FolioSize) -> bool {
+    size == FolioSize::Small || Path::new(THP).exists()
 }
 
 /// Whether the engine is there and on.

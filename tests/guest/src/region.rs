@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::harness::skip;
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, Policy};
@@ -59,6 +60,23 @@ pub fn scattered(folio: FolioSize, count: usize) -> Result<Mapping> {
     Ok(map)
 }
 
+/// The size of the largest folios that anonymous memory has in this kernel.
+pub fn largest() -> FolioSize {
+    match kernel::has_folios(FolioSize::Huge) {
+        true => FolioSize::Huge,
+        false => FolioSize::Small,
+    }
+}
+
+/// Anonymous memory of `count` huge pages and the addresses of its folios. Where the kernel has no
+/// huge pages the memory has as many bytes, and small folios.
+pub fn large(count: usize) -> Result<(Mapping, Vec<usize>)> {
+    let size = largest().bytes();
+    let map = anon(largest(), count * FolioSize::Huge.bytes() / size)?;
+    let addrs = map.addrs(size);
+    Ok((map, addrs))
+}
+
 fn need_room(len: usize) -> Result<()> {
     for node in [0, 1] {
         let free = kernel::node_free_bytes(node)?;
@@ -92,6 +110,9 @@ pub fn touch_free_memory() -> Result<()> {
 
 /// As `anon`, however little memory the nodes have.
 pub fn unchecked_anon(folio: FolioSize, count: usize) -> Result<Mapping> {
+    if !kernel::has_folios(folio) {
+        return Err(skip(format!("a kernel without folios of {folio}")));
+    }
     let len = folio.bytes() * count;
     let map = Mapping::anon(len, folio.bytes().max(FolioSize::Huge.bytes()))?;
     sys::mbind(map.addr(), len, 0, 0).zero("mbind")?;

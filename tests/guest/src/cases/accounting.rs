@@ -283,11 +283,11 @@ fn charged_by(folio: FolioSize, count: usize) -> Result<()> {
 fn off() -> Result<()> {
     kernel::set_engine(Engine::Off)?;
     let sleeper = Sleeper::start()?;
-    let map = region::anon(FolioSize::Huge, 12)?;
+    let (map, addrs) = region::large(12)?;
     pattern::fill(map.words(), 1);
     let watch = Watch::start(sleeper)?;
     for round in 0..20 {
-        region::move_all(&map.addrs(FolioSize::Huge.bytes()), 1 - round % 2, MF_MOVE)?;
+        region::move_all(&addrs, 1 - round % 2, MF_MOVE)?;
     }
     let spent = watch.spent()?;
     pattern::check(map.words(), 1)?;

@@ -70,7 +70,10 @@ fn balance(method: &str) -> Result<()> {
                 Setting::change(&setting("cpus"), cpus)?,
                 Setting::change(kernel::UNMAPPED, unmapped)?,
             ];
-            for (folio, count) in LISTS {
+            let lists = LISTS
+                .into_iter()
+                .filter(|&(folio, _)| kernel::has_folios(folio));
+            for (folio, count) in lists {
                 is_balanced(folio, count).with_context(|| {
                     format!("{count} x {folio}, {engine:?}, cpus {cpus}, {unmapped} us")
                 })?;

@@ -269,10 +269,12 @@ fn asked_for() -> Result<()> {
         return Ok(());
     }
     let _off = Setting::change(SWITCH, "0")?;
-    let (small, huge) = (
-        region::anon(FolioSize::Small, 4 * TABLE)?,
-        region::anon(FolioSize::Huge, 4)?,
-    );
+    let small = region::anon(FolioSize::Small, 4 * TABLE)?;
+    // Four huge pages are too few for a crew, and are copied together.
+    let huge = match kernel::has_folios(FolioSize::Huge) {
+        true => Some(region::anon(FolioSize::Huge, 4)?),
+        false => None,
+    };
     let by_move_pages = |map: &Mapping, node: u32, flags: i32| {
         let size = match kernel::check_folios(map, HUGE) {
             Ok(()) => HUGE,
@@ -284,13 +286,15 @@ fn asked_for() -> Result<()> {
         mbind(map.addr(), map.len(), node, flags).zero("mbind")
     };
     type By<'a> = &'a dyn Fn(&Mapping, u32, i32) -> Result<()>;
-    // Four huge pages are too few for a crew, and are copied together.
-    let cases: [(&Mapping, &str, By<'_>); 4] = [
-        (&small, "ferry_crews", &by_move_pages),
-        (&small, "ferry_crews", &by_mbind),
-        (&huge, "ferry_batches", &by_move_pages),
-        (&huge, "ferry_batches", &by_mbind),
+    let ways: [By<'_>; 2] = [&by_move_pages, &by_mbind];
+    let maps = [
+        (Some(&small), "ferry_crews"),
+        (huge.as_ref(), "ferry_batches"),
     ];
+    let cases = maps
+        .iter()
+        .filter_map(|&(map, row)| Some((map?, row)))
+        .flat_map(|(map, row)| ways.map(|by| (map, row, by)));
     for (map, row, by) in cases {
         pattern::fill(map.words(), 1);
         let shuttle = |flags: i32| {

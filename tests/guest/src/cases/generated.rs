@@ -99,7 +99,7 @@ impl World {
         let alias = Mapping::file(&fd, FEW * PAGE, libc::MAP_SHARED, PAGE)?;
         pattern::fill(file.words(), 2);
         pattern::check(alias.words(), 2)?;
-        let huge = region::anon(FolioSize::Huge, 1)?;
+        let huge = region::large(1)?.0;
         pattern::fill(huge.words(), 3);
         let zero = Mapping::anon(FEW * PAGE, PAGE)?;
         zero.advise(0, FEW * PAGE, libc::MADV_NOHUGEPAGE)?;

@@ -64,7 +64,10 @@ fn methods(reason: &str, call: impl FnOnce() -> Result<()>) -> Result<BTreeSet<S
 /// moves are to be past the caches: by where they go and what they move.
 fn to_and_fro(setting: &str, past: impl Fn(i32, FolioSize) -> bool) -> Result<()> {
     let _setting = Setting::change(NONTEMPORAL, setting)?;
-    for (folio, count) in REGIONS {
+    let regions = REGIONS
+        .into_iter()
+        .filter(|&(folio, _)| kernel::has_folios(folio));
+    for (folio, count) in regions {
         let wanted: BTreeSet<i32> = [1, 0].into_iter().filter(|&n| past(n, folio)).collect();
         for engine in ENGINES {
             kernel::set_engine(engine)?;

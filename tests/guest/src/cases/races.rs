@@ -246,11 +246,11 @@ fn split() -> Result<()> {
 
 fn many_threads() -> Result<()> {
     let small = region::anon(FolioSize::Small, 1024)?;
-    let huge = region::anon(FolioSize::Huge, 8)?;
+    let (huge, huge_addrs) = region::large(8)?;
     pattern::fill(small.words(), 1);
     pattern::fill(huge.words(), 2);
     let mut addrs = small.addrs(PAGE);
-    addrs.extend(huge.addrs(HUGE));
+    addrs.extend(huge_addrs);
     against(&addrs, 4, |_, _| {
         ensure!(shuttle(&addrs, MF_MOVE, 20) > 0, "nothing ever moved");
         Ok(())
@@ -265,12 +265,12 @@ fn many_processes() -> Result<()> {
     pattern::fill(shared.words(), 9);
     let work = |seed: u64| -> Result<()> {
         let own = region::anon(FolioSize::Small, 512)?;
-        let huge = region::anon(FolioSize::Huge, 4)?;
+        let (huge, huge_addrs) = region::large(4)?;
         for round in 0..10 {
             pattern::fill(own.words(), seed + round);
             pattern::fill(huge.words(), seed + round);
             let mut addrs = own.addrs(PAGE);
-            addrs.extend(huge.addrs(HUGE));
+            addrs.extend(&huge_addrs);
             addrs.extend(shared.addrs(PAGE));
             ensure!(shuttle(&addrs, MF_MOVE_ALL, 3) > 0, "nothing ever moved");
             pattern::check(own.words(), seed + round)?;

@@ -231,7 +231,8 @@ fn queue() -> Result<()> {
             let _crew = Setting::change(CREW, crew)?;
             let counter =
                 ["ferry_pages_helper", "ferry_crew_pages_helper"][usize::from(crew == "1")];
-            moves_until(counter, FolioSize::Huge, 16)
+            let folio = region::largest();
+            moves_until(counter, folio, (32 << 20) / folio.bytes())
                 .with_context(|| format!("with the queue {word}"))?;
         }
     }

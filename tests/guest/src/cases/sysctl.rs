@@ -132,11 +132,11 @@ pub fn moves_while(
     change: impl Fn(u32) -> Result<()> + Sync,
 ) -> Result<()> {
     let small = region::anon(FolioSize::Small, 1024)?;
-    let huge = region::anon(FolioSize::Huge, huge)?;
+    let (huge, huge_addrs) = region::large(huge)?;
     pattern::fill(small.words(), 1);
     pattern::fill(huge.words(), 2);
     let mut addrs = small.addrs(PAGE);
-    addrs.extend(huge.addrs(FolioSize::Huge.bytes()));
+    addrs.extend(huge_addrs);
     let (stop, changed) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let changer = scope.spawn(|| {

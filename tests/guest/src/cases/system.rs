@@ -91,11 +91,11 @@ fn memory_offline() -> Result<()> {
         return Err(skip("the kernel was built without memory hotplug"));
     }
     let small = region::anon(FolioSize::Small, (192 << 20) / PAGE)?;
-    let huge = region::anon(FolioSize::Huge, 32)?;
+    let (huge, huge_addrs) = region::large(32)?;
     pattern::fill(small.words(), 1);
     pattern::fill(huge.words(), 2);
     region::move_map(&small, 1)?;
-    region::move_all(&huge.addrs(FolioSize::Huge.bytes()), 1, MF_MOVE)?;
+    region::move_all(&huge_addrs, 1, MF_MOVE)?;
     let check = || {
         pattern::check(small.words(), 1)?;
         pattern::check(huge.words(), 2)

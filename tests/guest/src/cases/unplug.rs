@@ -97,11 +97,11 @@ fn moving(
         kernel::set_engine(way)?;
     }
     let small = region::anon(FolioSize::Small, 2048)?;
-    let huge = region::anon(FolioSize::Huge, 10)?;
+    let (huge, huge_addrs) = region::large(10)?;
     pattern::fill(small.words(), 1);
     pattern::fill(huge.words(), 2);
     let mut addrs = small.addrs(PAGE);
-    addrs.extend(huge.addrs(FolioSize::Huge.bytes()));
+    addrs.extend(huge_addrs);
     let before = helped()?;
     let done = AtomicBool::new(false);
     let wait_for_help = || {

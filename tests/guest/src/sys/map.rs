@@ -7,6 +7,9 @@ use std::sync::atomic::AtomicU64;
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 
+use crate::kernel;
+use crate::plan::FolioSize;
+
 pub const PAGE: usize = 4096;
 
 /// A range of addresses that is mapped for as long as the value lives.
@@ -127,6 +130,11 @@ impl Mapping {
 
     pub fn advise(&self, offset: usize, len: usize, advice: i32) -> Result<()> {
         let addr = self.checked(offset, len);
+        let is_on_size = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE].contains(&advice);
+        if is_on_size && !kernel::has_folios(FolioSize::Huge) {
+            // Such a kernel knows neither, and all its pages are small.
+            return Ok(());
+        }
         // SAFETY: the range is ours and holds atomics only, which advice may at most zero.
         let ret = unsafe { libc::madvise(addr as *mut _, len, advice) };
         Errno::result(ret).with_context(|| format!("madvise({advice}) of {len} bytes"))?;

@@ -9,12 +9,12 @@ use fastrand::Rng;
 use super::{layout, memory, whole};
 use crate::harness::{Case, Log};
 use crate::kernel;
-use crate::pattern;
 use crate::plan::FolioSize;
 use crate::sys::service::{
     COUNTERS, Call, Counters, HOLES, PHYS, RANGE, SHARED, Service, low_memory,
 };
 use crate::sys::{self, Mapping, PAGE, UserPtr};
+use crate::{pattern, region};
 
 /// Calls of a run, of which the nightly suite makes ten. Most of them are small.
 const CALLS: u64 = 100_000;
@@ -68,12 +68,14 @@ fn fuzz(log: &mut Log) -> Result<()> {
         }
     })?;
     let service = Service::open()?;
+    let (huge, _) = region::large(1)?;
+    pattern::fill(huge.words(), 1);
     let mut world = World {
         is_compat: layout::runs_32_bits(&service)?,
         service,
         page: low_memory(TABLE_AT + TABLE)?,
         small: memory(FolioSize::Small, PAGES)?,
-        huge: memory(FolioSize::Huge, 1)?,
+        huge,
         shared,
         child: child.as_raw(),
         frames: Vec::new(),
