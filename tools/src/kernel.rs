@@ -30,6 +30,8 @@ pub enum Variant {
     Debug,
     /// With Ferry and migrc's debug option alone: fast enough to reproduce rare races
     Litmus,
+    /// With Ferry, PREEMPT_RT, KUnit, lockdep and DEBUG_VM
+    Rt,
     /// With Ferry as a user-space program, at native speed
     Uml,
     /// With Ferry, for a machine with a DMA engine
@@ -43,6 +45,7 @@ impl Variant {
             Variant::Ferry => "ferry",
             Variant::Debug => "debug",
             Variant::Litmus => "litmus",
+            Variant::Rt => "rt",
             Variant::Uml => "uml",
             Variant::Arm64 => "arm64",
         }
@@ -61,6 +64,11 @@ impl Variant {
                 "tools/configs/x86_64.config",
                 "tools/configs/ferry.config",
                 "tools/configs/litmus.config",
+            ],
+            Variant::Rt => &[
+                "tools/configs/x86_64.config",
+                "tools/configs/ferry.config",
+                "tools/configs/rt.config",
             ],
             Variant::Uml => &[".kunitconfig"],
             Variant::Arm64 => &["tools/configs/arm64.config"],

@@ -15,7 +15,7 @@ use anyhow::{anyhow, ensure, Context as _, Result};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
 
-const LIMIT: Duration = Duration::from_secs(2400);
+pub const LIMIT: Duration = Duration::from_secs(2400);
 /// Small enough to boot anywhere, large enough for huge pages on both nodes.
 const NODE_GIB: u32 = 2;
 /// How the kernel is booted, and what that is called.
@@ -53,12 +53,7 @@ pub const CONTROLS: &str = "without-";
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
     let ready = |variant, cpus| ready(context, &program, variant, (cpus, &USUAL), LIMIT);
-    let except: String = AMONG_MANY
-        .iter()
-        .map(|part| format!(" --except {part}"))
-        .collect();
-    let among_many = format!("{} --except {CONTROLS}", AMONG_MANY.join(" "));
-    for (cpus, cases) in [(2, except), (4, among_many)] {
+    for (cpus, cases) in divided() {
         boot(&ready(Variant::Debug, cpus)?, "on", &cases)?.tell(tally);
     }
     let ferry = boot(&ready(Variant::Ferry, 2)?, "on", "")?.tell(tally);
@@ -67,6 +62,16 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         as_recorded(&recorded(context)?, &digests(ferry.as_ref())),
     );
     tally.check("ferry top sees what moves", top(context, &program))
+}
+
+/// All tests of a kernel that checks much, as numbers of CPUs and the tests to run with these.
+pub fn divided() -> [(u32, String); 2] {
+    let except: String = AMONG_MANY
+        .iter()
+        .map(|part| format!(" --except {part}"))
+        .collect();
+    let among_many = format!("{} --except {CONTROLS}", AMONG_MANY.join(" "));
+    [(2, except), (4, among_many)]
 }
 
 /// Digests of each test's outcomes in the vanilla kernel; the suite `nightly` checks that they still are.

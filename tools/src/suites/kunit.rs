@@ -18,7 +18,13 @@ const BENCH: &str = "ferry_copy_bench";
 pub fn uml(context: &Context, tally: &mut Tally) -> Result<()> {
     let kernel = kernel::build(context, Variant::Uml)?;
     let log = uml::kunit(context, &kernel, "*", "kunit-uml")?;
-    report(context, tally, &kernel.tree, &log, "kunit-uml-results")?;
+    report(
+        context,
+        tally,
+        (&kernel.tree, ""),
+        &log,
+        "kunit-uml-results",
+    )?;
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     tally.case("UML: kernel log", clean_log(&text));
     Ok(())
@@ -35,24 +41,31 @@ pub fn x86(context: &Context, tally: &mut Tally) -> Result<()> {
         .kernel_args(Variant::Debug.boot_args())
         .timeout(Duration::from_secs(1200));
     guest.run("true\n")?;
-    booted(context, tally, &guest)?;
+    booted(context, tally, &guest, "")?;
     tally.case("kernel log", clean_log(&guest.dmesg()?));
     Ok(())
 }
 
-/// Tells what KUnit found when the debug kernel booted in `guest`.
-pub fn booted(context: &Context, tally: &mut Tally, guest: &Guest) -> Result<()> {
+/// Tells the results of KUnit from the boot of `guest`, each with a prefix.
+pub fn booted(context: &Context, tally: &mut Tally, guest: &Guest, prefix: &str) -> Result<()> {
     let tree = tree::ferry(context)?.dir;
     let log = guest.share().join("dmesg");
     if !log.is_file() {
         let why = "the guest left no kernel log".to_owned();
-        tally.case("KUnit", Outcome::Failed(why));
+        tally.case(&format!("{prefix}KUnit"), Outcome::Failed(why));
         return Ok(());
     }
-    report(context, tally, &tree, &log, "kunit-x86-results")
+    let results = format!("{}-results", guest.name());
+    report(context, tally, (&tree, prefix), &log, &results)
 }
 
-fn report(context: &Context, tally: &mut Tally, tree: &Path, log: &Path, name: &str) -> Result<()> {
+fn report(
+    context: &Context,
+    tally: &mut Tally,
+    (tree, prefix): (&Path, &str),
+    log: &Path,
+    name: &str,
+) -> Result<()> {
     let cases = ktap::kunit(tree, log, context.cache.log(name))?;
     let cases: Vec<Case> = cases
         .into_iter()
@@ -60,8 +73,8 @@ fn report(context: &Context, tally: &mut Tally, tree: &Path, log: &Path, name: &
         .collect();
     if cases.is_empty() {
         let why = format!("no KUnit results in {}", log.display());
-        tally.case("KUnit", Outcome::Failed(why));
+        tally.case(&format!("{prefix}KUnit"), Outcome::Failed(why));
     }
-    tally.cases("", cases);
+    tally.cases(prefix, cases);
     Ok(())
 }

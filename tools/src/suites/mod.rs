@@ -7,6 +7,7 @@ mod host;
 mod kunit;
 mod litmus;
 mod nightly;
+mod rt;
 mod selftests;
 mod series;
 mod style;
@@ -15,6 +16,7 @@ mod tool;
 use crate::{
     cli::TestArgs,
     context::Context,
+    kernel::Variant,
     ktap::{Case, Outcome},
     step,
 };
@@ -44,6 +46,8 @@ pub enum Suite {
     Arm64,
     /// what reads and writes by translations that migrc has left, for long
     Litmus,
+    /// KUnit and system calls in a kernel with PREEMPT_RT and lockdep
+    Rt,
     /// kunit-uml, arm64, Ferry beside vanilla, migrc with its hooks taken out, a million service calls
     Nightly,
 }
@@ -85,6 +89,7 @@ impl Suite {
             Suite::KunitX86 => kunit::x86(context, tally),
             Suite::Guest => guest::run(context, tally),
             Suite::Litmus => litmus::run(context, tally, times),
+            Suite::Rt => rt::run(context, tally),
             Suite::Arm64 => arm64::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
             Suite::Tool => tool::run(context, tally),
@@ -124,10 +129,10 @@ fn named(words: &[String]) -> Result<(Vec<Suite>, &[String])> {
         .collect();
     let tests = &words[suites.len()..];
     match (&suites[..], tests) {
-        (_, []) | ([Suite::Guest], _) => Ok((suites, tests)),
+        (_, []) | ([Suite::Guest | Suite::Rt], _) => Ok((suites, tests)),
         (_, [word, ..]) => bail!(
             "`{word}` is no suite\n  what to do: see `ferry test --list`; tests are named after the suite \
-             guest alone"
+             guest or rt alone"
         ),
     }
 }
@@ -147,7 +152,13 @@ pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
         let mut tally = Tally::default();
         let ran = match tests {
             [] => suite.run(context, args.times, &mut tally),
-            tests => guest::some(context, &mut tally, tests, (args.kernel, args.cpus)),
+            tests => {
+                let kernel = match suite {
+                    Suite::Rt => Variant::Rt,
+                    _ => args.kernel,
+                };
+                guest::some(context, &mut tally, tests, (kernel, args.cpus))
+            }
         };
         match ran {
             Err(error) if step::was_interrupted(&error) => return Err(error),
@@ -259,11 +270,12 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_named_after_guest_alone() {
+    fn tests_are_named_after_one_suite_alone() {
         let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
         let both = words("guest crews/* dma/");
         let (suites, tests) = named(&both).unwrap();
         assert!(suites == [Suite::Guest] && tests == &both[1..]);
+        assert!(named(&words("rt dma/")).unwrap().0 == [Suite::Rt]);
         assert!(named(&words("host guest")).unwrap().0 == [Suite::Host, Suite::Guest]);
         for wrong in [
             "gest",

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0
+//! PREEMPT_RT: KUnit and the system calls in a kernel whose spinlocks sleep, with two and four CPUs.
+
+use super::{
+    guest::{boot, divided, ready, Booting, LIMIT},
+    kunit, Tally,
+};
+use crate::{context::Context, guest, kernel::Variant};
+use anyhow::Result;
+
+/// Ferry's KUnit suites run in the boots that the other tests need anyway. Of the kernel's own ones
+/// `rust_spinlock_irq_condvar` warns with PREEMPT_RT: `SpinLockIrq` leaves interrupts on there.
+const WITH_KUNIT: Booting = Booting {
+    name: "",
+    args: "kunit.enable=1 kunit.filter_glob=ferry*",
+};
+
+pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+    let program = guest::program(context)?;
+    for (cpus, cases) in divided() {
+        let ready = ready(context, &program, Variant::Rt, (cpus, &WITH_KUNIT), LIMIT)?;
+        let booted = boot(&ready, "on", &cases)?;
+        let (guest, prefix) = &ready;
+        kunit::booted(context, tally, guest, prefix)?;
+        booted.tell(tally);
+    }
+    Ok(())
+}
