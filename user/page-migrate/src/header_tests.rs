@@ -2,7 +2,7 @@
 //! The two headers in C against this crate: compiled, strictly, as C and as C++, and run.
 
 use crate::abi;
-use std::{collections::BTreeMap, mem::offset_of, path::Path, process::Command};
+use std::{collections::BTreeMap, mem::offset_of, path::PathBuf, process::Command};
 
 /// Names and numbers as `tests/c/layout.c` prints them; `None` where there is no such compiler.
 fn compiled(compiler: &str, flags: &[&str]) -> Option<BTreeMap<String, u64>> {
@@ -10,7 +10,8 @@ fn compiled(compiler: &str, flags: &[&str]) -> Option<BTreeMap<String, u64>> {
         eprintln!("skipped: no {compiler}");
         return None;
     }
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // As cargo names it now: another clone may have built this program.
+    let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
     let temp = tempfile::tempdir().unwrap();
     let program = temp.path().join("layout");
     let built = Command::new(compiler)
