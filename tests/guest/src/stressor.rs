@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -13,6 +12,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use crate::kernel;
+use crate::patience::wait_until;
 use crate::sys::{Mapping, PAGE, fork_child};
 
 /// Keeps every CPU busy until it is dropped.
@@ -44,12 +44,9 @@ impl Stressor {
 
     /// Waits until every CPU has one that computes there.
     pub fn wait(&self) -> Result<()> {
-        let end = Instant::now() + Duration::from_secs(30);
-        while counts(&self.loops).any(|count| count.load(Relaxed) == 0) {
-            ensure!(Instant::now() < end, "some CPU is not busy after 30 s");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        wait_until("every CPU is busy", || {
+            Ok(counts(&self.loops).all(|count| count.load(Relaxed) > 0))
+        })
     }
 
     /// What all of them have computed so far, in loops of `spin`.

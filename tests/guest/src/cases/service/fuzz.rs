@@ -9,6 +9,7 @@ use fastrand::Rng;
 use super::{layout, memory, whole};
 use crate::harness::{Case, Log};
 use crate::kernel;
+use crate::patience::wait_until;
 use crate::plan::FolioSize;
 use crate::sys::service::{
     COUNTERS, Call, Counters, HOLES, PHYS, RANGE, SHARED, Service, low_memory,
@@ -128,10 +129,8 @@ fn fuzz(log: &mut Log) -> Result<()> {
     world.check()?;
     nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL)?;
     nix::sys::wait::waitpid(child, None)?;
-    ensure!(
-        counts_isolated()? == 0,
-        "pages are counted as isolated: {isolated:?} before"
-    );
+    let what = format!("no page is counted as isolated; before: {isolated:?}");
+    wait_until(&what, || Ok(counts_isolated()? == 0))?;
     let fresh = kernel_log()?;
     let fresh = fresh.strip_prefix(&*log_before).unwrap_or(&fresh);
     for bad in [
@@ -154,19 +153,11 @@ fn kernel_log() -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Pages that are isolated now; what CPUs count for themselves is told after some tries.
+/// Returns how many pages are isolated now, by this test or other tasks.
 fn counts_isolated() -> Result<u64> {
-    let mut all = 0;
-    for _ in 0..50 {
-        // Makes each CPU tell what it has counted.
-        kernel::write("/proc/sys/vm/stat_refresh", "1")?;
-        all = kernel::vmstat("nr_isolated")?.values().sum();
-        if all == 0 {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    Ok(all)
+    // Makes each CPU tell what it has counted.
+    kernel::write("/proc/sys/vm/stat_refresh", "1")?;
+    Ok(kernel::vmstat("nr_isolated")?.values().sum())
 }
 
 impl World {
