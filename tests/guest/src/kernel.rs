@@ -395,6 +395,12 @@ pub fn has_folios(size: FolioSize) -> bool {
     size == FolioSize::Small || Path::new(THP).exists()
 }
 
+/// Whether this is a kernel with PREEMPT_RT, by what uname(2) says of its build.
+pub fn is_real_time() -> Result<bool> {
+    let uname = nix::sys::utsname::uname()?;
+    Ok(uname.version().to_string_lossy().contains("PREEMPT_RT"))
+}
+
 /// Whether the engine is there and on.
 pub fn engine_is_on() -> Result<bool> {
     Ok(has_engine() && read(SWITCH)?.trim() == "1")

@@ -297,6 +297,12 @@ impl Drop for Hogs {
 fn real_time() -> Result<()> {
     const ROUNDS: u64 = 24;
     const PAGES: usize = 4096;
+    if kernel::is_real_time()? {
+        // The hogs then also starve interrupt threads, and helpers preempted with a spinlock held.
+        return Err(skip(
+            "with PREEMPT_RT a preempted holder of a spinlock cannot leave its CPU",
+        ));
+    }
     // Helpers come whatever else the CPUs do just then.
     let _any = Setting::change(&file("cpus"), "any")?;
     let mut kept = vec![Setting::change(
