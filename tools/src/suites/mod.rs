@@ -22,7 +22,10 @@ use crate::{
 };
 use anyhow::{bail, Result};
 use clap::ValueEnum;
-use std::time::Instant;
+use std::{
+    io::{self, Write},
+    time::Instant,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Suite {
@@ -99,26 +102,33 @@ impl Suite {
 }
 
 pub fn list(context: &Context) -> Result<()> {
-    for is_default in [true, false] {
-        println!(
-            "{}",
-            if is_default {
-                "by default:"
-            } else {
-                "if named:"
-            }
-        );
+    print_to(&mut io::stdout(), &listed(&guest::names(context)?))
+}
+
+fn listed(tests: &[String]) -> String {
+    let mut lines = Vec::new();
+    for (when, is_default) in [("by default:", true), ("if named:", false)] {
+        lines.push(when.to_owned());
         let suites = Suite::value_variants().iter();
         for suite in suites.filter(|suite| suite.is_default() == is_default) {
             let (name, covers) = suite.named();
-            println!("  {name:10} {covers}");
+            lines.push(format!("  {name:10} {covers}"));
         }
     }
-    println!("tests of guest:");
-    for name in guest::names(context)? {
-        println!("  {name}");
+    lines.push("tests of guest:".to_owned());
+    lines.extend(tests.iter().map(|name| format!("  {name}")));
+    lines.join("\n") + "\n"
+}
+
+/// Writes a text to a reader, which may have seen enough before its end.
+fn print_to(reader: &mut impl Write, text: &str) -> Result<()> {
+    match reader
+        .write_all(text.as_bytes())
+        .and_then(|()| reader.flush())
+    {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => Ok(done?),
     }
-    Ok(())
 }
 
 /// The suites that begin a list of words, and the tests after these.
@@ -254,6 +264,27 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A reader that has gone, as `head` has after ten lines; or that cannot be written to.
+    struct Failing(io::ErrorKind);
+
+    impl Write for Failing {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn list_for_a_reader_that_has_seen_enough() {
+        let text = listed(&["crews/all".to_owned()]);
+        assert!(text.ends_with("tests of guest:\n  crews/all\n"), "{text}");
+        assert!(print_to(&mut Failing(io::ErrorKind::BrokenPipe), &text).is_ok());
+        assert!(print_to(&mut Failing(io::ErrorKind::StorageFull), &text).is_err());
+    }
 
     #[test]
     fn last_line_and_verdict() {
