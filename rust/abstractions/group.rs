@@ -359,7 +359,8 @@ impl Group<Pending> {
     pub fn take_batch(&mut self) -> Option<InFlight> {
         // SAFETY: By the type invariant it is ours.
         let idx = unsafe { replace(&mut (*self.as_ptr()).in_flight, -1) };
-        (idx >= 0).then_some(InFlight {
+        // Not made otherwise, as dropping it ends the batch.
+        (idx >= 0).then(|| InFlight {
             idx,
             _task: PhantomData,
         })

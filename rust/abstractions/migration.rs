@@ -77,8 +77,9 @@ impl AskedHelp {
     /// needs. May sleep.
     pub fn new() -> Option<Self> {
         // SAFETY: No requirements.
-        // INVARIANT: It was just granted.
-        unsafe { bindings::ferry_mt_hold() }.then_some(Self(()))
+        let granted = unsafe { bindings::ferry_mt_hold() };
+        // INVARIANT: It was just granted. Not made otherwise, as dropping it gives it back.
+        granted.then(|| Self(()))
     }
 }
 
