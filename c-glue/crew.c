@@ -127,13 +127,13 @@ static_assert(sizeof(struct migration_target_control) ==
 			enum migrate_reason reason;
 	      }));
 
-/* What alloc_migration_target() and alloc_demote_folio() take. */
+/* The private data of alloc_migration_target() and alloc_demote_folio(). */
 static struct migration_target_control
 ferry_target_control(const struct ferry_call_target *target)
 {
 	return (struct migration_target_control){
 		.nid		= target->nid,
-		/* Nobody writes to it. */
+		/* Only read. */
 		.nmask		= target->has_nodes ?
 				  (nodemask_t *)&target->nodes : NULL,
 		.gfp_mask	= target->gfp_mask,
@@ -144,7 +144,7 @@ ferry_target_control(const struct ferry_call_target *target)
 /*
  * Copies a call for which ferry_callback_is_shared(), with its private data,
  * which is on the stack of its caller: a worker must not need that, as the
- * caller may die in an oops. To be unshared.
+ * caller may die in an oops. ferry_call_unshare() ends it.
  */
 void ferry_call_share(const struct ferry_call *call,
 		      struct ferry_shared_call *shared)

@@ -335,7 +335,7 @@ void ferry_drain_all(void)
  * ferry_wait_for_batches(), which waits for it, and the drain finds the group. If
  * ferry_drain_all() does not wait since there is no group, a later group is
  * allocated, by a full barrier, before its batch reads ferry_disabled, and so it
- * reads what was written here. CPUs that go offline meanwhile change nothing:
+ * reads the value written here. CPUs that go offline meanwhile change nothing:
  * neither SRCU nor a flush waits for these.
  *
  * Context: process context, may sleep. Not called by a task that migrates a batch.

@@ -20,8 +20,8 @@
  * the count by a release, after its flush.
  *
  * A batch that is not retained yet is told by @opens of the bucket. It reads this
- * when it raises the count, before it reads i_writecount, and again when it is to be
- * left unflushed. The opening task raises it after i_writecount: if it has changed,
+ * when it raises the count, before it reads i_writecount, and again before it leaves
+ * its flush for later. The opening task raises it after i_writecount: if it has changed,
  * the batch is flushed at once, before its folios are unlocked and so before they
  * can be written. From its second look until its group is on the ledger, or gone, the
  * batch is an SRCU reader. The opening task waits for readers only if the count says
@@ -30,8 +30,8 @@
  * ferry_drain() tells all batches by a number of its own, in the same way.
  *
  * Locks: none. Files are judged under the lock of a page table, by a task that has
- * the folio locked. The opening task may sleep. What it waits for allocates nothing,
- * and waits for copies at most.
+ * the folio locked. The opening task may sleep. It waits for batches,
+ * which allocate nothing and wait for copies at most.
  */
 #include <linux/export.h>
 #include <linux/ferry_group.h>
@@ -106,12 +106,12 @@ unsigned int ferry_batch_number(void)
 }
 
 /*
- * A batch is to be left unflushed. Returns what is to be told to
- * ferry_batch_settled(); or -1 if it must be flushed now.
+ * Before a batch leaves its flush for later. Return: the index for
+ * ferry_batch_settled(), or -1 if the batch must be flushed now.
  */
 int ferry_batch_begins(const struct ferry_group *group)
 {
-	/* A full barrier; with those of who waits for batches. */
+	/* A full barrier, as in the tasks that wait for batches. */
 	int idx = srcu_read_lock(&ferry_batches);
 
 	/* See ferry_retention_disable(). */

@@ -32,7 +32,7 @@
 
 /*
  * @stale: spaces of groups that are not flushed. It is raised under the PTL of
- *         what was unmapped, before its next holder may write. Two mms that share
+ *         the cleared entry, before its next holder may write. Two mms that share
  *         a bucket cost a flush, or a look at the list.
  * @spaces: those of groups that are retained
  */

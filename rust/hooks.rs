@@ -431,7 +431,7 @@ pub mod migrc {
         migrc::complete();
     }
 
-    /// Frees what is retained of the files of a bucket: called by `ferry_before_write()`. May sleep.
+    /// Frees retained folios of the files of a bucket: called by `ferry_before_write()`. May sleep.
     ///
     /// # Safety
     ///

@@ -8,7 +8,7 @@
 //! [`Flushed`] has a way to free them, and only a flush, begun after the translations were cleared
 //! and completed since, makes it that.
 //!
-//! No locks: a group has one owner. What flushes note in one that is [`Listed`] is atomic, or under
+//! No locks: a group has one owner. The notes of flushes in one that is [`Listed`] are atomic, or under
 //! the locks of `c-glue/migrc_spaces.c`.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_group.h`
@@ -177,15 +177,15 @@ impl sealed::GiveUp for Unmapping {
 
 impl sealed::GiveUp for Pending {
     unsafe fn give_up(group: NonNull<bindings::ferry_group>) {
-        // SAFETY: By the safety requirement nobody uses it. The caller may be one that must not
-        // wait for other CPUs, which this leaves to a workqueue.
+        // SAFETY: By the safety requirement it has no other user. The caller may be in a context that
+        // must not wait for other CPUs, which this leaves to a workqueue.
         unsafe { bindings::ferry_group_abandon(group.as_ptr()) };
     }
 }
 
 impl sealed::GiveUp for Listed {
     unsafe fn give_up(group: NonNull<bindings::ferry_group>) {
-        // SAFETY: By the safety requirement; it is listed, and from then on nobody uses it.
+        // SAFETY: By the safety requirement; it is listed, and has no user once it is unlinked.
         unsafe {
             bindings::ferry_group_unlink(group.as_ptr());
             Pending::give_up(group);
@@ -354,8 +354,8 @@ impl Group<Pending> {
         self.become_()
     }
 
-    /// Takes its batch from it, if it has one: who does is in its task, and is to keep it until the
-    /// group is retained. For any context.
+    /// Takes its batch from it, if it has one. The caller is the task of the batch, and keeps it until
+    /// the group is retained. For any context.
     pub fn take_batch(&mut self) -> Option<InFlight> {
         // SAFETY: By the type invariant it is ours.
         let idx = unsafe { replace(&mut (*self.as_ptr()).in_flight, -1) };
@@ -401,7 +401,7 @@ impl Group<Listed> {
         // SAFETY: It is ours, and listed.
         unsafe { bindings::ferry_group_unlink(first.as_ptr()) };
         for group in rest {
-            // SAFETY: Both are ours. This one is listed, and from then on nobody notes anything.
+            // SAFETY: Both are ours. This one is listed, and flushes no longer find it then.
             unsafe {
                 bindings::ferry_group_unlink(group.as_ptr());
                 bindings::ferry_group_merge(first.as_ptr(), group.as_ptr());
@@ -425,7 +425,7 @@ impl Group<Listed> {
     pub fn withdraw(self) -> Group<Pending> {
         // SAFETY: It is ours, and listed.
         unsafe { bindings::ferry_group_unlink(self.as_ptr()) };
-        // INVARIANT: Nobody else finds it.
+        // INVARIANT: Flushes no longer find it.
         self.become_()
     }
 
@@ -437,7 +437,7 @@ impl Group<Listed> {
 
     /// Whether it has translations of a file of this bucket. For any context.
     pub fn has_file(&self, file: FileBucket) -> bool {
-        // SAFETY: By the type invariant nobody changes that; the bucket is one that there is.
+        // SAFETY: By the type invariant it does not change; the bucket is below the bound.
         unsafe { bindings::ferry_group_has_file(self.as_ptr(), file.0) }
     }
 

@@ -24,11 +24,11 @@ use super::folio::{
     LRU, //
 };
 
-/// Somebody's list of isolated folios, to be added to and taken from.
+/// A caller's list of isolated folios.
 ///
 /// # Invariants
 ///
-/// For `'a` nobody else uses the list. It links folios by `lru`, each of which is isolated, with
+/// For `'a` the list has no other user. It links folios by `lru`, each of which is isolated, with
 /// the reference that isolation takes.
 pub struct IsolatedList<'a>(NonNull<bindings::list_head>, PhantomData<&'a mut CListHead>);
 
@@ -40,7 +40,7 @@ impl<'a> IsolatedList<'a> {
     /// `list` must be valid for `'a`, and the type invariants hold.
     pub unsafe fn from_raw(list: *mut bindings::list_head) -> Self {
         // INVARIANT: By the safety requirement.
-        // SAFETY: What is valid is not NULL.
+        // SAFETY: A valid pointer is not NULL.
         Self(unsafe { NonNull::new_unchecked(list) }, PhantomData)
     }
 
@@ -57,7 +57,7 @@ impl<'a> IsolatedList<'a> {
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        // SAFETY: By the type invariants it is a list, which nobody changes meanwhile.
+        // SAFETY: By the type invariants it is a list, which does not change meanwhile.
         !unsafe { CListHead::from_raw(self.0.as_ptr()) }.is_linked()
     }
 }
@@ -66,7 +66,7 @@ impl<'a> IsolatedList<'a> {
 ///
 /// # Invariants
 ///
-/// `head` links isolated folios, with the references that isolation took, and is nobody else's.
+/// `head` links isolated folios, with the references that isolation took, and has no other user.
 #[pin_data(PinnedDrop)]
 pub struct IsolatedFolios {
     #[pin]

@@ -73,7 +73,7 @@ impl<T: Send + Sync + 'static> Lending<T> {
         if !self.place.lock().take() {
             return None;
         }
-        // SAFETY: The place was just taken, and is not full: nobody else uses the storage. As
+        // SAFETY: The place was just taken, and is not full: the storage has no other user. As
         // `self` was made in place and is not `Unpin`, it does not move before it is dropped.
         unsafe { raw_init(self.value.get(), value) };
         // INVARIANT: The value was just made.
@@ -94,7 +94,7 @@ impl<T: Send + Sync + 'static> PinnedDrop for Lending<T> {
     fn drop(self: Pin<&mut Self>) {
         // Of a lender that has forgotten its guard.
         if self.place.lock().is_full() {
-            // SAFETY: By the type invariant a value is there, and nobody refers to `self`.
+            // SAFETY: By the type invariant a value is there, and no reference to `self` is left.
             unsafe { self.value.get().drop_in_place() };
         }
     }
@@ -122,7 +122,7 @@ impl<'l, T: Send + Sync + 'static> Lent<'l, T> {
         ManuallyDrop::new(self).end()
     }
 
-    /// To be called once.
+    /// Called once, by [`Self::take_back`] or by the drop.
     fn end(&self) -> Returned<'l, T> {
         let mut place = self.0.place.lock();
         place.end();
@@ -151,7 +151,7 @@ pub struct Returned<'l, T: Send + Sync + 'static>(&'l Lending<T>);
 impl<T: Send + Sync + 'static> Returned<'_, T> {
     /// The value.
     pub fn get_mut(&mut self) -> Pin<&mut T> {
-        // SAFETY: By the type invariant it is there, and nobody else uses it; it does not move.
+        // SAFETY: By the type invariant it is there, and has no other user; it does not move.
         unsafe { Pin::new_unchecked(&mut *self.0.value.get()) }
     }
 }

@@ -96,9 +96,9 @@ impl Drop for AskedHelp {
 /// # Invariants
 ///
 /// Any task may call its callback, several tasks at a time: the one that mainline has for the
-/// reason. There is no other function. The private data is what the callback takes, valid for `'a`:
-/// a `struct migration_target_control` or, for [`SharedReason::Mbind`], a `struct migration_mpol`;
-/// for [`SharedReason::NumaMisplaced`] it is the number of a node.
+/// reason. There is no other function. The private data is valid for `'a`, and of the type that the
+/// callback takes: a `struct migration_target_control`; for [`SharedReason::Mbind`] a
+/// `struct migration_mpol`; for [`SharedReason::NumaMisplaced`] it is the number of a node.
 pub struct MigrateCall<'a> {
     raw: bindings::ferry_call,
     reason: SharedReason,
@@ -313,7 +313,7 @@ impl SharedCall {
         })
     }
 
-    /// What was asked, without the private data.
+    /// Returns the call that was asked for, without its private data.
     fn asked(&self) -> *const bindings::ferry_call {
         // SAFETY: By the type invariant it is filled in.
         unsafe { &raw const (*self.raw.get()).call }
@@ -331,8 +331,8 @@ impl PinnedDrop for SharedCall {
 /// A call that several tasks work on.
 ///
 /// It refers to nothing on the stack of the task that made the call, or of a task that works on it,
-/// so the others can go on if one of them dies in an oops. Then it never ends: what that task had
-/// begun stays as it is, and it must not be dropped.
+/// so the others can go on if one of them dies in an oops. Then it never ends: the chunk of that task
+/// stays as it is, and it must not be dropped.
 ///
 /// Folios that are left when it is dropped are put back where they were isolated from, which may
 /// sleep.
@@ -403,17 +403,17 @@ impl Migration {
         let rc =
             unsafe { bindings::ferry_migrate_chunk(self.call.raw.get(), cut.folios(), &mut stats) };
         let mut work = self.work.lock();
-        // SAFETY: It was cut above, and the function has left what was not migrated.
+        // SAFETY: It was cut above, and the function has left the folios that were not migrated.
         unsafe { work.as_mut().put(cut, rc, &stats) };
         Some(work.has_more())
     }
 
-    /// Ends it: gives back what was not migrated, first what failed, in its order, then what was
-    /// not tried. May sleep. To be called once.
+    /// Ends it: gives back the folios that were not migrated, first those that failed, in their order,
+    /// then those not tried. Called again, it gives back none. May sleep.
     ///
     /// As the caller has the migration for itself no chunk is being migrated.
     pub fn end(self: Pin<&mut Self>, left: &mut IsolatedList<'_>) -> Ended {
-        // SAFETY: Nobody else has the migration, so no chunk is in flight; the list is the
+        // SAFETY: No other task has the migration, so no chunk is in flight; the list is the
         // caller's, and may have these folios.
         Ended(unsafe { self.project().work.lock().as_mut().end(left.as_raw()) })
     }
@@ -428,13 +428,13 @@ impl PinnedDrop for Migration {
     }
 }
 
-/// What came of a [`Migration`], while its caller has yet to do its part.
+/// The result of a [`Migration`] before its caller has done its own part.
 #[must_use]
 pub struct Ended(Total);
 
 impl Ended {
-    /// Does what needs to be waited for, in the task that made `call`, and gives back what was not
-    /// migrated of `left`. May sleep.
+    /// Migrates the folios of `left` that may have to be waited for, in the task that made `call`, and
+    /// gives back the others. May sleep.
     pub fn finish(
         self,
         call: &MigrateCall<'_>,

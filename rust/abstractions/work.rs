@@ -135,12 +135,12 @@ impl Chunk {
     }
 }
 
-/// A chunk that was cut, for who works on it. One that is never put stays what it is.
+/// A chunk that was cut, for the worker that migrates it. One that is never put stays as it is.
 ///
 /// # Invariants
 ///
 /// Until it is put no other has this number, and `folios` is valid for as long as its [`Work`], and
-/// links isolated folios that nobody else uses.
+/// links isolated folios that have no other user.
 #[must_use]
 pub(super) struct Cut {
     nr: usize,
@@ -311,8 +311,8 @@ impl Work {
         let Some(chunk) = work.chunks.get(cut.nr) else {
             return;
         };
-        // INVARIANT: What was not migrated is at the chunk's place, which is taken out; then the
-        // chunk is free.
+        // INVARIANT: The folios that were not migrated are at the chunk's place, which is taken out;
+        // then the chunk is free.
         // SAFETY: The place is on the list since `cut`, and the folios are a list.
         unsafe {
             bindings::ferry_list_splice_tail_init(chunk.folios.as_raw(), chunk.place.as_raw());

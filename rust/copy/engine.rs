@@ -5,10 +5,10 @@
 //! Who copies a batch, idle CPUs or the channels of DMA engines, is a setting, and [`route`]'s
 //! choice. Channels are fed by the migrating task; helpers claim for themselves.
 //!
-//! A batch is left to the serial copy if it is small, if nobody can help, or if all lanes that its
-//! caller may have are taken. One that is to be copied past the caches is posted even then, unless no lane is free: the
-//! serial copy knows no way but through them. What is posted is marked; all else mainline copies as
-//! it always did.
+//! A batch is left to the serial copy if it is small, if no CPU can help, or if all lanes that its
+//! caller may have are taken. A batch that goes past the caches is posted even then, unless no lane
+//! is free: the serial copy always goes through them. Posted folios are marked; mainline copies all
+//! others as it always did.
 
 use kernel::{
     cpu::CpuId,

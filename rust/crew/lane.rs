@@ -46,8 +46,8 @@ use crate::{
     }, //
 };
 
-/// What the workers of a lane share while a list is migrated. It is in the lane, and refers to
-/// nothing on a stack.
+/// The state that the workers of a lane share while a list is migrated. It is in the lane, and refers
+/// to nothing on a stack.
 #[pin_data]
 pub struct Job {
     #[pin]
@@ -190,7 +190,7 @@ impl Lane {
 /// The lane of a caller that dies in an oops, as of one that forgets this, stays in use for ever.
 #[must_use = "dropping it ends the job"]
 pub struct SharedJob<'l> {
-    // Dropped first: who waits is no member any more.
+    // Dropped first: a caller that waits is no member any more.
     member: Member<'l>,
     lent: Lent<'l, Job>,
 }
@@ -201,7 +201,7 @@ impl SharedJob<'_> {
         self.lent.get()
     }
 
-    /// Waits for the helpers that take part, gives back what was not migrated, and leaves the lane.
+    /// Waits for the helpers that take part, gives back the folios left over, and leaves the lane.
     /// May sleep.
     pub fn end(self, left: &mut IsolatedList<'_>) -> Ended {
         let Self { member, lent } = self;

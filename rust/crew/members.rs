@@ -3,7 +3,7 @@
 //! Who is in a crew now.
 //!
 //! No locks. The protocol is [`logic::members`](crate::logic::members), checked with loom; here it
-//! is told which task calls, and what is known of it.
+//! is told which task calls, and its properties.
 
 use kernel::sync::atomic::{
     Atomic,

@@ -66,8 +66,8 @@ impl Scope {
 /// How many kinds there are between two nodes.
 const NR_KINDS: usize = 5 * 4;
 
-/// Where memory goes from and to. What is measured of one pair of nodes tells nothing of others: a
-/// slow node has enough of fewer threads.
+/// The nodes that memory goes from and to. Rates of one pair tell nothing of others: a slow node has
+/// enough of fewer threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nodes {
     /// The node of the first folio.
@@ -86,7 +86,7 @@ pub struct WorkKind {
 }
 
 impl WorkKind {
-    /// That of so many folios, of so many base pages, between two nodes.
+    /// Returns the kind of a list of `folios` folios and `pages` base pages.
     pub fn new(scope: Scope, nodes: Nodes, folios: u32, pages: u32) -> Self {
         Self {
             scope,

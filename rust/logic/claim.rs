@@ -91,7 +91,7 @@ impl Word {
     }
 }
 
-/// What the word of the places says, unpacked: `generation:32 | left:32`.
+/// The word of the places, unpacked: `generation:32 | left:32`.
 #[derive(Clone, Copy)]
 struct Places {
     generation: u32,

@@ -4,7 +4,7 @@
 //!
 //! A group waits for a flush of each of its CPUs. The flushes of other batches add up: the group is
 //! covered when each of its CPUs completed a flush that began after the group was retained. A flush
-//! of a CPU drops what that CPU may have of every address space, so it does not matter whose flush
+//! of a CPU drops the translations of every address space, so it does not matter whose flush
 //! it was.
 //!
 //! | caller | calls | when |
@@ -20,8 +20,8 @@
 //!
 //! How the orderings meet:
 //!
-//! - A flush counts for a group only if its number is the greater one. `retain` releases what was
-//!   cleared before to every later number, since each increment continues the release sequence.
+//! - A flush counts for a group only if its number is the greater one. `retain` releases the cleared
+//!   translations to every later number, since each increment continues the release sequence.
 //!   `begin` acquires it, so the flush begins after the translations were cleared.
 //! - `complete` releases the flush to the `covers` that reads its number in `done`.
 //! - `retain` numbers the group before it sets bits, and `begin` clears bits before it takes its
@@ -123,7 +123,7 @@ impl<S: Deref<Target = [Word]>> Coverage<S> {
         }
     }
 
-    /// The present: what was retained before has a smaller number, and was unmapped before.
+    /// Returns the present: groups retained before have smaller numbers, and were unmapped before.
     pub fn now(&self) -> Moment {
         Moment(self.clock.load_acquire())
     }

@@ -12,7 +12,7 @@
 //!
 //! There is one user at a time; [`Places`] is plain memory of its own. The engine knows nothing but
 //! the ticket. To give a copy up changes nothing for the engine: the load stays in its place, and
-//! whoever is the user when the answer has come gets it back from there. So an answer and a
+//! the user at the time of the answer gets it back from there. So an answer and a
 //! giving-up at the same moment need no order: a load leaves its place by [`Places::land`] alone,
 //! which says whether it was given up.
 

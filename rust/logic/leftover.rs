@@ -60,7 +60,7 @@ impl Leftovers {
             if word == 0 {
                 return None;
             }
-            // Helpers only replace 0, so this replaces what was loaded.
+            // Helpers only replace 0, so this replaces the loaded value.
             place.store_relaxed(0);
             Some((word >> START_SHIFT) as u32..word as u32)
         })

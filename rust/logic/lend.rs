@@ -15,7 +15,7 @@
 //! The lender waits for each borrower that has borrowed, and for no other. A lender that dies
 //! before it leaves has the place for ever: the value stays there, and no other lender gets in.
 
-/// What the lender has done.
+/// The steps of a lender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// There is no lender, and no value.

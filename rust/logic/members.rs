@@ -30,7 +30,7 @@ impl Place {
     }
 }
 
-/// What is known of a caller.
+/// The properties of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The task.
@@ -87,7 +87,7 @@ impl<const N: usize> Members<N> {
         let kswapd = if caller.is_kswapd { KSWAPD } else { 0 };
         self.most.store_relaxed(caller.most);
         self.flags.store_relaxed(confined | kswapd);
-        // Release: pairs with the acquire of whoever asks for the flags.
+        // Release: pairs with the acquire of the tasks that ask for the flags.
         self.caller.store_release(caller.task);
     }
 

@@ -10,8 +10,8 @@
 //!
 //! Lock order:
 //!
-//! 1. `draining`, of the task that frees what was retained;
-//! 2. `ledger`, of what is retained. Nothing is freed or allocated under it;
+//! 1. `draining`, of the task that frees retained groups;
+//! 2. `ledger`, of the retained groups. Nothing is freed or allocated under it;
 //! 3. the locks of `c-glue/migrc_spaces.c`, which are also taken under page table locks.
 //!
 //! Flushes take neither of the first two. One of all of an address space finds the groups of that by
@@ -151,8 +151,8 @@ pub fn drain(why: Drain, may: MayFlush<'_>) -> u32 {
     retained().map_or(0, |retained| retained.drain(why, may))
 }
 
-/// Flushes and frees what is retained of a file, and of others of its bucket. When this returns all
-/// that was when it was called is free. May sleep.
+/// Flushes and frees the retained folios of a file, and of others of its bucket. When this returns,
+/// those that were retained at the call are free. May sleep.
 pub fn drain_file(file: FileBucket, may: MayFlush<'_>) {
     if let Some(retained) = retained() {
         let mut taken = retained.draining.lock();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Members of a crew: what they are helped themselves is passed on once, and what one lends
+//! Members of a crew: time of their own helpers is passed on once, and a value that one lends
 //! outlives it.
 
 use kernel::{
@@ -104,7 +104,7 @@ impl WorkItem for Dying {
     }
 }
 
-/// What a dead lender has lent stays where it is, and no other lender gets there.
+/// The value of a dead lender stays where it is, and no other lender gets there.
 fn dead_lender_keeps_the_place() -> Result {
     let lending = Arc::pin_init(Lending::new(), GFP_KERNEL)?;
     let dropped = Arc::new(Atomic::new(0), GFP_KERNEL)?;
@@ -122,7 +122,7 @@ fn dead_lender_keeps_the_place() -> Result {
         assert!(lending.lend(other).is_none());
     }
     assert_eq!(dropped.load(Relaxed), 0);
-    // What was not taken back is dropped with its place.
+    // A value that was not taken back is dropped with its place.
     drop(lending);
     assert_eq!(dropped.load(Relaxed), 1);
     Ok(())

@@ -123,13 +123,13 @@ pub(super) fn helper_copies_all() -> Result {
         }
     }
     assert!(counted);
-    // Nobody helps the next one, which has nothing of this.
+    // The next one is not helped, and has nothing of this.
     let next = copy_on(lane.board(), &mut pairs, || ())?;
     assert_eq!((next.helped, next.helper_ns), (0, 0));
     Ok(())
 }
 
-/// A batch without a place for a helper is not helped, whoever was called for the one before.
+/// A batch without a place for a helper is not helped, also not by a helper called for the last one.
 pub(super) fn helpers_need_a_place() -> Result {
     let lane = Lane::new(CpuCopier)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
@@ -243,7 +243,7 @@ pub(super) fn folio_is_whole_when_taken_back() -> Result {
     Ok(())
 }
 
-/// A caller that asks for a folio out of its turn copies it itself, when nobody else copies.
+/// A caller that asks for a folio out of its turn copies it itself, when no helper does.
 pub(super) fn folio_out_of_order_is_left_to_the_caller() -> Result {
     const TAKEN: usize = 3;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What was measured between two nodes decides nothing between others.
+//! Rates measured between two nodes decide nothing between others.
 
 use kernel::prelude::*;
 

@@ -2,7 +2,7 @@
 
 //! KUnit suites: `ferry_doctests`, the examples of the abstractions; `ferry_copy`, the engine on
 //! real folios; `ferry_method`, how it copies them; `ferry_dma`, copies by engines;
-//! `ferry_crew`, members of a crew and what one lends; and `ferry_work`, what they share.
+//! `ferry_crew`, members of a crew and lending; and `ferry_work`, the work they share.
 
 /// In place of the one of `core`, which would bring the kernel down: fails the test that it is in,
 /// which returns a `Result`, and cleans up on the way.

@@ -145,9 +145,9 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         );
     }
 
-    /// Waits for more than these answers, if there are engines, or copies a grain, or what a helper
-    /// has left of one, whichever is the owner's to do who waits for the folio `at`; `false`: there is nothing to do but to wait for
-    /// helpers. May sleep.
+    /// Does the next piece of work of an owner that waits for the folio `at`: waits for more than these
+    /// answers, if there are engines; or copies a grain, or the rest of one that a helper has left.
+    /// `false`: it can only wait for helpers. May sleep.
     pub(super) fn work_or_wait(&mut self, at: usize, answers: Option<Answers>) -> bool {
         let nap = || {
             answers

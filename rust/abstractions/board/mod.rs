@@ -19,7 +19,7 @@
 //!
 //! Helpers touch the board, which exists for ever where owners are tasks of the kernel, and the
 //! folios on it; nothing on the owner's stack. So an owner that dies in an oops leaves to them what
-//! they have claimed: nobody puts its references to the folios, nor gets the board after it.
+//! they have claimed: its references to the folios are never put, and its board is never used again.
 //!
 //! Locks: none are taken but, for a moment, that of the CPU's runqueue, when a helper asks for how
 //! long it has run. Contexts: owners and helpers may sleep. A helper holds a grain only with

@@ -64,11 +64,11 @@ pub struct Leg<'a> {
 ///
 /// From when it is submitted until it is given back, or dropped by the port, wherever it is moved
 /// to: its [`leg`](Load::leg) must be the same, of one page or more that exist in both folios;
-/// neither folio may be freed; nobody may read or write those pages of the destination.
+/// neither folio may be freed, and those pages of the destination may not be read or written.
 ///
 /// Those pages of the source may be read and written. The engine reads any bytes then, and so the
-/// destination gets any bytes: its content is that of the source only if nobody wrote the source
-/// until the load was given back.
+/// destination gets any bytes: its content is that of the source only if the source was not
+/// written until the load was given back.
 pub unsafe trait Load: Send + 'static {
     /// What is to be copied.
     fn leg(&self) -> Leg<'_>;

@@ -92,7 +92,7 @@ proptest! {
     }
 
     /// Where helpers make it ten times slower, as on a virtual machine whose host does not run its
-    /// CPUs, what is tried costs little in the long run.
+    /// CPUs, lessons cost little in the long run.
     #[test]
     fn hopeless_helpers_cost_little(most in 2u32..=32) {
         let curve = |n| if n == 1 { 2000.0 } else { 200.0 };

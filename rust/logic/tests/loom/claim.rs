@@ -114,7 +114,7 @@ impl Lane {
         self.run_with(grains, 2).0
     }
 
-    /// As [`Lane::run`], with room for so many helpers; says as well which batch that was.
+    /// As [`Lane::run`], with room for `helpers` helpers; also returns the number of the batch.
     fn run_with(&self, grains: &[(usize, u32)], helpers: u32) -> (usize, Generation) {
         let generation = self.publish(grains, helpers);
         let mut kept = None;
@@ -362,7 +362,7 @@ fn a_place_is_of_a_published_batch() {
                 place.map(|place| lane.help_once(&place, &mut None).is_some())
             })
         };
-        // Nobody else claims: a helper that got its place must find the grain.
+        // No other task claims: a helper that got its place must find the grain.
         lane.publish(&[(0, 1)], 1);
         if let Some(found) = helper.join().unwrap() {
             assert!(found);

@@ -11,7 +11,7 @@ use loom::thread;
 
 use super::model;
 
-/// What a CPU may read by its TLB: the old folio, until a flush finds the translation cleared.
+/// The TLB of a CPU: it has the old folio, until a flush finds the translation cleared.
 struct Tlb {
     cleared: AtomicBool,
     stale: [AtomicBool; 2],
@@ -49,7 +49,7 @@ impl Tlb {
     }
 }
 
-/// Only what no CPU can read is covered, whoever flushes what; and flushes of all of its CPUs that
+/// Only folios that no CPU can read are covered, by any flushes; and flushes of all of its CPUs that
 /// began since do cover it.
 #[test]
 fn flushes_of_others_cover_what_was_retained_before() {

@@ -2,7 +2,7 @@
 
 //! The answer of an engine against the giving-up of its copy.
 //!
-//! The memory is a plain cell: the engine writes it before it answers; whoever takes the load out
+//! The memory is a plain cell: the engine writes it before it answers; the user that takes the load out
 //! of its place writes it next, as memory that was freed and is used again.
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
@@ -42,7 +42,7 @@ impl Port {
 
     /// Engine: copies, then answers.
     fn copy(&self) {
-        // SAFETY: loom checks that nobody else is at the memory.
+        // SAFETY: loom checks that no other task is at the memory.
         self.memory.with_mut(|it| unsafe { *it = COPIED });
         self.ticket.answer(true);
     }
@@ -71,7 +71,7 @@ impl Port {
     }
 }
 
-/// The user gives up while the engine answers; a second user looks after what was given up. The
+/// The user gives up while the engine answers; a second user looks after the copy given up. The
 /// load comes back once, to one of them, and not before the engine is done.
 #[test]
 fn given_up_while_the_engine_answers() {
@@ -91,7 +91,7 @@ fn given_up_while_the_engine_answers() {
             let landed = port.collect(places);
             let mut lost = 0;
             places.give_up_late(1, 0, |()| lost += 1);
-            // What has landed cannot be given up, and all else is.
+            // A copy that has landed cannot be given up; all others are.
             assert_eq!(
                 lost + usize::from(landed.is_some()),
                 usize::from(places.taken() == 1 || landed.is_some())
@@ -103,7 +103,7 @@ fn given_up_while_the_engine_answers() {
         let own = own.flatten();
         assert!(own.is_none() || swept.is_none());
         assert_ne!(own, Some(true));
-        // The engine has answered: the last user gets what is left.
+        // The engine has answered: the last user gets the rest.
         let last = port.try_use(|places| port.collect(places)).flatten();
         let times = [own, swept, last].iter().flatten().count();
         assert_eq!(times, 1);

@@ -10,7 +10,7 @@ use loom::thread;
 
 use super::model;
 
-/// One folio in two parts, copied by two workers: its owner, who does not wait for the batch, sees
+/// One folio in two parts, copied by two workers: its owner, which does not wait for the batch, sees
 /// both parts and the failure of one.
 #[test]
 fn item_is_whole_when_it_says_so() {

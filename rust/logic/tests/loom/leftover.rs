@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What helpers leave of a grain to the owner of the batch.
+//! The rest of a grain that helpers leave to the owner of the batch.
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
@@ -29,7 +29,7 @@ fn what_a_helper_leaves_is_copied_once() {
     impl Batch {
         fn copy(&self, pages: core::ops::Range<u32>) {
             for page in pages {
-                // SAFETY: the page was claimed, or left; loom checks that nobody else has it.
+                // SAFETY: the page was claimed, or left; loom checks that no other task has it.
                 self.pages[page as usize].with_mut(|it| unsafe { *it += 1 });
             }
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a task lends to others.
+//! A value that a task lends to others.
 //!
 //! The place is behind a mutex, as in the kernel, and a lender that waits is woken by the last
 //! borrower. The value is a plain cell that each lender writes before it lends, and after, when the
@@ -15,7 +15,7 @@ use loom::thread;
 
 use super::{model, seen};
 
-/// What the place has while no lender has it.
+/// The value of a place that no lender has.
 const OVER: u32 = 0;
 
 struct Lending {
@@ -64,7 +64,7 @@ impl Lending {
         true
     }
 
-    /// Borrows what is lent, and returns it.
+    /// Borrows the lent value, and returns it.
     fn borrow(&self) -> Option<u32> {
         if !self.place.lock().unwrap().borrow() {
             return None;
@@ -127,7 +127,7 @@ fn one_lender_at_a_time() {
     }
 }
 
-/// A lender that dies has the place for ever: borrowers read its value, and nobody writes another.
+/// A lender that dies has the place for ever: borrowers read its value, and no task writes another.
 #[test]
 fn dead_lender_keeps_the_place() {
     static BORROWED: Witness = Witness::new(false);

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
 use loom::model::Builder;
 
-/// Tries the orders of steps of a test, all of them or those with at most so many preemptions.
+/// Tries the orders of steps of a test, all of them or those with few preemptions.
 fn model(preemptions: Option<usize>, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = preemptions;

@@ -121,7 +121,7 @@ fn counted() -> Result<Duration> {
     Ok(Duration::from_micros(*usec))
 }
 
-/// What each worker of the kernel has run, as the scheduler has it.
+/// Returns how long each worker of the kernel has run, by the scheduler.
 fn workers() -> Result<BTreeMap<i32, Duration>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir("/proc")? {

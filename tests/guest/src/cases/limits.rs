@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Limits that an administrator sets, and that no caller can pass: who may ask for help, CPU quotas,
-//! lanes that are kept for reclaim, and real-time tasks that take the CPUs of helpers.
+//! Limits that an administrator sets, and that no caller can pass: the right to ask for help, CPU
+//! quotas, lanes that are kept for reclaim, and real-time tasks that take the CPUs of helpers.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{scope, sleep};
@@ -124,7 +124,7 @@ fn flag_privileged() -> Result<()> {
     ask_until_crewed(&map, ask)?;
     finished(fork_child(|| {
         let work = || -> Result<()> {
-            // Before: whoever is not privileged cannot see that it has no huge pages.
+            // Before: an unprivileged task cannot see that it has no huge pages.
             let map = list()?;
             setuid(Uid::from_raw(65534)).context("setuid")?;
             ask_in_vain(&map, "mt_flag", ask)
@@ -176,7 +176,7 @@ fn quota(of_ancestor: bool, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
     let map = list()?;
     crewed(|| ask(&map))?;
     let limited = if of_ancestor { 0 } else { inner };
-    // A quota that throttles nobody.
+    // A quota that throttles no task.
     groups.set(limited, "cpu.max", "1000000 100000")?;
     let in_vain = ask_in_vain(&map, "cpu_quota", ask);
     groups.set(limited, "cpu.max", "max")?;

@@ -110,7 +110,7 @@ pub fn eligible(pages: usize) -> Result<Mapping> {
     Ok(map)
 }
 
-/// As that, of a mapping that nobody has used.
+/// As that, of a fresh mapping.
 pub fn make_eligible(map: &Mapping) -> Result<()> {
     map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
     clean(map)
@@ -385,8 +385,8 @@ fn freed_by_batch() -> Result<()> {
     })
 }
 
-/// Flushes of other processes add up: each is of the last CPU and another one, and what is retained
-/// waits for the first two. What one CPU alone may have is flushed page by page, and counts for nothing.
+/// Flushes of other processes add up: each is of the last CPU and another one, and the group waits for
+/// the first two. Translations of one CPU alone are flushed page by page, which covers no group.
 fn freed_by_parts() -> Result<()> {
     let cpus = kernel::online_cpus()?;
     let Some((&last, others @ [_, _, ..])) = cpus.split_last() else {

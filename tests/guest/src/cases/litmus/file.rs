@@ -93,7 +93,7 @@ fn new_file(ext4: &Ext4, name: &str) -> Result<Mapping> {
     let file = ext4.create(name)?;
     // A page at a time, or folios would be large.
     (0..PAGES).try_for_each(|page| file.write_all_at(&[0; PAGE], (page * PAGE) as u64))?;
-    // What is being written back is not migrated at the first attempt, which alone defers.
+    // A page under writeback is not migrated at the first attempt, which alone defers.
     file.sync_all()?;
     drop(file);
     let file = ext4.open_to_read(name)?;
@@ -119,7 +119,7 @@ fn retain_some(map: &Mapping) -> Result<u64> {
     bail!("nothing was retained; refused so far: {}", refusals()?)
 }
 
-/// To open a file for writing frees what is retained of it, and nothing of others.
+/// An open for writing frees the retained folios of the file, and none of others.
 pub fn alone() -> Result<()> {
     beside_another(|| {
         let mut migrc = Migrc::on()?;
