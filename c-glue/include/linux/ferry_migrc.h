@@ -218,7 +218,7 @@ static inline void ferry_flush_forced(struct mm_struct *mm, pte_t pte,
 /*
  * Around a flush of all of an address space, which groups may wait for (O4):
  * only of what was retained before it began. An address space that no group is of
- * pays two loads.
+ * pays two calls and a few loads, and takes no lock.
  */
 static inline u64 ferry_before_mm_flush(void)
 {
@@ -247,7 +247,7 @@ static inline void ferry_after_protect(struct mm_struct *mm)
 
 /*
  * Around the flush of a batch, which counts for each of its CPUs (O4). One whose CPUs
- * are owed no flush pays one load for each word of its mask.
+ * are owed no flush pays a call and a load for each word of its mask.
  */
 static inline u64
 ferry_before_batch_flush(const struct arch_tlbflush_unmap_batch *arch)
