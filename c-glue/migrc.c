@@ -111,11 +111,9 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 /* When its address spaces were flushed, or never had stale translations. */
 void ferry_group_free(struct ferry_group *group)
 {
-	WARN_ON_ONCE(!list_empty(&group->folios));
+	WARN_ON_ONCE(!list_empty(&group->folios) || !list_empty(&group->batch));
 	ferry_forget_spaces(&group->unmaps);
 	ferry_forget_files(&group->unmaps);
-	if (group->in_flight >= 0)
-		ferry_batch_settled(group->in_flight);
 	kfree(group);
 	atomic_dec(&ferry_groups);
 }
@@ -142,10 +140,14 @@ struct ferry_group *ferry_group_alloc(void)
 		ferry_count_refused(FERRY_REFUSED_MEMORY, 1);
 		return NULL;
 	}
+	spin_lock_init(&group->lock);
 	INIT_LIST_HEAD(&group->folios);
+	INIT_LIST_HEAD(&group->batch);
 	group->number = ferry_batch_number();
-	group->in_flight = -1;
-	/* Full barrier; with that of ferry_migrc_stop(), which waits for all. */
+	/*
+	 * Full barrier; with that of ferry_migrc_stop(): a batch that sees migrc
+	 * enabled has a number from before the recall.
+	 */
 	if (atomic_inc_return(&ferry_groups) && READ_ONCE(ferry_migrc_enabled))
 		return group;
 	ferry_group_free(group);
@@ -181,18 +183,18 @@ bool ferry_group_defer(struct ferry_group *group)
 	tlb_ubc->unmaps = NULL;
 	if (!tlb_ubc->flush_required)
 		return false;
-	if (!group->unmaps.refused && group->unmaps.nr_mms)
-		group->in_flight = ferry_batch_begins(group);
-	if (group->in_flight < 0) {
+	if (!group->unmaps.refused && group->unmaps.nr_mms) {
+		ferry_merge_arch(&group->arch, &tlb_ubc->arch);
+		group->pending = ferry_batch_begins(group);
+	}
+	if (!group->pending) {
 		try_to_unmap_flush();
 		return false;
 	}
-	ferry_merge_arch(&group->arch, &tlb_ubc->arch);
 	cpumask_clear(&tlb_ubc->arch.cpumask);
 	tlb_ubc->arch.unmapped_pages = false;
 	tlb_ubc->flush_required = false;
 	tlb_ubc->writable = false;
-	group->pending = true;
 	return true;
 }
 
@@ -209,7 +211,10 @@ static unsigned int ferry_node_limit(int nid)
 		   READ_ONCE(ferry_max_pages));
 }
 
-/* Keeps an old folio, unless its node has no room: then the answer is false. */
+/*
+ * Keeps an old folio, unless its node has no room, or the batch was recalled: then the
+ * answer is false.
+ */
 bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 		      struct folio *dst)
 {
@@ -225,6 +230,11 @@ bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 	}
 	if (atomic_inc_return(kept) > ferry_node_limit(folio_nid(src)) &&
 	    !ferry_hook_is_out(FERRY_HOOK_BOUND)) {
+		atomic_dec(kept);
+		return false;
+	}
+	guard(spinlock)(&group->lock);
+	if (group->recalled) {
 		atomic_dec(kept);
 		return false;
 	}
@@ -244,40 +254,54 @@ void ferry_group_merge(struct ferry_group *into, const struct ferry_group *from)
 	ferry_merge_arch(&into->arch, &from->arch);
 }
 
-/*
- * Completes what CPUs may have of a group (O4). Clears the mask. With interrupts
- * on.
- */
-void ferry_group_flush(struct ferry_group *group)
+/* Has this task owe the flush of a group: try_to_unmap_flush() makes it. */
+void ferry_group_owe(const struct ferry_group *group)
 {
-	/* For other groups, as any flush of a batch. */
-	u64 flush = ferry_before_batch_flush(&group->arch);
-
-	arch_tlbbatch_flush(&group->arch);
-	ferry_after_batch_flush(flush);
+	ferry_merge_arch(&current->tlb_ubc.arch, &group->arch);
+	current->tlb_ubc.flush_required = true;
 }
 
-/* Frees what was kept (O1: after the flush). Returns how many. May sleep. */
-unsigned int ferry_group_release(struct ferry_group *group)
+/*
+ * Completes what CPUs may have of a group (O4). The mask stays, for a task that recalls
+ * the batch meanwhile. With interrupts on.
+ */
+void ferry_group_flush(const struct ferry_group *group)
 {
-	unsigned int nr = group->nr_pages;
+	ferry_group_owe(group);
+	try_to_unmap_flush();
+}
+
+/*
+ * Frees folios that were kept (O1: after the flush). Returns how many, of one page each.
+ * May sleep.
+ */
+unsigned int ferry_free_folios(struct list_head *folios)
+{
 	struct folio_batch fbatch;
 	struct folio *folio, *next;
+	unsigned int nr = 0;
 
 	folio_batch_init(&fbatch);
-	list_for_each_entry_safe(folio, next, &group->folios, lru) {
+	list_for_each_entry_safe(folio, next, folios, lru) {
 		list_del(&folio->lru);
 		if (ferry_hook_is_out(FERRY_HOOK_EVERY))
 			clear_page(folio_address(folio));
 		mod_zone_page_state(folio_zone(folio), NR_FERRY_RETAINED, -1);
 		atomic_dec(&ferry_kept[folio_nid(folio)]);
+		nr++;
 		if (!folio_batch_add(&fbatch, folio))
 			folios_put(&fbatch);
 	}
 	if (folio_batch_count(&fbatch))
 		folios_put(&fbatch);
-	group->nr_pages = 0;
 	return nr;
+}
+
+/* As that, of a group that is not in flight. */
+unsigned int ferry_group_release(struct ferry_group *group)
+{
+	group->nr_pages = 0;
+	return ferry_free_folios(&group->folios);
 }
 
 static void ferry_flush_abandoned(struct work_struct *work)
@@ -286,6 +310,7 @@ static void ferry_flush_abandoned(struct work_struct *work)
 		container_of(work, struct ferry_group, abandoned);
 
 	ferry_group_flush(group);
+	ferry_batch_flushed(group);
 	ferry_group_release(group);
 	ferry_group_free(group);
 }
@@ -293,8 +318,8 @@ static void ferry_flush_abandoned(struct work_struct *work)
 /*
  * A group that keeps folios has lost its owner, which is a bug. A workqueue flushes
  * and frees it: the context may be one that must not wait for other CPUs. Until then
- * drains, and tasks that open a file for writing, do not find it. Context: any but
- * NMI and interrupts.
+ * drains, and tasks that open a file for writing, find it only if its batch is in flight.
+ * Context: any but NMI and interrupts.
  */
 void ferry_group_abandon(struct ferry_group *group)
 {
@@ -319,7 +344,7 @@ void ferry_drain_all(void)
 	smp_mb();
 	if (!atomic_read(&ferry_groups))
 		return;
-	ferry_wait_for_batches();
+	ferry_recall_batches(FERRY_DRAIN_ASKED);
 	ferry_migrc_drain(FERRY_DRAIN_ASKED);
 }
 
@@ -328,15 +353,14 @@ void ferry_drain_all(void)
  *
  * Called before pageblocks are isolated. From the return of this function to the
  * matching ferry_retention_enable() no folio is retained, of any node, and no
- * batch keeps one. Calls nest: only the first one waits and drains.
+ * batch keeps one. Calls nest: only the first one drains.
  *
- * A batch reads ferry_disabled in its SRCU read-side section, which it leaves when
- * its group is on the ledger or gone. If it reads 0, the section began before
- * ferry_wait_for_batches(), which waits for it, and the drain finds the group. If
- * ferry_drain_all() does not wait since there is no group, a later group is
- * allocated, by a full barrier, before its batch reads ferry_disabled, and so it
- * reads the value written here. CPUs that go offline meanwhile change nothing:
- * neither SRCU nor a flush waits for these.
+ * A batch reads ferry_disabled under the lock under which it is added to the list of
+ * batches in flight. If it reads 0, ferry_recall_batches() finds it there, or the drain
+ * finds its group. If ferry_drain_all() does not recall since there is no group, a later
+ * group is allocated, by a full barrier, before its batch reads ferry_disabled, and so it
+ * reads the value written here. CPUs that go offline meanwhile change nothing: a flush
+ * does not wait for these.
  *
  * Context: process context, may sleep. Not called by a task that migrates a batch.
  */
@@ -506,11 +530,7 @@ void ferry_help_reclaim(const struct alloc_context *ac, bool progress)
 {
 	if (!ferry_has_retained(ac))
 		return;
-	/*
-	 * A batch that is waited for takes no lock under which memory may be
-	 * reclaimed, and allocates nothing.
-	 */
 	if (!progress)
-		ferry_wait_for_batches();
+		ferry_recall_batches(FERRY_DRAIN_PRESSURE);
 	ferry_free_retained();
 }

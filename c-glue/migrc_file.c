@@ -23,31 +23,50 @@
  * when it raises the count, before it reads i_writecount, and again before it leaves
  * its flush for later. The opening task raises it after i_writecount: if it has changed,
  * the batch is flushed at once, before its folios are unlocked and so before they
- * can be written. From its second look until its group is on the ledger, or gone, the
- * batch is an SRCU reader. The opening task waits for readers only if the count says
- * that there still is a group after it flushed those of the ledger.
+ * can be written.
  *
- * ferry_drain() tells all batches by a number of its own, in the same way.
+ * A batch is in flight from its second look until its group is on the ledger, or is
+ * flushed. It may be preempted meanwhile, for as long as other tasks have its CPU, so
+ * no task waits for it. The opening task recalls it instead: it flushes the CPUs of the
+ * batch, and frees the folios that the batch has kept. A batch that is recalled keeps no
+ * more folios, and flushes before it frees the next one, or ends.
  *
- * Locks: none. Files are judged under the lock of a page table, by a task that has
- * the folio locked. The opening task may sleep. It waits for batches,
- * which allocate nothing and wait for copies at most.
+ * ferry_recall_batches() recalls all batches, and tells those that are not in flight yet
+ * by a number of its own, in the same way.
+ *
+ * Lock order, inside the ledger of rust/migrc:
+ *
+ * 1. ferry_batches_lock, which guards the list of batches in flight;
+ * 2. ferry_group.lock.
+ *
+ * Both are taken in process context alone, and never under a page table lock. A group on
+ * the list is alive, and its CPUs and files do not change: its task takes it off the list
+ * before it retains or frees it. Files are judged under the lock of a page table, by a task
+ * that has the folio locked. The opening task may sleep.
  */
+#include <linux/cleanup.h>
 #include <linux/export.h>
 #include <linux/ferry_group.h>
 #include <linux/fs.h>
 #include <linux/hash.h>
 #include <linux/kernel.h>
+#include <linux/list.h>
+#include <linux/lockdep.h>
 #include <linux/magic.h>
 #include <linux/pagemap.h>
-#include <linux/srcu.h>
+#include <linux/spinlock.h>
+
+/* try_to_unmap_flush() */
+#include "internal.h"
 
 bool ferry_migrc_files __read_mostly;
 
-DEFINE_STATIC_SRCU(ferry_batches);
+/* Groups of the batches in flight. */
+static DEFINE_SPINLOCK(ferry_batches_lock);
+static LIST_HEAD(ferry_batches);
 
-/* Raised by each who waits for batches. */
-static atomic_t ferry_waits = ATOMIC_INIT(0);
+/* How often all batches were recalled. Written under the lock. */
+static unsigned int ferry_recalls;
 
 /*
  * @groups: that have a file of this bucket, and are not flushed
@@ -102,41 +121,110 @@ bool ferry_group_has_file(const struct ferry_group *group, unsigned int file)
 /* Before a batch unmaps: to be told to ferry_batch_begins(). */
 unsigned int ferry_batch_number(void)
 {
-	return atomic_read(&ferry_waits);
+	return READ_ONCE(ferry_recalls);
 }
 
 /*
- * Before a batch leaves its flush for later. Return: the index for
- * ferry_batch_settled(), or -1 if the batch must be flushed now.
+ * Before a batch leaves its flush for later, when its group has all CPUs. Return:
+ * false if the batch must be flushed now; else it is in flight.
+ *
+ * A task that recalls batches writes what the batch is told by (ferry_recalls,
+ * ferry_disabled, ferry_files.opens) before it has the lock, or under it. So either the
+ * batch reads what was written, or the task finds the batch on the list.
  */
-int ferry_batch_begins(const struct ferry_group *group)
+bool ferry_batch_begins(struct ferry_group *group)
 {
-	/* A full barrier, as in the tasks that wait for batches. */
-	int idx = srcu_read_lock(&ferry_batches);
-
+	guard(spinlock)(&ferry_batches_lock);
 	/* See ferry_retention_disable(). */
-	if (group->number == atomic_read(&ferry_waits) &&
-	    !READ_ONCE(ferry_disabled) &&
-	    group->unmaps.opens == ferry_count_opens(&group->unmaps))
-		return idx;
-	srcu_read_unlock(&ferry_batches, idx);
-	return -1;
-}
-
-/* What it keeps is where a drain finds it, or is free. In the same task. */
-void ferry_batch_settled(int idx)
-{
-	srcu_read_unlock(&ferry_batches, idx);
+	if (group->number != ferry_recalls || READ_ONCE(ferry_disabled) ||
+	    group->unmaps.opens != ferry_count_opens(&group->unmaps))
+		return false;
+	list_add_tail(&group->batch, &ferry_batches);
+	return true;
 }
 
 /*
- * What has been unmapped so far was or will be flushed at once, or is found by a
- * drain after this. May sleep.
+ * Ends that a batch is in flight, as its group is about to be retained. Called by the owner of
+ * the group with the lock of the ledger held: who looks for the group there next finds it.
+ * Return: false if the group keeps nothing, as after a recall; then the batch is in flight
+ * until it is flushed.
  */
-void ferry_wait_for_batches(void)
+bool ferry_batch_settles(struct ferry_group *group)
 {
-	atomic_inc_return(&ferry_waits);
-	synchronize_srcu_expedited(&ferry_batches);
+	guard(spinlock)(&ferry_batches_lock);
+	if (!group->nr_pages)
+		return false;
+	list_del_init(&group->batch);
+	return true;
+}
+
+/*
+ * Ends that a batch is in flight, if it is, as it is flushed. Called by the owner of the
+ * group. Not before the flush: a task that recalled the batch may not have flushed yet, and
+ * others must find it until somebody has.
+ */
+void ferry_batch_flushed(struct ferry_group *group)
+{
+	guard(spinlock)(&ferry_batches_lock);
+	list_del_init(&group->batch);
+}
+
+/*
+ * Takes the folios that a batch in flight has kept, and has this task owe the flush that
+ * they wait for; of a batch that was recalled before, too, as the flush of the task that did
+ * that may not be complete.
+ */
+static void ferry_recall(struct ferry_group *group, struct list_head *folios)
+{
+	lockdep_assert_held(&ferry_batches_lock);
+	ferry_group_owe(group);
+	guard(spinlock)(&group->lock);
+	group->recalled = true;
+	list_splice_tail_init(&group->folios, folios);
+	group->nr_pages = 0;
+}
+
+/* Flushes for batches that were recalled, and frees the folios they had kept. */
+static void ferry_free_recalled(struct list_head *folios, enum ferry_drain why)
+{
+	unsigned int nr;
+
+	try_to_unmap_flush();
+	nr = ferry_free_folios(folios);
+	ferry_count_migrc(FERRY_MIGRC_DEFERRED, nr);
+	ferry_count_drained(why, nr);
+}
+
+/*
+ * Recalls all batches. When this returns, what has been unmapped so far is flushed or
+ * will be flushed at once, or is found by a drain after this. May sleep.
+ */
+void ferry_recall_batches(enum ferry_drain why)
+{
+	struct ferry_group *group;
+	LIST_HEAD(folios);
+
+	scoped_guard(spinlock, &ferry_batches_lock) {
+		WRITE_ONCE(ferry_recalls, ferry_recalls + 1);
+		list_for_each_entry(group, &ferry_batches, batch)
+			ferry_recall(group, &folios);
+	}
+	ferry_free_recalled(&folios, why);
+}
+
+/* Recalls the batches that have a file of a bucket, whose @opens was raised. */
+static void ferry_recall_file(unsigned int file)
+{
+	struct ferry_group *group;
+	LIST_HEAD(folios);
+
+	scoped_guard(spinlock, &ferry_batches_lock) {
+		list_for_each_entry(group, &ferry_batches, batch) {
+			if (ferry_group_has_file(group, file))
+				ferry_recall(group, &folios);
+		}
+	}
+	ferry_free_recalled(&folios, FERRY_DRAIN_WRITE);
 }
 
 /*
@@ -205,13 +293,10 @@ void ferry_before_write(struct inode *inode)
 	/* With the release of ferry_forget_files(): what it had is flushed. */
 	if (!atomic_read_acquire(&files->groups))
 		return;
-	/* Full barrier; with that of ferry_batch_begins(). */
-	atomic_inc_return(&files->opens);
-	ferry_migrc_drain_file(file);
-	if (!atomic_read_acquire(&files->groups))
-		return;
-	/* Of a batch that is being migrated, or of another file of the bucket. */
-	synchronize_srcu_expedited(&ferry_batches);
+	/* With ferry_batch_begins(), by the lock that is taken next. */
+	atomic_inc(&files->opens);
+	/* First: a batch leaves the list when its group is on the ledger. */
+	ferry_recall_file(file);
 	ferry_migrc_drain_file(file);
 }
 EXPORT_SYMBOL(ferry_before_write);

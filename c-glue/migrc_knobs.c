@@ -6,7 +6,6 @@
  */
 #include <linux/atomic.h>
 #include <linux/cleanup.h>
-#include <linux/delay.h>
 #include <linux/ferry_counters.h>
 #include <linux/ferry_glue.h>
 #include <linux/ferry_group.h>
@@ -65,15 +64,11 @@ static int ferry_migrc_start(void)
 static void ferry_migrc_stop(void)
 {
 	WRITE_ONCE(ferry_migrc_enabled, false);
-	/* With that of ferry_group_alloc(): a group is seen here, or sees this. */
+	/* With that of ferry_group_alloc(). */
 	smp_mb();
-	for (;;) {
-		ferry_migrc_drain(FERRY_DRAIN_OFF);
-		/* Those of batches that are being migrated. */
-		if (!atomic_read(&ferry_groups))
-			break;
-		fsleep(1000);
-	}
+	ferry_recall_batches(FERRY_DRAIN_OFF);
+	ferry_migrc_drain(FERRY_DRAIN_OFF);
+	/* A batch that still has a group flushes all that it unmaps, or is recalled. */
 	static_branch_disable(&ferry_migrc_key);
 }
 

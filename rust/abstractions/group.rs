@@ -116,22 +116,6 @@ impl FileBucket {
     }
 }
 
-/// A batch that was left unflushed, and of which who drains must know: nothing that it keeps is
-/// retained yet.
-/// It ends when this is dropped, for any context but NMI, by the task of the batch.
-pub struct InFlight {
-    idx: c_int,
-    /// It stays in its task.
-    _task: PhantomData<*mut ()>,
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        // SAFETY: It is from `ferry_batch_begins()`, in this task, and told once.
-        unsafe { bindings::ferry_batch_settled(self.idx) };
-    }
-}
-
 mod sealed {
     use super::*;
 
@@ -212,7 +196,8 @@ impl sealed::GiveUp for Flushed {
 /// # Invariants
 ///
 /// `raw` is a group that nobody else uses, but that what a task unmaps is noted in the one that is
-/// its [`Unmapping`] one, and that flushes note in a [`Listed`] one that they happened. It keeps
+/// its [`Unmapping`] one, that tasks which recall batches flush for a [`Pending`] one and take its
+/// folios, and that flushes note in a [`Listed`] one that they happened. It keeps
 /// folios only if `S` is not [`Unmapping`], and if it is [`Flushed`] no CPU can read them by a
 /// translation any more.
 ///
@@ -262,12 +247,6 @@ impl<S: State> Group<S> {
     fn cpus(&self) -> &[c_ulong] {
         // SAFETY: By the type invariant it is ours.
         unsafe { &(*self.as_ptr()).arch.cpumask.bits }
-    }
-
-    /// How many pages it keeps. For any context.
-    pub fn pages(&self) -> u32 {
-        // SAFETY: By the type invariant it is ours.
-        unsafe { (*self.as_ptr()).nr_pages }
     }
 }
 
@@ -334,7 +313,8 @@ impl Group<Unmapping> {
 }
 
 impl Group<Pending> {
-    /// Keeps an old folio. `false`: there is no room, and it is not kept. For any context.
+    /// Keeps an old folio. `false`: there is no room, or the batch was recalled, and it is not kept.
+    /// For any context but NMI and interrupts.
     ///
     /// # Safety
     ///
@@ -348,26 +328,27 @@ impl Group<Pending> {
 
     /// Flushes it. May sleep.
     pub fn flush(self, _: MayFlush<'_>) -> Group<Flushed> {
-        // SAFETY: It is ours, and the caller may wait for CPUs.
-        unsafe { bindings::ferry_group_flush(self.as_ptr()) };
+        // SAFETY: It is ours, and the caller may wait for CPUs. Tasks that recall its batch find it
+        // until it is flushed, and no longer.
+        unsafe {
+            bindings::ferry_group_flush(self.as_ptr());
+            bindings::ferry_batch_flushed(self.as_ptr());
+        }
         // INVARIANT: What it waits for was unmapped before, and is flushed.
         self.become_()
     }
 
-    /// Takes its batch from it, if it has one. The caller is the task of the batch, and keeps it until
-    /// the group is retained. For any context.
-    pub fn take_batch(&mut self) -> Option<InFlight> {
+    /// Retains it, from `now_ns` on. [`Err`]: it keeps no folios, as its batch was recalled, or did
+    /// not migrate any, and it must be flushed. Called with the lock of the ledger held.
+    pub fn retain(
+        self,
+        coverage: &Coverage,
+        now_ns: i64,
+    ) -> core::result::Result<Group<Listed>, Self> {
         // SAFETY: By the type invariant it is ours.
-        let idx = unsafe { replace(&mut (*self.as_ptr()).in_flight, -1) };
-        // Not made otherwise, as dropping it ends the batch.
-        (idx >= 0).then(|| InFlight {
-            idx,
-            _task: PhantomData,
-        })
-    }
-
-    /// Retains it, from `now_ns` on. For any context but NMI and interrupts.
-    pub fn retain(self, coverage: &Coverage, now_ns: i64) -> Group<Listed> {
+        if !unsafe { bindings::ferry_batch_settles(self.as_ptr()) } {
+            return Err(self);
+        }
         // All of it was unmapped before.
         let seq = coverage.retain(self.cpus());
         // SAFETY: By the type invariant it is ours, and is not listed.
@@ -377,21 +358,17 @@ impl Group<Pending> {
             bindings::ferry_group_link(self.as_ptr());
         }
         // INVARIANT: It has its number, and is listed.
-        self.become_()
-    }
-
-    /// If it keeps nothing, there is nothing to flush for, and it is gone. For any context.
-    pub fn into_kept(self) -> Option<Self> {
-        if self.pages() > 0 {
-            return Some(self);
-        }
-        // INVARIANT: It has no folios.
-        drop(self.become_::<Flushed>());
-        None
+        Ok(self.become_())
     }
 }
 
 impl Group<Listed> {
+    /// How many pages it keeps. For any context.
+    pub fn pages(&self) -> u32 {
+        // SAFETY: By the type invariant it is ours.
+        unsafe { (*self.as_ptr()).nr_pages }
+    }
+
     /// Flushes many by one flush, and frees what they keep; how many pages that is. None is left.
     /// May sleep.
     pub fn flush_all(groups: &mut KVec<Self>, may: MayFlush<'_>) -> u32 {
@@ -489,12 +466,6 @@ impl Limit {
     pub fn is_out(self) -> bool {
         debug::is_out(self)
     }
-}
-
-/// Whether folios may be retained. For any context.
-pub fn is_enabled() -> bool {
-    // SAFETY: It is one word, which C writes with `WRITE_ONCE()`.
-    unsafe { (&raw const bindings::ferry_migrc_enabled).read_volatile() }
 }
 
 /// Returns how many pages the node with the least room for more keeps, and how many it may. For any

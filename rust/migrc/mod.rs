@@ -12,7 +12,8 @@
 //!
 //! 1. `draining`, of the task that frees retained groups;
 //! 2. `ledger`, of the retained groups. Nothing is freed or allocated under it;
-//! 3. the locks of `c-glue/migrc_spaces.c`, which are also taken under page table locks.
+//! 3. the locks of `c-glue/migrc_file.c`, of batches in flight; and those of
+//!    `c-glue/migrc_spaces.c`, which are also taken under page table locks.
 //!
 //! Flushes take neither of the first two. One of all of an address space finds the groups of that by
 //! a hash; one of a batch notes in `coverage` which CPUs it flushed, without a lock, if anything
@@ -120,27 +121,19 @@ pub fn begin(may: MayFlush<'_>) -> Option<Group<Unmapping>> {
     Group::begin(may)
 }
 
-/// A folio of a batch had no room: all of it is flushed, and freed. May sleep.
+/// A folio of a batch had no room, or the batch was recalled: all of it is flushed, and freed. May
+/// sleep.
 pub fn overflow(group: Group<Pending>, may: MayFlush<'_>) {
     Drain::BOUND.count(group.flush(may).release(may));
 }
 
 /// A batch is migrated: what it keeps is retained. May sleep.
 pub fn end(group: Group<Pending>, may: MayFlush<'_>) {
-    let Some(mut group) = group.into_kept() else {
-        return;
-    };
-    group::count_deferred(group.pages());
     let Some(retained) = retained() else {
         return overflow(group, may);
     };
-    let batch = group.take_batch();
     retained.add(group, may);
-    // Before anything waits for batches.
-    drop(batch);
-    if !group::is_enabled() {
-        retained.drain(Drain::OFF, may);
-    } else if group::drains_at_random() {
+    if group::drains_at_random() {
         retained.drain(Drain::ASKED, may);
     }
 }
@@ -242,9 +235,18 @@ impl Retained {
         loop {
             let mut groups = self.ledger.lock();
             if groups.len() < MAX_GROUPS {
-                // There is room, see above.
-                let _ = groups.push_within_capacity(group.retain(&self.coverage, now_ns()));
-                break;
+                match group.retain(&self.coverage, now_ns()) {
+                    Ok(group) => {
+                        group::count_deferred(group.pages());
+                        // There is room, see above.
+                        let _ = groups.push_within_capacity(group);
+                        break;
+                    }
+                    Err(group) => {
+                        drop(groups);
+                        return drop(group.flush(may));
+                    }
+                }
             }
             drop(groups);
             self.drain(Drain::BOUND, may);

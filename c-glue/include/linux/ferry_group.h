@@ -6,6 +6,7 @@
 #define _LINUX_FERRY_GROUP_H
 
 #include <linux/kobject.h>
+#include <linux/spinlock.h>
 #include <linux/workqueue.h>
 
 #include "ferry_migrc.h"
@@ -58,10 +59,12 @@ enum ferry_migrc_event {
  * struct ferry_group - folios that are kept, and the flush that they wait for
  * @unmaps:	what was unmapped
  * @arch:	the CPUs that may have translations
+ * @lock:	guards @folios, @nr_pages and @recalled while the batch is in flight
  * @folios:	those that are kept
  * @nr_pages:	how many
+ * @recalled:	the batch keeps no folios any more
  * @number:	of ferry_batch_number(), before its batch unmapped
- * @in_flight:	of ferry_batch_begins(), until its batch has settled; or -1
+ * @batch:	on the list of batches in flight, see c-glue/migrc_file.c
  * @unflushed:	address spaces that were not flushed since it was linked
  * @pending:	the flush was left for later
  * @seq:	its number, from when it was retained
@@ -72,10 +75,13 @@ enum ferry_migrc_event {
 struct ferry_group {
 	struct ferry_unmaps unmaps;
 	struct arch_tlbflush_unmap_batch arch;
+	/* Of its task, and of tasks that recall the batch. */
+	spinlock_t lock;
 	struct list_head folios;
 	u32 nr_pages;
+	bool recalled;
 	u32 number;
-	int in_flight;
+	struct list_head batch;
 	atomic_t unflushed;
 	bool pending;
 	u64 seq;
@@ -99,7 +105,9 @@ bool ferry_group_defer(struct ferry_group *group);
 bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 		      struct folio *dst);
 void ferry_group_merge(struct ferry_group *into, const struct ferry_group *from);
-void ferry_group_flush(struct ferry_group *group);
+void ferry_group_owe(const struct ferry_group *group);
+void ferry_group_flush(const struct ferry_group *group);
+unsigned int ferry_free_folios(struct list_head *folios);
 unsigned int ferry_group_release(struct ferry_group *group);
 void ferry_group_abandon(struct ferry_group *group);
 
@@ -117,9 +125,10 @@ void ferry_forget_spaces(struct ferry_unmaps *unmaps);
 extern bool ferry_migrc_files;
 
 unsigned int ferry_batch_number(void);
-int ferry_batch_begins(const struct ferry_group *group);
-void ferry_batch_settled(int idx);
-void ferry_wait_for_batches(void);
+bool ferry_batch_begins(struct ferry_group *group);
+bool ferry_batch_settles(struct ferry_group *group);
+void ferry_batch_flushed(struct ferry_group *group);
+void ferry_recall_batches(enum ferry_drain why);
 unsigned int ferry_judge_file(struct ferry_unmaps *unmaps,
 			      const struct folio *folio);
 bool ferry_group_has_file(const struct ferry_group *group, unsigned int file);

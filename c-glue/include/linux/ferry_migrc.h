@@ -269,7 +269,8 @@ static inline void ferry_after_batch_flush(u64 flush)
  *
  * Before a page is taken offline or found poisoned: all that was retained when
  * this was called is free, and all that was unmapped will not be retained. A
- * batch that is unmapped later may be: see ferry_retention_disable(). May sleep.
+ * batch that is unmapped later may be: see ferry_retention_disable(). Does not wait
+ * for batches that are being migrated. May sleep.
  */
 static inline void ferry_drain(void)
 {
@@ -323,8 +324,8 @@ static inline void ferry_drain_for_alloc(gfp_t gfp, unsigned int order,
  * @progress: whether reclaim has freed anything
  *
  * Frees all that is retained of these zones. Without progress the OOM killer is
- * next, so batches that are being migrated are waited for: their old folios
- * would be free by now if nothing was retained. May sleep.
+ * next, so batches that are being migrated are recalled: their old folios would be
+ * free by now if nothing was retained. Waits for no other task. May sleep.
  */
 static inline void ferry_drain_for_reclaim(const struct alloc_context *ac,
 					   bool progress)

@@ -291,20 +291,9 @@ impl Drop for Hogs {
     }
 }
 
-/// Real-time tasks take all CPUs but one while a crew is at work, and keep them: the call ends none
-/// the less, as its helpers go on where there is a CPU. Nothing else lets ordinary tasks run then:
-/// no throttling, no server of the scheduler.
-fn real_time() -> Result<()> {
-    const ROUNDS: u64 = 24;
-    const PAGES: usize = 4096;
-    if kernel::is_real_time()? {
-        // The hogs then also starve interrupt threads, and helpers preempted with a spinlock held.
-        return Err(skip(
-            "with PREEMPT_RT a preempted holder of a spinlock cannot leave its CPU",
-        ));
-    }
-    // Helpers come whatever else the CPUs do just then.
-    let _any = Setting::change(&file("cpus"), "any")?;
+/// Lets real-time tasks keep CPUs from ordinary tasks for good, while the settings live: without
+/// throttling, and without the scheduler's servers.
+pub fn no_throttling() -> Result<Vec<Setting>> {
     let mut kept = vec![Setting::change(
         "/proc/sys/kernel/sched_rt_runtime_us",
         "-1",
@@ -316,6 +305,23 @@ fn real_time() -> Result<()> {
         }
         kept.push(Setting::change(&server, "0")?);
     }
+    Ok(kept)
+}
+
+/// Real-time tasks take all CPUs but one while a crew is at work, and keep them: the call ends none
+/// the less, as its helpers go on where there is a CPU.
+fn real_time() -> Result<()> {
+    const ROUNDS: u64 = 24;
+    const PAGES: usize = 4096;
+    if kernel::is_real_time()? {
+        // The hogs then also starve interrupt threads, and helpers preempted with a spinlock held.
+        return Err(skip(
+            "with PREEMPT_RT a preempted holder of a spinlock cannot leave its CPU",
+        ));
+    }
+    // Helpers come whatever else the CPUs do just then.
+    let _any = Setting::change(&file("cpus"), "any")?;
+    let _unthrottled = no_throttling()?;
     let hogs = Hogs::start()?;
     let map = region::anon(FolioSize::Small, PAGES)?;
     pattern::fill(map.words(), 1);

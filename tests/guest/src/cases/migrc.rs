@@ -80,7 +80,7 @@ pub fn beside_another<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// Runs `body` on the CPU `first` while another thread of this process runs on `second`.
-fn on_two_cpus<T>(first: usize, second: usize, body: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn on_two_cpus<T>(first: usize, second: usize, body: impl FnOnce() -> Result<T>) -> Result<T> {
     let (runs, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let other = scope.spawn(|| -> Result<()> {

@@ -24,6 +24,7 @@ mod retained;
 mod seed;
 mod service;
 mod settings;
+mod starved;
 mod sysctl;
 mod system;
 mod tiers;
@@ -72,6 +73,7 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
         all.extend(litmus::cases());
         all.extend(migrc::cases());
         all.extend(retained::cases());
+        all.extend(starved::cases());
         all.extend(promotion::cases());
     }
     all

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A task that is starved in the middle of a batch that migrc keeps pages of: other tasks get these pages
+//! without waiting for it.
+
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::channel;
+use std::thread::{JoinHandle, scope, spawn};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use super::limits::no_throttling;
+use super::litmus::{Migrc, count, run_on};
+use super::migrc::{AGE, DRAIN, ENABLED, NEVER, PAGES, SHARE, eligible, on_two_cpus};
+use crate::harness::{Case, skip};
+use crate::kernel;
+use crate::patience::{repeat_until, wait_until};
+use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("migrc/starved-batch", |_| {
+            starved(|| kernel::write(DRAIN, "1"))
+        }),
+        Case::new("migrc/starved-off", |_| {
+            starved(|| {
+                kernel::write(ENABLED, "0")?;
+                kernel::write(ENABLED, "1")
+            })
+        }),
+    ]
+}
+
+/// A process that moves its pages to and fro on one CPU, while another thread of it is on another CPU.
+struct Mover {
+    pid: Pid,
+    moves: Mapping,
+}
+
+impl Mover {
+    fn start(cpu: usize, other: usize) -> Result<Self> {
+        let moves = Mapping::anon_flags(PAGE, libc::MAP_SHARED)?;
+        let pid = fork_child(|| {
+            let run = || -> Result<()> {
+                prctl::set_pdeathsig(Signal::SIGKILL)?;
+                let map = eligible(PAGES)?;
+                let addrs = map.addrs(PAGE);
+                let mut status = vec![0; addrs.len()];
+                on_two_cpus(cpu, other, || {
+                    for node in [1, 0].into_iter().cycle() {
+                        // A page that is isolated just now is moved the next time.
+                        sys::move_pages(0, &addrs, &vec![node; addrs.len()], &mut status, MF_MOVE);
+                        moves.words()[0].fetch_add(1, Relaxed);
+                    }
+                    Ok(())
+                })
+            };
+            run().is_ok()
+        })?;
+        Ok(Self { pid, moves })
+    }
+
+    /// Waits until it has moved its pages there and back.
+    fn wait(&self) -> Result<()> {
+        let moves = || self.moves.words()[0].load(Relaxed);
+        let before = moves();
+        wait_until("pages are moved", || Ok(moves() >= before + 2))
+    }
+
+    /// Returns how many times its moving thread has left a CPU. A thread that is off its CPU has not run in
+    /// the meantime if the number is the same later.
+    fn switches(&self) -> Result<u64> {
+        let text = kernel::read(format!("/proc/{0}/task/{0}/status", self.pid))?;
+        let switches = text.lines().filter(|line| line.contains("_ctxt_switches"));
+        let counts = switches.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok());
+        Ok(counts.sum())
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        // A mover that is gone is as good as killed.
+        let _ = kill(self.pid, Signal::SIGKILL);
+        let _ = waitpid(self.pid, None);
+    }
+}
+
+/// A real-time thread that has a CPU to itself.
+struct Hog {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Hog {
+    fn start(cpu: usize) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ready, runs) = channel();
+        let thread = spawn({
+            let stop = stop.clone();
+            move || {
+                let alone = run_on(cpu).and_then(|()| sys::run_first_in_first_out(90));
+                // The test waits for it, or has failed.
+                let _ = ready.send(alone);
+                while !stop.load(Relaxed) {
+                    spin_loop();
+                }
+            }
+        });
+        let hog = Self {
+            stop,
+            thread: Some(thread),
+        };
+        runs.recv().context("the hog panicked")??;
+        Ok(hog)
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        // It cannot panic once it spins.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Asks for kept pages while the task that keeps them cannot run, until some of a batch in flight are
+/// among them: `ask` returns though the task has not run.
+fn starved(ask: impl Fn() -> Result<()> + Sync) -> Result<()> {
+    let cpus = kernel::online_cpus()?;
+    let [other, cpu, ..] = cpus[..] else {
+        return Err(skip("needs two CPUs"));
+    };
+    if kernel::is_real_time()? {
+        return Err(skip(
+            "with PREEMPT_RT a preempted holder of a spinlock cannot leave its CPU",
+        ));
+    }
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    migrc.set(SHARE, "100")?;
+    let _unthrottled = no_throttling()?;
+    run_on(other)?;
+    let mover = Mover::start(cpu, other)?;
+    let in_flight = || {
+        mover.wait()?;
+        scope(|scope| {
+            // Ends before the asker is joined, which may wait for the mover.
+            let _hog = Hog::start(cpu)?;
+            let before = (mover.switches()?, count("deferred_pages")?);
+            let asker = scope.spawn(&ask);
+            wait_until("kept pages are given up", || Ok(asker.is_finished()))?;
+            asker.join().ok().context("the asker panicked")??;
+            ensure!(
+                mover.switches()? == before.0,
+                "the mover ran beside a real-time thread"
+            );
+            // Nothing else is migrated, so this counts what was taken from the batch of the mover.
+            Ok(count("deferred_pages")? > before.1)
+        })
+    };
+    repeat_until("a batch is starved in flight", in_flight)
+}
