@@ -22,8 +22,6 @@
 #include <linux/vmstat.h>
 #include <linux/workqueue.h>
 
-#include <asm/tlbflush.h>
-
 /* try_to_unmap_flush(), struct alloc_context */
 #include "internal.h"
 #include "page_alloc.h"
@@ -248,13 +246,7 @@ bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 	return true;
 }
 
-/* The flush of one group becomes that of another as well. */
-void ferry_group_merge(struct ferry_group *into, const struct ferry_group *from)
-{
-	ferry_merge_arch(&into->arch, &from->arch);
-}
-
-/* Has this task owe the flush of a group: try_to_unmap_flush() makes it. */
+/* Has this task owe the flush of a group, see ferry_flush_owed(). */
 void ferry_group_owe(const struct ferry_group *group)
 {
 	ferry_merge_arch(&current->tlb_ubc.arch, &group->arch);
@@ -262,12 +254,11 @@ void ferry_group_owe(const struct ferry_group *group)
 }
 
 /*
- * Completes what CPUs may have of a group (O4). The mask stays, for a task that recalls
- * the batch meanwhile. With interrupts on.
+ * Completes what CPUs may have of the groups whose flush this task owes (O4). Their masks
+ * stay, for tasks that flush for them meanwhile. With interrupts on.
  */
-void ferry_group_flush(const struct ferry_group *group)
+void ferry_flush_owed(void)
 {
-	ferry_group_owe(group);
 	try_to_unmap_flush();
 }
 
@@ -309,7 +300,8 @@ static void ferry_flush_abandoned(struct work_struct *work)
 	struct ferry_group *group =
 		container_of(work, struct ferry_group, abandoned);
 
-	ferry_group_flush(group);
+	ferry_group_owe(group);
+	ferry_flush_owed();
 	ferry_batch_flushed(group);
 	ferry_group_release(group);
 	ferry_group_free(group);
@@ -353,7 +345,8 @@ void ferry_drain_all(void)
  *
  * Called before pageblocks are isolated. From the return of this function to the
  * matching ferry_retention_enable() no folio is retained, of any node, and no
- * batch keeps one. Calls nest: only the first one drains.
+ * batch keeps one. Other tasks may still be freeing some that were. Calls nest: only
+ * the first one drains.
  *
  * A batch reads ferry_disabled under the lock under which it is added to the list of
  * batches in flight. If it reads 0, ferry_recall_batches() finds it there, or the drain

@@ -174,7 +174,7 @@ put:
 	folio_put(dst);
 }
 
-/* Before a group is flushed. May sleep. */
+/* Before a group is flushed. Called with the lock of the ledger held. */
 void ferry_group_check(struct ferry_group *group)
 {
 	struct folio *src;

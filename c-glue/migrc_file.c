@@ -56,9 +56,6 @@
 #include <linux/pagemap.h>
 #include <linux/spinlock.h>
 
-/* try_to_unmap_flush() */
-#include "internal.h"
-
 bool ferry_migrc_files __read_mostly;
 
 /* Groups of the batches in flight. */
@@ -189,7 +186,7 @@ static void ferry_free_recalled(struct list_head *folios, enum ferry_drain why)
 {
 	unsigned int nr;
 
-	try_to_unmap_flush();
+	ferry_flush_owed();
 	nr = ferry_free_folios(folios);
 	ferry_count_migrc(FERRY_MIGRC_DEFERRED, nr);
 	ferry_count_drained(why, nr);

@@ -60,7 +60,10 @@ static int ferry_migrc_start(void)
 	return 0;
 }
 
-/* When this returns nothing is retained, nor will be. May sleep. */
+/*
+ * When this returns nothing is retained, nor will be; other tasks may still be freeing
+ * some that was. May sleep.
+ */
 static void ferry_migrc_stop(void)
 {
 	WRITE_ONCE(ferry_migrc_enabled, false);

@@ -27,7 +27,8 @@ use core::{
 use kernel::{
     bindings,
     cpu::nr_cpu_ids,
-    prelude::*, //
+    prelude::*,
+    types::NotThreadSafe, //
 };
 
 use super::may_flush::MayFlush;
@@ -113,6 +114,63 @@ impl FileBucket {
     /// It must be below `1 << FERRY_FILE_BITS`.
     pub unsafe fn from_raw(raw: c_uint) -> Self {
         Self(raw)
+    }
+}
+
+/// A flush of this task that retained groups wait for: all, or those that have a file of a bucket.
+///
+/// The groups stay retained until it is made, so that other tasks find them and need not wait for this
+/// one, which may be starved.
+pub struct OwedFlush {
+    file: Option<FileBucket>,
+    /// Groups with smaller numbers were retained when it was owed.
+    before: Moment,
+    /// It is this task's.
+    _task: NotThreadSafe,
+}
+
+impl OwedFlush {
+    /// Has this task owe the flush of `groups`, which are all that are retained: the caller holds the
+    /// lock of the ledger.
+    pub fn new(groups: &[Group<Listed>], file: Option<FileBucket>, coverage: &Coverage) -> Self {
+        let owed = Self {
+            file,
+            before: coverage.now(),
+            _task: NotThreadSafe,
+        };
+        for group in groups.iter().filter(|group| owed.is_of(group)) {
+            debug::check(group);
+            // SAFETY: It is retained, and the lock of the ledger guards what is written. Its CPUs do
+            // not change.
+            unsafe {
+                (*group.as_ptr()).owed = true;
+                if group.completed_by(coverage).is_none() {
+                    bindings::ferry_group_owe(group.as_ptr());
+                }
+            }
+        }
+        owed
+    }
+
+    fn is_of(&self, group: &Group<Listed>) -> bool {
+        group.seq() < self.before && self.file.is_none_or(|file| group.has_file(file))
+    }
+
+    /// Makes the flush. May sleep.
+    pub fn make(self, _: MayFlush<'_>) -> MadeFlush {
+        // SAFETY: The caller may wait for CPUs.
+        unsafe { bindings::ferry_flush_owed() };
+        MadeFlush(self)
+    }
+}
+
+/// An [`OwedFlush`] that is complete.
+pub struct MadeFlush(OwedFlush);
+
+impl MadeFlush {
+    /// Whether it covers a group. For any context.
+    pub fn covers(&self, group: &Group<Listed>) -> bool {
+        self.0.is_of(group)
     }
 }
 
@@ -331,7 +389,8 @@ impl Group<Pending> {
         // SAFETY: It is ours, and the caller may wait for CPUs. Tasks that recall its batch find it
         // until it is flushed, and no longer.
         unsafe {
-            bindings::ferry_group_flush(self.as_ptr());
+            bindings::ferry_group_owe(self.as_ptr());
+            bindings::ferry_flush_owed();
             bindings::ferry_batch_flushed(self.as_ptr());
         }
         // INVARIANT: What it waits for was unmapped before, and is flushed.
@@ -369,41 +428,24 @@ impl Group<Listed> {
         unsafe { (*self.as_ptr()).nr_pages }
     }
 
-    /// Flushes many by one flush, and frees what they keep; how many pages that is. None is left.
-    /// May sleep.
-    pub fn flush_all(groups: &mut KVec<Self>, may: MayFlush<'_>) -> u32 {
-        let Some((first, rest)) = groups.split_first_mut() else {
-            return 0;
-        };
-        // SAFETY: It is ours, and listed.
-        unsafe { bindings::ferry_group_unlink(first.as_ptr()) };
-        for group in rest {
-            // SAFETY: Both are ours. This one is listed, and flushes no longer find it then.
-            unsafe {
-                bindings::ferry_group_unlink(group.as_ptr());
-                bindings::ferry_group_merge(first.as_ptr(), group.as_ptr());
-            }
-        }
-        let first = first.as_ptr();
-        for group in groups.iter() {
-            debug::check(group);
-        }
-        // SAFETY: It is ours, has the CPUs of all, and the caller may wait for them.
-        unsafe { bindings::ferry_group_flush(first) };
-        let mut pages = 0u32;
-        while let Some(group) = groups.pop() {
-            // INVARIANT: The flush was that of all, and begun when all were unmapped.
-            pages = pages.wrapping_add(group.become_::<Flushed>().release(may));
-        }
-        pages
-    }
-
     /// Ends that it is listed. For any context but NMI and interrupts.
     pub fn withdraw(self) -> Group<Pending> {
         // SAFETY: It is ours, and listed.
         unsafe { bindings::ferry_group_unlink(self.as_ptr()) };
         // INVARIANT: Flushes no longer find it.
         self.become_()
+    }
+
+    /// Its number, by the clock of [`Coverage`].
+    fn seq(&self) -> Moment {
+        // SAFETY: By the type invariant only its owner writes this.
+        Moment::from_raw(unsafe { (*self.as_ptr()).seq })
+    }
+
+    /// Whether a drain flushes and frees it. Called with the lock of the ledger held.
+    pub fn is_owed(&self) -> bool {
+        // SAFETY: By the type invariant it is ours; the lock guards it.
+        unsafe { (*self.as_ptr()).owed }
     }
 
     /// Since when it is retained, in nanoseconds. For any context.
@@ -424,22 +466,27 @@ impl Group<Listed> {
         if unsafe { bindings::ferry_group_unread(self.as_ptr()) } {
             return Some(Drain::WRITE);
         }
-        // SAFETY: By the type invariant only its owner writes this.
-        let seq = Moment::from_raw(unsafe { (*self.as_ptr()).seq });
-        coverage.covers(self.cpus(), seq).then_some(Drain::FLUSH)
+        let covered = coverage.covers(self.cpus(), self.seq());
+        covered.then_some(Drain::FLUSH)
     }
 
-    /// If it was flushed by others there is no more to wait for. For any context but NMI and
+    /// If flushes of others cover it there is no more to wait for. For any context but NMI and
     /// interrupts.
-    pub fn into_completed(
-        self,
-        coverage: &Coverage,
-    ) -> core::result::Result<(Group<Flushed>, Drain), Self> {
-        let Some(why) = self.completed_by(coverage) else {
+    pub fn into_completed(self, coverage: &Coverage) -> core::result::Result<Group<Flushed>, Self> {
+        if self.completed_by(coverage).is_none() {
             return Err(self);
-        };
+        }
         // INVARIANT: It was flushed, by all that it waits for.
-        Ok((self.withdraw().become_(), why))
+        Ok(self.withdraw().become_())
+    }
+
+    /// As [`Self::into_completed`], if a flush of this task covers it.
+    pub fn into_flushed(self, flush: &MadeFlush) -> core::result::Result<Group<Flushed>, Self> {
+        if !flush.covers(&self) {
+            return Err(self);
+        }
+        // INVARIANT: It was retained when the flush was owed, which began after that.
+        Ok(self.withdraw().become_())
     }
 }
 

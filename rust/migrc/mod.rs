@@ -10,22 +10,22 @@
 //!
 //! Lock order:
 //!
-//! 1. `draining`, of the task that frees retained groups;
-//! 2. `ledger`, of the retained groups. Nothing is freed or allocated under it;
-//! 3. the locks of `c-glue/migrc_file.c`, of batches in flight; and those of
+//! 1. `ledger`, of the retained groups. Nothing is freed or allocated under it;
+//! 2. the locks of `c-glue/migrc_file.c`, of batches in flight; and those of
 //!    `c-glue/migrc_spaces.c`, which are also taken under page table locks.
 //!
-//! Flushes take neither of the first two. One of all of an address space finds the groups of that by
+//! All are spinlocks. A task that drains flushes before it takes groups off the ledger, one at a time,
+//! and so never waits for another one, which may be starved.
+//!
+//! Flushes do not take the first. One of all of an address space finds the groups of that by
 //! a hash; one of a batch notes in `coverage` which CPUs it flushed, without a lock, if anything
 //! waits for one of them.
 
 use kernel::{
     prelude::*,
     sync::{
-        new_mutex,
         new_spinlock,
         Arc,
-        Mutex,
         SetOnce,
         SpinLock, //
     }, //
@@ -39,9 +39,11 @@ use crate::{
             Coverage,
             Drain,
             FileBucket,
+            Flushed,
             Group,
             Limit,
             Listed,
+            OwedFlush,
             Pending,
             Unmapping, //
         },
@@ -77,9 +79,6 @@ type Groups = KVec<Group<Listed>>;
 struct Retained {
     #[pin]
     ledger: SpinLock<Groups>,
-    /// Room for all, while they are flushed and freed: who comes meanwhile waits until they are.
-    #[pin]
-    draining: Mutex<Groups>,
     coverage: Coverage,
     old: Arc<Later>,
     complete: Arc<Later>,
@@ -97,14 +96,12 @@ pub fn prepare() -> Result {
         return Ok(());
     }
     let groups = KVec::with_capacity(MAX_GROUPS, GFP_KERNEL)?;
-    let taken = KVec::with_capacity(MAX_GROUPS, GFP_KERNEL)?;
     let coverage = group::new_coverage()?;
     let old = Later::new(Queue::Unbound, drain_old)?;
     let complete = Later::new(Queue::Unbound, free_complete)?;
     let retained = KBox::pin_init(
         pin_init!(Retained {
             ledger <- new_spinlock!(groups, "ferry::Retained::ledger"),
-            draining <- new_mutex!(taken, "ferry::Retained::draining"),
             coverage,
             old,
             complete,
@@ -134,23 +131,20 @@ pub fn end(group: Group<Pending>, may: MayFlush<'_>) {
     };
     retained.add(group, may);
     if group::drains_at_random() {
-        retained.drain(Drain::ASKED, may);
+        retained.drain(Drain::ASKED, None, may);
     }
 }
 
 /// Flushes and frees all that is retained; how many pages. When this returns, all that was when it
-/// was called is free. May sleep.
+/// was called is flushed, and is free but for what other tasks are freeing: a group each. May sleep.
 pub fn drain(why: Drain, may: MayFlush<'_>) -> u32 {
-    retained().map_or(0, |retained| retained.drain(why, may))
+    retained().map_or(0, |retained| retained.drain(why, None, may))
 }
 
-/// Flushes and frees the retained folios of a file, and of others of its bucket. When this returns,
-/// those that were retained at the call are free. May sleep.
+/// As [`drain`], of the groups that have a file of a bucket.
 pub fn drain_file(file: FileBucket, may: MayFlush<'_>) {
     if let Some(retained) = retained() {
-        let mut taken = retained.draining.lock();
-        retained.take(&mut taken, |group| group.has_file(file));
-        Drain::WRITE.count(Group::flush_all(&mut taken, may));
+        retained.drain(Drain::WRITE, Some(file), may);
     }
 }
 
@@ -187,15 +181,12 @@ fn free_complete(may: MayFlush<'_>) {
         return;
     };
     let coverage = &retained.coverage;
-    let mut taken = retained.draining.lock();
-    retained.take(&mut taken, |group| group.completed_by(coverage).is_some());
-    while let Some(group) = taken.pop() {
-        match group.into_completed(coverage) {
-            Ok((group, why)) => why.count(group.release(may)),
-            // Never: a group that waits for no more stays so.
-            Err(group) => Drain::FLUSH.count(group.withdraw().flush(may).release(may)),
-        }
-    }
+    let why = |group: &Group<Listed>| match group.is_owed() {
+        // It is freed by a drain, and counted for that.
+        true => None,
+        false => group.completed_by(coverage),
+    };
+    retained.free(why, |group| group.into_completed(coverage), may);
 }
 
 /// From a workqueue: what is too old is flushed, and with it all else.
@@ -209,26 +200,51 @@ fn drain_old(may: MayFlush<'_>) {
     };
     match until_due_ms(now_ns(), oldest, group::max_age_ns()) {
         None if !Limit::Age.is_out() => {
-            retained.drain(Drain::AGE, may);
+            retained.drain(Drain::AGE, None, may);
         }
         left => Later::after(&retained.old, left.unwrap_or(LOOK_MS).min(LOOK_MS)),
     }
 }
 
 impl Retained {
-    /// Takes groups out of the ledger.
-    fn take(&self, taken: &mut Groups, which: impl Fn(&Group<Listed>) -> bool) {
+    /// Takes a group off the ledger that is flushed, from `at` downwards, and counts its pages for what
+    /// `why` returns.
+    fn take(
+        &self,
+        at: &mut usize,
+        why: impl Fn(&Group<Listed>) -> Option<Drain>,
+    ) -> Option<Group<Listed>> {
         let mut groups = self.ledger.lock();
-        // From the end on: there is the least to move.
-        for at in (0..groups.len()).rev() {
-            if !groups.get(at).is_some_and(&which) || taken.len() == taken.capacity() {
-                continue;
-            }
-            if let Ok(group) = groups.remove(at) {
-                // There is room, see above.
-                let _ = taken.push_within_capacity(group);
+        // What other tasks take meanwhile moves groups down, so none is missed.
+        *at = groups.len().min(*at);
+        while *at > 0 {
+            *at -= 1;
+            if let Some(why) = groups.get(*at).and_then(&why) {
+                let group = groups.remove(*at).ok()?;
+                // Before any of them is seen to be free.
+                why.count(group.pages());
+                return Some(group);
             }
         }
+        None
+    }
+
+    /// Frees the groups that are flushed, which `why` tells and `into` shows; how many pages. They are
+    /// taken one at a time: a task that is preempted here keeps no more from others.
+    fn free(
+        &self,
+        why: impl Fn(&Group<Listed>) -> Option<Drain>,
+        into: impl Fn(Group<Listed>) -> core::result::Result<Group<Flushed>, Group<Listed>>,
+        may: MayFlush<'_>,
+    ) -> u32 {
+        let mut pages = 0u32;
+        let mut at = MAX_GROUPS;
+        while let Some(group) = self.take(&mut at, &why) {
+            // Never an error: a group that is flushed stays so.
+            let group = into(group).unwrap_or_else(|group| group.withdraw().flush(may));
+            pages = pages.wrapping_add(group.release(may));
+        }
+        pages
     }
 
     fn add(&'static self, group: Group<Pending>, may: MayFlush<'_>) {
@@ -249,22 +265,23 @@ impl Retained {
                 }
             }
             drop(groups);
-            self.drain(Drain::BOUND, may);
+            self.drain(Drain::BOUND, None, may);
         }
         let due = until_due_ms(0, 0, group::max_age_ns());
         Later::after(&self.old, due.unwrap_or(0).min(LOOK_MS));
         let (kept, limit) = group::fullest_node();
         if !has_room(kept, limit) && !Limit::Pages.is_out() {
-            self.drain(Drain::BOUND, may);
+            self.drain(Drain::BOUND, None, may);
         }
     }
 
-    fn drain(&'static self, why: Drain, may: MayFlush<'_>) -> u32 {
-        // Taken first: who finds the ledger empty waits for who has taken what was in it.
-        let mut taken = self.draining.lock();
-        core::mem::swap(&mut *self.ledger.lock(), &mut *taken);
-        let pages = Group::flush_all(&mut taken, may);
-        why.count(pages);
-        pages
+    fn drain(&self, why: Drain, file: Option<FileBucket>, may: MayFlush<'_>) -> u32 {
+        let owed = OwedFlush::new(&self.ledger.lock(), file, &self.coverage);
+        let flush = owed.make(may);
+        self.free(
+            |group| flush.covers(group).then_some(why),
+            |group| group.into_flushed(&flush),
+            may,
+        )
     }
 }

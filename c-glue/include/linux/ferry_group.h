@@ -69,6 +69,7 @@ enum ferry_migrc_event {
  * @pending:	the flush was left for later
  * @seq:	its number, from when it was retained
  * @since_ns:	when it was retained
+ * @owed:	a drain flushes and frees it; guarded by the lock of the ledger
  * @flushes:	of its address spaces, before, in all
  * @abandoned:	flushes and frees it, if its owner has dropped it
  */
@@ -86,6 +87,7 @@ struct ferry_group {
 	bool pending;
 	u64 seq;
 	s64 since_ns;
+	bool owed;
 	unsigned int flushes;
 	struct work_struct abandoned;
 };
@@ -104,9 +106,8 @@ void ferry_group_watch(struct ferry_group *group);
 bool ferry_group_defer(struct ferry_group *group);
 bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 		      struct folio *dst);
-void ferry_group_merge(struct ferry_group *into, const struct ferry_group *from);
 void ferry_group_owe(const struct ferry_group *group);
-void ferry_group_flush(const struct ferry_group *group);
+void ferry_flush_owed(void);
 unsigned int ferry_free_folios(struct list_head *folios);
 unsigned int ferry_group_release(struct ferry_group *group);
 void ferry_group_abandon(struct ferry_group *group);

@@ -8,7 +8,7 @@
  * one that covers it has completed. Whatever would make a new folio differ from
  * the old one flushes first: see ferry_flush_first().
  *
- * O1 to O10 are the obligations of docs/migrc.rst.
+ * O1 to O12 are the obligations of docs/migrc.rst.
  *
  * Locks: ferry_unmapped() and ferry_flush_first() are called under the lock of a
  * page table, and so may be what is around a flush of an address space, which takes
@@ -268,9 +268,9 @@ static inline void ferry_after_batch_flush(u64 flush)
  * ferry_drain() - nothing that is retained may stay
  *
  * Before a page is taken offline or found poisoned: all that was retained when
- * this was called is free, and all that was unmapped will not be retained. A
- * batch that is unmapped later may be: see ferry_retention_disable(). Does not wait
- * for batches that are being migrated. May sleep.
+ * this was called is free, or being freed by another task, and all that was
+ * unmapped will not be retained. A batch that is unmapped later may be: see
+ * ferry_retention_disable(). Waits for no other task. May sleep.
  */
 static inline void ferry_drain(void)
 {
