@@ -436,6 +436,19 @@ static bool ferry_would_lift(struct zone *zone, unsigned int order,
 				   retained);
 }
 
+/* Frees what is retained, for kswapd or an allocation. May sleep. */
+static void ferry_free_retained(void)
+{
+	ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
+	/*
+	 * Pages that a CPU has at hand do not count for watermarks, and do not
+	 * merge.
+	 */
+	migrate_disable();
+	drain_local_pages(NULL);
+	migrate_enable();
+}
+
 /* See ferry_drain_for_kswapd(). */
 void ferry_help_kswapd(struct pglist_data *pgdat, int order,
 		       int highest_zoneidx)
@@ -453,7 +466,7 @@ void ferry_help_kswapd(struct pglist_data *pgdat, int order,
 			mark = high_wmark_pages(zone);
 		if (managed_zone(zone) &&
 		    ferry_would_lift(zone, order, mark, highest_zoneidx, 0)) {
-			ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
+			ferry_free_retained();
 			return;
 		}
 	}
@@ -476,19 +489,6 @@ static bool ferry_would_help(unsigned int order, const struct alloc_context *ac,
 			return true;
 	}
 	return false;
-}
-
-/* Frees what is retained, for an allocation of this task. May sleep. */
-static void ferry_free_retained(void)
-{
-	ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
-	/*
-	 * Pages that a CPU has at hand do not count for watermarks, and do not
-	 * merge.
-	 */
-	migrate_disable();
-	drain_local_pages(NULL);
-	migrate_enable();
 }
 
 /* See ferry_drain_for_alloc(). */
