@@ -12,6 +12,7 @@
 #include <linux/cleanup.h>
 #include <linux/ferry_group.h>
 #include <linux/folio_batch.h>
+#include <linux/jiffies.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/page-isolation.h>
@@ -33,7 +34,7 @@ unsigned int ferry_max_node_percent __read_mostly =
 unsigned int ferry_max_age_ms __read_mostly = FERRY_DEFAULT_MAX_AGE_MS;
 bool ferry_migrc_enabled __read_mostly;
 
-/* Groups that there are. */
+/* Groups that there are, and tasks that free what they have recalled from some. */
 atomic_t ferry_groups;
 
 /*
@@ -48,6 +49,9 @@ static atomic_t ferry_kept[MAX_NUMNODES];
  */
 static DEFINE_MUTEX(ferry_disable_lock);
 unsigned int ferry_disabled;
+
+/* When retained folios were last freed, in jiffies. For ferry_drain_before_oom(). */
+static unsigned long ferry_last_release;
 
 static unsigned int ferry_judge(struct ferry_unmaps *unmaps,
 				const struct folio *folio, struct mm_struct *mm,
@@ -113,7 +117,8 @@ void ferry_group_free(struct ferry_group *group)
 	ferry_forget_spaces(&group->unmaps);
 	ferry_forget_files(&group->unmaps);
 	kfree(group);
-	atomic_dec(&ferry_groups);
+	/* Pairs with ferry_help_before_oom(), which reads when the folios were freed. */
+	atomic_fetch_dec_release(&ferry_groups);
 }
 
 /*
@@ -285,6 +290,8 @@ unsigned int ferry_free_folios(struct list_head *folios)
 	}
 	if (folio_batch_count(&fbatch))
 		folios_put(&fbatch);
+	/* Not before they are free: an earlier attempt to allocate did not find them. */
+	WRITE_ONCE(ferry_last_release, jiffies);
 	return nr;
 }
 
@@ -519,11 +526,22 @@ static bool ferry_has_retained(const struct alloc_context *ac)
 }
 
 /* See ferry_drain_for_reclaim(). */
-void ferry_help_reclaim(const struct alloc_context *ac, bool progress)
+void ferry_help_reclaim(const struct alloc_context *ac)
 {
-	if (!ferry_has_retained(ac))
-		return;
-	if (!progress)
-		ferry_recall_batches(FERRY_DRAIN_PRESSURE);
-	ferry_free_retained();
+	if (ferry_has_retained(ac))
+		ferry_free_retained();
+}
+
+/* See ferry_drain_before_oom(). */
+bool ferry_help_before_oom(unsigned long since)
+{
+	/* Pairs with ferry_group_free(): sees when the folios of past groups were freed. */
+	if (!atomic_read_acquire(&ferry_groups) &&
+	    time_before(READ_ONCE(ferry_last_release), since))
+		return false;
+	ferry_recall_batches(FERRY_DRAIN_PRESSURE);
+	ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
+	/* Other tasks have freed to the lists of other CPUs. */
+	drain_all_pages(NULL);
+	return true;
 }

@@ -15,6 +15,7 @@
 #include <linux/hash.h>
 #include <linux/highmem.h>
 #include <linux/jhash.h>
+#include <linux/jiffies.h>
 #include <linux/kobject.h>
 #include <linux/kstrtox.h>
 #include <linux/limits.h>
@@ -22,8 +23,10 @@
 #include <linux/mm.h>
 #include <linux/random.h>
 #include <linux/sched.h>
+#include <linux/shrinker.h>
 #include <linux/spinlock.h>
 #include <linux/string.h>
+#include <linux/swap.h>
 #include <linux/sysfs.h>
 
 #define FERRY_FLUSH_BITS	8
@@ -35,6 +38,8 @@ static atomic_t ferry_compared;
 static enum ferry_hook ferry_hook_out;
 static unsigned int ferry_drain_one_in;
 static unsigned int ferry_hold_reclaim_ms;
+static unsigned int ferry_hold_batch_ms;
+static bool ferry_feign_progress;
 
 static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
 	[FERRY_HOOK_NONE]	= "none",
@@ -77,6 +82,52 @@ void ferry_hold_reclaim(void)
 	might_sleep();
 	if (unlikely(ms) && current->flags & PF_MEMALLOC && !current->tlb_ubc.writable)
 		msleep(ms);
+}
+
+/*
+ * A batch is migrated and is about to be retained: it stays in flight for
+ * hold_batch_ms, or until 0 is written.
+ */
+void ferry_hold_batch(const struct ferry_group *group)
+{
+	unsigned long start = jiffies;
+
+	might_sleep();
+	while (group->pending &&
+	       time_before(jiffies, start +
+			   msecs_to_jiffies(READ_ONCE(ferry_hold_batch_ms))))
+		msleep(20);
+}
+
+/* One object is always left, so that each shrink scans one. */
+static unsigned long ferry_count_objects(struct shrinker *shrinker,
+					 struct shrink_control *sc)
+{
+	return READ_ONCE(ferry_feign_progress) ? 2 : SHRINK_EMPTY;
+}
+
+/* Reports a page that was not freed, to direct reclaim. */
+static unsigned long ferry_scan_objects(struct shrinker *shrinker,
+					struct shrink_control *sc)
+{
+	if (!current_is_kswapd())
+		mm_account_reclaimed_pages(1);
+	return 1;
+}
+
+static int ferry_register_shrinker(void)
+{
+	struct shrinker *shrinker = shrinker_alloc(0, "ferry-feign");
+
+	if (!shrinker)
+		return -ENOMEM;
+	shrinker->count_objects = ferry_count_objects;
+	shrinker->scan_objects = ferry_scan_objects;
+	shrinker->batch = 1;
+	/* Half of the objects are scanned, however low the priority. */
+	shrinker->seeks = 0;
+	shrinker_register(shrinker);
+	return 0;
 }
 
 static atomic_t *ferry_flushes_of(const struct mm_struct *mm)
@@ -243,6 +294,38 @@ static ssize_t hold_reclaim_ms_store(struct kobject *kobj,
 	return ferry_store_uint(buf, count, &ferry_hold_reclaim_ms, 1000);
 }
 
+static ssize_t hold_batch_ms_show(struct kobject *kobj,
+				  struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", READ_ONCE(ferry_hold_batch_ms));
+}
+
+static ssize_t hold_batch_ms_store(struct kobject *kobj,
+				   struct kobj_attribute *attr, const char *buf,
+				   size_t count)
+{
+	return ferry_store_uint(buf, count, &ferry_hold_batch_ms, 60000);
+}
+
+static ssize_t feign_progress_show(struct kobject *kobj,
+				   struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%d\n", READ_ONCE(ferry_feign_progress));
+}
+
+static ssize_t feign_progress_store(struct kobject *kobj,
+				    struct kobj_attribute *attr,
+				    const char *buf, size_t count)
+{
+	bool on;
+	int rc = kstrtobool(buf, &on);
+
+	if (rc)
+		return rc;
+	WRITE_ONCE(ferry_feign_progress, on);
+	return count;
+}
+
 static ssize_t mismatches_show(struct kobject *kobj,
 			       struct kobj_attribute *attr, char *buf)
 {
@@ -320,6 +403,10 @@ static struct kobj_attribute ferry_hook_out_attr = __ATTR_RW(hook_out);
 static struct kobj_attribute ferry_drain_one_in_attr = __ATTR_RW(drain_one_in);
 static struct kobj_attribute ferry_hold_reclaim_ms_attr =
 	__ATTR_RW(hold_reclaim_ms);
+static struct kobj_attribute ferry_hold_batch_ms_attr =
+	__ATTR_RW(hold_batch_ms);
+static struct kobj_attribute ferry_feign_progress_attr =
+	__ATTR_RW(feign_progress);
 static struct kobj_attribute ferry_mismatches_attr = __ATTR_RO(mismatches);
 static struct kobj_attribute ferry_compared_attr = __ATTR_RO(compared);
 static struct kobj_attribute ferry_take_atomic_attr = __ATTR_WO(take_atomic);
@@ -329,6 +416,8 @@ static struct attribute *ferry_debug_list[] = {
 	&ferry_hook_out_attr.attr,
 	&ferry_drain_one_in_attr.attr,
 	&ferry_hold_reclaim_ms_attr.attr,
+	&ferry_hold_batch_ms_attr.attr,
+	&ferry_feign_progress_attr.attr,
 	&ferry_mismatches_attr.attr,
 	&ferry_compared_attr.attr,
 	&ferry_take_atomic_attr.attr,
@@ -344,5 +433,7 @@ static const struct attribute_group ferry_debug_group = {
 
 int ferry_migrc_debug_init(struct kobject *migrc)
 {
-	return sysfs_create_group(migrc, &ferry_debug_group);
+	int rc = ferry_register_shrinker();
+
+	return rc ?: sysfs_create_group(migrc, &ferry_debug_group);
 }

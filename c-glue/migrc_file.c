@@ -181,7 +181,11 @@ static void ferry_recall(struct ferry_group *group, struct list_head *folios)
 	group->nr_pages = 0;
 }
 
-/* Flushes for batches that were recalled, and frees the folios they had kept. */
+/*
+ * Flushes for batches that were recalled, and frees the folios they had kept. Until they
+ * are free they count as a group, also when their groups are gone, see
+ * ferry_help_before_oom().
+ */
 static void ferry_free_recalled(struct list_head *folios, enum ferry_drain why)
 {
 	unsigned int nr;
@@ -190,6 +194,7 @@ static void ferry_free_recalled(struct list_head *folios, enum ferry_drain why)
 	nr = ferry_free_folios(folios);
 	ferry_count_migrc(FERRY_MIGRC_DEFERRED, nr);
 	ferry_count_drained(why, nr);
+	atomic_fetch_dec_release(&ferry_groups);
 }
 
 /*
@@ -201,6 +206,7 @@ void ferry_recall_batches(enum ferry_drain why)
 	struct ferry_group *group;
 	LIST_HEAD(folios);
 
+	atomic_inc(&ferry_groups);
 	scoped_guard(spinlock, &ferry_batches_lock) {
 		WRITE_ONCE(ferry_recalls, ferry_recalls + 1);
 		list_for_each_entry(group, &ferry_batches, batch)
@@ -215,6 +221,7 @@ static void ferry_recall_file(unsigned int file)
 	struct ferry_group *group;
 	LIST_HEAD(folios);
 
+	atomic_inc(&ferry_groups);
 	scoped_guard(spinlock, &ferry_batches_lock) {
 		list_for_each_entry(group, &ferry_batches, batch) {
 			if (ferry_group_has_file(group, file))

@@ -90,6 +90,7 @@ struct ferry_unmaps {
 #ifdef CONFIG_FERRY_MIGRC_DEBUG
 bool ferry_hook_is_out(enum ferry_hook hook);
 void ferry_hold_reclaim(void);
+void ferry_hold_batch(const struct ferry_group *group);
 #else
 static inline bool ferry_hook_is_out(enum ferry_hook hook)
 {
@@ -97,6 +98,7 @@ static inline bool ferry_hook_is_out(enum ferry_hook hook)
 }
 
 static inline void ferry_hold_reclaim(void) { }
+static inline void ferry_hold_batch(const struct ferry_group *group) { }
 #endif
 
 /* On while migrc is, and until nothing is retained after that. */
@@ -110,7 +112,8 @@ void ferry_help_allocation(gfp_t gfp, unsigned int order,
 			   unsigned int alloc_flags);
 void ferry_help_kswapd(struct pglist_data *pgdat, int order,
 		       int highest_zoneidx);
-void ferry_help_reclaim(const struct alloc_context *ac, bool progress);
+void ferry_help_reclaim(const struct alloc_context *ac);
+bool ferry_help_before_oom(unsigned long since);
 void ferry_drain_all(void);
 void ferry_retention_disable(void);
 void ferry_retention_enable(void);
@@ -189,8 +192,10 @@ static inline void ferry_keep(struct ferry_batch *batch, struct folio *src,
 /* When all that were not migrated are what they were. May sleep. */
 static inline void ferry_defer_end(struct ferry_batch *batch)
 {
-	if (unlikely(batch->group))
+	if (unlikely(batch->group)) {
+		ferry_hold_batch(batch->group);
 		ferry_migrc_end(batch);
+	}
 }
 
 /**
@@ -319,19 +324,37 @@ static inline void ferry_drain_for_alloc(gfp_t gfp, unsigned int order,
 }
 
 /**
- * ferry_drain_for_reclaim() - an allocation fails after direct reclaim
+ * ferry_drain_for_reclaim() - an allocation fails though reclaim has freed pages
  * @ac: its zones
- * @progress: whether reclaim has freed anything
  *
- * Frees all that is retained of these zones. Without progress the OOM killer is
- * next, so batches that are being migrated are recalled: their old folios would be
- * free by now if nothing was retained. Waits for no other task. May sleep.
+ * Frees all that is retained of these zones, so that no more is reclaimed in its
+ * place. Batches in flight are not recalled. This does not prevent an OOM kill: the
+ * OOM killer may be called after reclaim that has freed pages or none, see
+ * ferry_drain_before_oom(). May sleep.
  */
-static inline void ferry_drain_for_reclaim(const struct alloc_context *ac,
-					   bool progress)
+static inline void ferry_drain_for_reclaim(const struct alloc_context *ac)
 {
 	if (static_branch_unlikely(&ferry_migrc_key))
-		ferry_help_reclaim(ac, progress);
+		ferry_help_reclaim(ac);
+}
+
+/**
+ * ferry_drain_before_oom() - an allocation has failed, and the OOM killer is next
+ * @since: when the allocation began, in jiffies
+ *
+ * Recalls batches in flight and frees all that is retained: without migrc these pages
+ * would have been free when the allocation was last tried. Waits for no other task.
+ * May sleep.
+ *
+ * Return: whether the allocation must be tried again before a task is killed. True if
+ * there was a batch in flight or a retained folio, or if any task has freed retained
+ * folios since @since, which may be after the last try. The caller tries again once
+ * for each decision to call the OOM killer, since other tasks may migrate all the time.
+ */
+static inline bool ferry_drain_before_oom(unsigned long since)
+{
+	return static_branch_unlikely(&ferry_migrc_key) &&
+	       ferry_help_before_oom(since);
 }
 
 #else /* !CONFIG_FERRY_MIGRC */
@@ -395,8 +418,12 @@ static inline void ferry_drain_for_alloc(gfp_t gfp, unsigned int order,
 					 const struct alloc_context *ac,
 					 unsigned int alloc_flags) { }
 
-static inline void ferry_drain_for_reclaim(const struct alloc_context *ac,
-					   bool progress) { }
+static inline void ferry_drain_for_reclaim(const struct alloc_context *ac) { }
+
+static inline bool ferry_drain_before_oom(unsigned long since)
+{
+	return false;
+}
 
 #endif /* CONFIG_FERRY_MIGRC */
 #endif /* _LINUX_FERRY_MIGRC_H */

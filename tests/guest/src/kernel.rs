@@ -23,7 +23,7 @@ pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
 /// For how long folios may be unmapped together.
 pub const UNMAPPED: &str = "/sys/kernel/mm/ferry/copy/unmapped_us";
 pub const KNOBS: [&str; 6] = [SWITCH, THREADS, CREW, PULL, WORKING, UNMAPPED];
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 16] = [
     "/proc/sys/vm/min_free_kbytes",
     "/sys/kernel/mm/numa/demotion_enabled",
     "/sys/kernel/mm/numa/pagecache_promotion_enabled",
@@ -38,6 +38,8 @@ const OTHERS: [&str; 14] = [
     "/sys/kernel/mm/ferry/migrc/debug/hook_out",
     "/sys/kernel/mm/ferry/migrc/debug/drain_one_in",
     "/sys/kernel/mm/ferry/migrc/debug/hold_reclaim_ms",
+    "/sys/kernel/mm/ferry/migrc/debug/hold_batch_ms",
+    "/sys/kernel/mm/ferry/migrc/debug/feign_progress",
 ];
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 

@@ -4,10 +4,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::yield_now;
+use std::thread::{self, sleep, yield_now};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::mman::{MlockAllFlags, mlockall, munlockall};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -20,17 +23,22 @@ use super::migrc::{
 use super::unplug::Away;
 use crate::harness::{Case, skip};
 use crate::kernel::{self, Setting};
+use crate::patience::wait_until;
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
 
 const MEMORY: &str = "/sys/devices/system/memory";
 const CONTIGUOUS: &str = "/sys/kernel/mm/ferry/migrc/debug/take_contig";
+const HOLD: &str = "/sys/kernel/mm/ferry/migrc/debug/hold_batch_ms";
+const PROGRESS: &str = "/sys/kernel/mm/ferry/migrc/debug/feign_progress";
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 const SLOW: u32 = 300;
 /// Blocks of memory that have what is moved.
 const BLOCKS: usize = 3;
 /// Pages that are retained beside an allocation.
 const MANY: usize = 8 * PAGES;
+/// Pages of a batch of mainline's.
+const BATCH: usize = 512;
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -39,6 +47,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("migrc/node-share", |_| node_share()),
         Case::new("migrc/available", |_| available()).limit(120),
         Case::new("migrc/oom", |_| oom()).limit(SLOW),
+        Case::new("migrc/oom-in-flight", |_| oom_in_flight()).limit(SLOW),
     ]
 }
 
@@ -311,9 +320,8 @@ impl SmallNode {
     }
 }
 
-/// Fills the rest of a node while some of it is retained; whether anything was killed for that which is
-/// not with migrc off.
-fn killed_beside_retained() -> Result<bool> {
+/// Returns a node that `SmallNode::fill` fits into with migrc off, and migrc switched on.
+fn crowded_node() -> Result<(Migrc, SmallNode)> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, NEVER)?;
     migrc.set(SHARE, "100")?;
@@ -326,12 +334,18 @@ fn killed_beside_retained() -> Result<bool> {
             "even with migrc off the node has too little memory"
         );
     }
-    let mut killed = false;
-    beside_retained(MANY, || {
-        killed = node.fill()?;
-        Ok(())
-    })?;
-    Ok(killed)
+    Ok((migrc, node))
+}
+
+/// Fills the rest of a node of which migrc keeps pages: that drains them, and nothing is killed.
+fn fits(node: &SmallNode) -> Result<()> {
+    let before = count("drained_pages/pressure")?;
+    ensure!(!node.fill()?, "something was killed");
+    ensure!(
+        count("drained_pages/pressure")? > before,
+        "nothing was drained for want of memory"
+    );
+    Ok(())
 }
 
 /// Nothing is killed for want of memory that is retained.
@@ -340,11 +354,64 @@ fn oom() -> Result<()> {
     if !Path::new(CONTIGUOUS).exists() {
         return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
     }
-    let before = count("drained_pages/pressure")?;
-    ensure!(!killed_beside_retained()?, "something was killed");
-    ensure!(
-        count("drained_pages/pressure")? > before,
-        "nothing was drained for want of memory"
-    );
-    Ok(())
+    let (_migrc, node) = crowded_node()?;
+    beside_retained(MANY, || fits(&node))
+}
+
+/// Runs `body` while another process has old pages kept by batches in flight, one for each of its threads.
+fn beside_in_flight(pages: usize, body: impl FnOnce() -> Result<()>) -> Result<()> {
+    let before = retained()?;
+    let child = fork_child(|| {
+        let moves = |map: &Mapping| {
+            let started = Barrier::new(pages / BATCH);
+            thread::scope(|scope| {
+                for batch in map.addrs(PAGE).chunks(BATCH) {
+                    let started = &started;
+                    let addrs = batch.to_vec();
+                    scope.spawn(move || {
+                        let mut status = [0; BATCH];
+                        // A thread that starts changes mappings, which refuses batches.
+                        started.wait();
+                        sys::move_pages(0, &addrs, &[1; BATCH], &mut status, MF_MOVE);
+                        // A thread that ends has its stack unmapped, which flushes.
+                        loop {
+                            sleep(Duration::from_secs(1));
+                        }
+                    });
+                }
+            });
+            Ok(())
+        };
+        eligible(pages)
+            .and_then(|map| beside_another(|| moves(&map)))
+            .is_ok()
+    })?;
+    let kept = wait_until("batches are in flight", || {
+        Ok(retained()? >= before + pages as u64)
+    });
+    let done = kept.and_then(|()| body());
+    // A task that is killed ends when its batch has.
+    kernel::write(HOLD, "0")?;
+    kill(child, Signal::SIGKILL)?;
+    waitpid(child, None)?;
+    done
+}
+
+/// Nothing is killed for want of memory that batches in flight keep, though reclaim seems to free pages all
+/// the time: then the OOM killer is called as soon as too few are left to reclaim.
+fn oom_in_flight() -> Result<()> {
+    if !Path::new(HOLD).exists() {
+        return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
+    }
+    // While this program's own pages can be reclaimed, reclaim goes on.
+    mlockall(MlockAllFlags::MCL_CURRENT)?;
+    let run = || -> Result<()> {
+        let (mut migrc, node) = crowded_node()?;
+        migrc.set(HOLD, NEVER)?;
+        migrc.set(PROGRESS, "1")?;
+        beside_in_flight(MANY, || fits(&node))
+    };
+    let done = run();
+    munlockall()?;
+    done
 }
