@@ -162,7 +162,10 @@ void ferry_call_share(const struct ferry_call *call,
 		shared->mpol = *(const struct ferry_mpol *)call->private;
 		mpol_get(shared->mpol.pol);
 		break;
-	default:
+	case MR_SYSCALL:
+	case MR_MEMORY_HOTPLUG:
+	case MR_DAMON:
+	case MR_DEMOTION:
 		mtc = (const struct migration_target_control *)call->private;
 		shared->target.nid = mtc->nid;
 		shared->target.gfp_mask = mtc->gfp_mask;
@@ -170,6 +173,15 @@ void ferry_call_share(const struct ferry_call *call,
 		shared->target.has_nodes = mtc->nmask;
 		if (mtc->nmask)
 			shared->target.nodes = *mtc->nmask;
+		break;
+	case MR_COMPACTION:
+	case MR_MEMORY_FAILURE:
+	case MR_CONTIG_RANGE:
+	case MR_LONGTERM_PIN:
+	case MR_NEVER:
+	case MR_TYPES:
+		/* ferry_callback_is_shared() refuses these. */
+		WARN_ON_ONCE(1);
 		break;
 	}
 }
@@ -206,7 +218,7 @@ int ferry_migrate_chunk(const struct ferry_shared_call *shared,
 	struct ferry_part part = { .first = shared->call.mode != MIGRATE_ASYNC };
 	struct ferry_mpol mpol = shared->mpol;
 	struct migration_target_control mtc;
-	unsigned long private;
+	unsigned long private = 0;
 	int rc;
 
 	switch (shared->call.reason) {
@@ -216,10 +228,23 @@ int ferry_migrate_chunk(const struct ferry_shared_call *shared,
 	case MR_MEMPOLICY_MBIND:
 		private = (unsigned long)&mpol;
 		break;
-	default:
+	case MR_SYSCALL:
+	case MR_MEMORY_HOTPLUG:
+	case MR_DAMON:
+	case MR_DEMOTION:
 		mtc = ferry_target_control(&shared->target);
 		private = (unsigned long)&mtc;
 		break;
+	case MR_COMPACTION:
+	case MR_MEMORY_FAILURE:
+	case MR_CONTIG_RANGE:
+	case MR_LONGTERM_PIN:
+	case MR_NEVER:
+	case MR_TYPES:
+		/* ferry_callback_is_shared() refuses these. */
+		WARN_ON_ONCE(1);
+		*stats = part.stats;
+		return -EINVAL;
 	}
 	rc = ferry_migrate_part(&shared->call, private, folios, MIGRATE_ASYNC,
 				&part);
@@ -295,11 +320,40 @@ bool ferry_may_crew(enum migrate_reason reason, bool mt)
 	return true;
 }
 
+#ifdef CONFIG_NUMA
+/*
+ * Returns whether the policy names the node of each folio by itself, wherever
+ * the task runs. alloc_migration_target_by_mpol() else prefers the node of the
+ * CPU that it runs on, and a worker may be moved to any.
+ */
+static bool ferry_mpol_names_node(const struct ferry_mpol *mpol)
+{
+	const struct mempolicy *pol = mpol->pol;
+
+	switch (pol->mode) {
+	case MPOL_PREFERRED:
+	case MPOL_INTERLEAVE:
+	case MPOL_WEIGHTED_INTERLEAVE:
+		return !nodes_empty(pol->nodes);
+	case MPOL_BIND:
+	case MPOL_PREFERRED_MANY:
+		return nodes_weight(pol->nodes) == 1;
+	default:
+		return false;
+	}
+}
+#else
+static bool ferry_mpol_names_node(const struct ferry_mpol *mpol)
+{
+	return false;
+}
+#endif
+
 /*
  * Returns whether the callback is the one that mainline has for the call's
- * reason, so that the type of the private data is known, and any task may run
- * the callback. Of all other callbacks only the caller knows what they need.
- * For any context.
+ * reason, so that the type of the private data is known, and gives the same
+ * folios in any task on any CPU. Only the caller knows what other callbacks
+ * need. For any context.
  */
 bool ferry_callback_is_shared(const struct ferry_call *call)
 {
@@ -322,10 +376,18 @@ bool ferry_callback_is_shared(const struct ferry_call *call)
 		if (IS_ENABLED(CONFIG_NUMA_BALANCING))
 			shared = ferry_alloc_misplaced_dst_folio;
 		break;
-	default:
+	case MR_COMPACTION:
+	case MR_MEMORY_FAILURE:
+	case MR_CONTIG_RANGE:
+	case MR_LONGTERM_PIN:
+	case MR_NEVER:
+	case MR_TYPES:
 		break;
 	}
-	return call->get_new_folio == shared && !call->put_new_folio;
+	if (call->get_new_folio != shared || call->put_new_folio)
+		return false;
+	return call->reason != MR_MEMPOLICY_MBIND ||
+	       ferry_mpol_names_node((const struct ferry_mpol *)call->private);
 }
 
 /* Of the private data of alloc_migration_target(), and of alloc_demote_folio(). */

@@ -9,6 +9,7 @@
 #include <linux/ferry_glue.h>
 #include <linux/ferry_syscall.h>
 #include <linux/file.h>
+#include <linux/mempolicy.h>
 #include <linux/migrate.h>
 #include <linux/sched.h>
 #include <linux/shmem_fs.h>
@@ -184,12 +185,82 @@ static void test_mainline_callback(struct kunit *test)
 	KUNIT_EXPECT_GT(test, crews_considered(), before);
 }
 
+#ifdef CONFIG_NUMA
+/* Whether a crew may run mbind()'s callback for this policy. */
+static bool mpol_is_shared(unsigned short mode, const nodemask_t *nodes)
+{
+	struct mempolicy pol = { .mode = mode, .nodes = *nodes };
+	struct ferry_mpol mpol = { .pol = &pol };
+	struct ferry_call call = {
+		.get_new_folio	= ferry_alloc_migration_target_by_mpol,
+		.private	= (unsigned long)&mpol,
+		.reason		= MR_MEMPOLICY_MBIND,
+	};
+
+	return ferry_callback_is_shared(&call);
+}
+
+/* A policy that prefers the node of the CPU is for the caller alone. */
+static void test_policy_of_the_cpu(struct kunit *test)
+{
+	nodemask_t none = NODE_MASK_NONE, one = nodemask_of_node(0);
+	nodemask_t all = NODE_MASK_ALL;
+
+	KUNIT_EXPECT_FALSE(test, mpol_is_shared(MPOL_LOCAL, &none));
+	KUNIT_EXPECT_FALSE(test, mpol_is_shared(MPOL_PREFERRED, &none));
+	KUNIT_EXPECT_TRUE(test, mpol_is_shared(MPOL_PREFERRED, &one));
+	KUNIT_EXPECT_TRUE(test, mpol_is_shared(MPOL_BIND, &one));
+	KUNIT_EXPECT_TRUE(test, mpol_is_shared(MPOL_PREFERRED_MANY, &one));
+	KUNIT_EXPECT_TRUE(test, mpol_is_shared(MPOL_INTERLEAVE, &one));
+	if (nodes_weight(all) == 1)
+		return;
+	KUNIT_EXPECT_FALSE(test, mpol_is_shared(MPOL_BIND, &all));
+	KUNIT_EXPECT_FALSE(test, mpol_is_shared(MPOL_PREFERRED_MANY, &all));
+	KUNIT_EXPECT_TRUE(test, mpol_is_shared(MPOL_INTERLEAVE, &all));
+	KUNIT_EXPECT_TRUE(test, mpol_is_shared(MPOL_WEIGHTED_INTERLEAVE, &all));
+}
+#endif
+
+/* Each reason is refused, or its private data arrives. */
+static void test_every_reason(struct kunit *test)
+{
+	struct migration_target_control mtc = { .nid = 3, .gfp_mask = GFP_KERNEL };
+	struct ferry_call call = { .private = (unsigned long)&mtc };
+	new_folio_t *const callbacks[] = {
+		alloc_migration_target,
+		ferry_alloc_demote_folio,
+	};
+	struct ferry_shared_call shared;
+	int reason, i, nr_shared = 0;
+
+	for (reason = 0; reason <= MR_TYPES; reason++) {
+		for (i = 0; i < ARRAY_SIZE(callbacks); i++) {
+			call.reason = reason;
+			call.get_new_folio = callbacks[i];
+			if (!ferry_callback_is_shared(&call))
+				continue;
+			nr_shared++;
+			ferry_call_share(&call, &shared);
+			KUNIT_EXPECT_EQ(test, shared.target.nid, mtc.nid);
+			KUNIT_EXPECT_EQ(test, shared.target.gfp_mask,
+					mtc.gfp_mask);
+			ferry_call_unshare(&shared);
+		}
+	}
+	/* move_pages(2), offlining, DAMON; demotion. */
+	KUNIT_EXPECT_EQ(test, nr_shared, 4);
+}
+
 static struct kunit_case migrate_callback_cases[] = {
 	KUNIT_CASE(test_own_callback),
 	KUNIT_CASE(test_own_callback_misplaced),
 	KUNIT_CASE(test_own_callback_and_free),
 	KUNIT_CASE(test_other_reason),
 	KUNIT_CASE(test_mainline_callback),
+#ifdef CONFIG_NUMA
+	KUNIT_CASE(test_policy_of_the_cpu),
+#endif
+	KUNIT_CASE(test_every_reason),
 	{ }
 };
 
