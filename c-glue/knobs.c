@@ -382,7 +382,8 @@ static int __init ferry_sysfs_init(void)
 
 static int __init ferry_knobs_init(void)
 {
-	ferry_set(FERRY_SET_LIMIT, limit_mt_num);
+	/* Its default: publishes ferry_short_pages. */
+	ferry_set(FERRY_SET_MIN_KB, 0);
 	register_sysctl_init("vm", ferry_sysctls);
 	return ferry_sysfs_init();
 }

@@ -229,7 +229,8 @@ pub extern "C" fn ferry_prepare() -> c_int {
     }
 }
 
-/// Something is set: called when its file is written, by one writer at a time. May sleep.
+/// Applies a setting: called when its file is written, under the lock of the sysctls or under that
+/// of the settings in sysfs, so two writers of different files may be here. May sleep.
 ///
 /// Returns 0, or an error number: nothing has changed, but that some of the channels that were to
 /// be given back may be.

@@ -62,7 +62,11 @@ const _: () = assert!(MAX_HELPERS == MAX_CHOSEN);
 /// Takes over what an operator has written. For any context.
 pub fn set(knob: Knob) {
     settings::set(knob);
-    set_short_pages(settings::short_pages());
+    // Each of these is written under the one lock of the settings in sysfs. A sysctl, which has
+    // another, would publish what it read before such a write.
+    if let Knob::MinKb(_) | Knob::NonTemporal(_) | Knob::Method(_) | Knob::DmaMinBytes(_) = knob {
+        set_short_pages(settings::short_pages());
+    }
     // By these others help than before, or otherwise: what was measured says nothing of them.
     if let Knob::Pull(_) | Knob::AnyCpu(_) | Knob::Queue(_) | Knob::Threads(_) = knob {
         measured::forget();
