@@ -80,6 +80,11 @@ impl Word {
     }
 }
 
+/// The number that is next. Written with each group and each flush that is counted, so it has a
+/// cache line of its own: every flush of a batch reads the neighbours.
+#[repr(align(64))]
+struct Clock(AtomicU64);
+
 /// See the module.
 ///
 /// # Examples
@@ -101,8 +106,7 @@ impl Word {
 /// assert!(coverage.covers(&[0b11], group));
 /// ```
 pub struct Coverage<S> {
-    /// The number that is next.
-    clock: AtomicU64,
+    clock: Clock,
     /// CPUs that were retained for and not flushed since, as in a cpumask.
     owed: S,
     /// For each CPU the newest flush that owed bits were cleared for.
@@ -116,7 +120,7 @@ impl<S: Deref<Target = [Word]>> Coverage<S> {
     /// are never covered.
     pub fn new(owed: S, begun: S, done: S) -> Self {
         Self {
-            clock: AtomicU64::new(1),
+            clock: Clock(AtomicU64::new(1)),
             owed,
             begun,
             done,
@@ -125,12 +129,12 @@ impl<S: Deref<Target = [Word]>> Coverage<S> {
 
     /// Returns the present: groups retained before have smaller numbers, and were unmapped before.
     pub fn now(&self) -> Moment {
-        Moment(self.clock.load_acquire())
+        Moment(self.clock.0.load_acquire())
     }
 
     /// Numbers a group of these CPUs, the translations of which are cleared.
     pub fn retain(&self, cpus: &[usize]) -> Moment {
-        let group = Moment(self.clock.fetch_add_release(1));
+        let group = Moment(self.clock.0.fetch_add_release(1));
         for (owed, &cpus) in self.owed.iter().zip(cpus) {
             let add = |old| Some(old | cpus as u64);
             if cpus != 0 {
@@ -151,7 +155,7 @@ impl<S: Deref<Target = [Word]>> Coverage<S> {
             let take = |old| (old & cpus as u64 != 0).then_some(old & !(cpus as u64));
             owed.update(AtomicU64::cmpxchg_acquire, take);
         }
-        let flush = self.clock.fetch_add_acqrel(1);
+        let flush = self.clock.0.fetch_add_acqrel(1);
         // All of these CPUs are flushed, also those that another flush has taken the bits of.
         for word in bits(cpus).filter_map(|cpu| self.begun.get(cpu)) {
             word.raise(AtomicU64::cmpxchg_relaxed, flush);
