@@ -6,6 +6,7 @@
  * Locks: each folio's own, while it is filled, of a file private to the test.
  */
 #include <kunit/test.h>
+#include <linux/delay.h>
 #include <linux/ferry_glue.h>
 #include <linux/ferry_syscall.h>
 #include <linux/file.h>
@@ -251,6 +252,27 @@ static void test_every_reason(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, nr_shared, 4);
 }
 
+/* What it takes to unmap a batch does not count as time of its flush. */
+static void test_flush_time(struct kunit *test)
+{
+	struct cached_list *list = test->priv;
+	LIST_HEAD(dst_folios);
+	LIST_HEAD(src_folios);
+	struct ferry_batch batch;
+	s64 unmapped;
+
+	ferry_batch_begin(&batch, &list->folios, MIGRATE_MT, MR_SYSCALL);
+	KUNIT_ASSERT_NE(test, batch.start_ns, 0);
+	/* It is being unmapped. */
+	fsleep(20 * USEC_PER_MSEC);
+	unmapped = ktime_get();
+	ferry_unmap_flush(&batch);
+	ferry_batch_post(&batch, &dst_folios, &src_folios);
+	KUNIT_EXPECT_GE(test, batch.flush_ns, 0);
+	KUNIT_EXPECT_LE(test, batch.flush_ns, ktime_get() - unmapped);
+	ferry_batch_end(&batch, MR_SYSCALL);
+}
+
 static struct kunit_case migrate_callback_cases[] = {
 	KUNIT_CASE(test_own_callback),
 	KUNIT_CASE(test_own_callback_misplaced),
@@ -261,6 +283,7 @@ static struct kunit_case migrate_callback_cases[] = {
 	KUNIT_CASE(test_policy_of_the_cpu),
 #endif
 	KUNIT_CASE(test_every_reason),
+	KUNIT_CASE(test_flush_time),
 	{ }
 };
 

@@ -59,7 +59,7 @@ pub struct Ended {
     pub lost_cpu: bool,
     /// From before the first was unmapped to after the last was mapped again, in nanoseconds.
     pub unmapped_ns: i64,
-    /// Until the TLB flush of all had ended; a part of `unmapped_ns`.
+    /// How long their TLB flush took, a part of `unmapped_ns`. Known only if `folios` is not 0.
     pub flush_ns: i64,
 }
 
@@ -96,6 +96,8 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
     pub fn begin(&mut self) {
         self.raw.switches = switches();
         self.raw.start_ns = now_ns();
+        // Until the flush begins, see `ferry_batch_unmapped()`.
+        self.raw.flush_ns = self.raw.start_ns;
     }
 
     /// Whether CPUs may read the folios. Else engines copy them, or they are not migrated.
@@ -106,7 +108,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
     /// Notes that `folios` folios of `pages` base pages are unmapped, and flushed now; from which
     /// node to which the first of them goes.
     pub fn set_unmapped(&mut self, (folios, pages): (u32, u32), nodes: Option<(NodeId, NodeId)>) {
-        self.raw.flush_ns = now_ns() - self.raw.start_ns;
+        self.raw.flush_ns = now_ns() - self.raw.flush_ns;
         if let Some((from, to)) = nodes {
             self.raw.from = from.0;
             self.raw.to = to.0;

@@ -215,9 +215,8 @@ pub fn pace() -> Pace {
     }
 }
 
-/// Notes how long a batch that `threads` have copied took until its flush had ended, and for how
-/// long after that its folios were unmapped; and whether the caller `lost_cpu` meanwhile. For any
-/// context.
+/// Notes how long the TLB flush of a batch took that `threads` have copied, and for how long its
+/// folios were unmapped besides; and whether the caller `lost_cpu` meanwhile. For any context.
 pub fn learn_pace(
     folios: u32,
     pages: u32,

@@ -36,9 +36,9 @@ pub fn is_large(folios: u32, pages: u32) -> bool {
 /// the other three.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
-    /// Of a batch, until its TLB flush has ended.
+    /// Of the TLB flush of a batch.
     pub flush_ns: u32,
-    /// Of a page after the flush, in folios of less than [`LARGE_PAGES`].
+    /// Of a page in folios of less than [`LARGE_PAGES`]: to unmap, copy and map it again.
     pub small_ns: u32,
     /// Of a page of larger folios, copied by one thread.
     pub alone_ns: u32,

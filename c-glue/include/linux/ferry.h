@@ -29,7 +29,7 @@
  * struct ferry_batch - one batch, on the stack of migrate_pages_batch()
  * @board:	where its folios are posted to be copied; NULL: nowhere
  * @start_ns:	when its first folio was about to be unmapped; 0: not Ferry's
- * @flush_ns:	how long after that all were unmapped and flushed
+ * @flush_ns:	how long the TLB flush took; until it has ended, when it began
  * @first_ns:	how long after @start_ns the first was mapped again; 0: not yet
  * @copy_ns:	for how long the migrating task copied, or waited for copies
  * @switches:	how often the migrating task had been switched from at @start_ns
@@ -401,6 +401,13 @@ static inline void ferry_batch_begin(struct ferry_batch *batch,
 	}
 }
 
+/* When every folio of a batch is unmapped, before their TLBs are flushed. */
+static inline void ferry_batch_unmapped(struct ferry_batch *batch)
+{
+	if (unlikely(batch->start_ns))
+		batch->flush_ns = ktime_get();
+}
+
 /**
  * ferry_batch_post() - let everybody copy what can be copied of a batch
  * @batch: the batch
@@ -536,6 +543,8 @@ static inline void ferry_batch_begin(struct ferry_batch *batch,
 				     const struct list_head *from,
 				     enum migrate_mode mt,
 				     enum migrate_reason reason) { }
+
+static inline void ferry_batch_unmapped(struct ferry_batch *batch) { }
 
 static inline void ferry_batch_post(struct ferry_batch *batch,
 				    struct list_head *dst_folios,

@@ -172,6 +172,7 @@ static inline void ferry_defer_begin(struct ferry_batch *batch,
  */
 static inline bool ferry_unmap_flush(struct ferry_batch *batch)
 {
+	ferry_batch_unmapped(batch);
 	if (likely(!batch->group))
 		return false;
 	ferry_migrc_flush(batch);
@@ -368,6 +369,7 @@ static inline void ferry_defer_begin(struct ferry_batch *batch,
 
 static inline bool ferry_unmap_flush(struct ferry_batch *batch)
 {
+	ferry_batch_unmapped(batch);
 	return false;
 }
 

@@ -184,6 +184,33 @@ proptest! {
         prop_assert!(without_last * u64::from(ns) <= at_most + u64::from(ns));
     }
 
+    /// Chunks find the length that takes as long as the budget, whatever of a page's time is before
+    /// the flush, from any pace that was measured before.
+    #[test]
+    fn chunks_find_their_time(
+        unmap_ns in 100u64..=4000,
+        rest_ns in 100u64..=4000,
+        flush_ns in 1000u64..=100_000,
+        budget_ns in 200_000u64..=4_000_000,
+        mut pace in (0u32..=100_000_000, 0u32..=100_000).prop_map(|(flush_ns, small_ns)| Pace {
+            flush_ns,
+            small_ns,
+            ..Pace::default()
+        }),
+    ) {
+        let page_ns = unmap_ns + rest_ns;
+        let took = |pages: u32| u64::from(pages) * page_ns + flush_ns;
+        let mut pages = 0;
+        for _ in 0..400 {
+            pages = pages_within(false, pace, budget_ns, 16).min(512);
+            pace.flush_ns = budget::learn_flush(pace.flush_ns, flush_ns);
+            pace.small_ns = budget::learn(pace.small_ns, pages, took(pages) - flush_ns);
+        }
+        let tenth = budget_ns / 10;
+        prop_assert!(pages == 16 || took(pages) <= budget_ns + tenth, "{pages} pages");
+        prop_assert!(pages == 512 || took(pages + 1) >= budget_ns - tenth, "{pages} pages");
+    }
+
     #[test]
     fn chunks_keep_to_their_time(
         ns in 1u32..=1_000_000,
