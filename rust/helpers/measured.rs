@@ -216,7 +216,8 @@ pub fn pace() -> Pace {
 }
 
 /// Notes how long the TLB flush of a batch took that `threads` have copied, and for how long its
-/// folios were unmapped besides; and whether the caller `lost_cpu` meanwhile. For any context.
+/// folios were unmapped besides; and whether the caller `lost_cpu` meanwhile. A batch without folios
+/// tells nothing. For any context.
 pub fn learn_pace(
     folios: u32,
     pages: u32,
@@ -224,6 +225,9 @@ pub fn learn_pace(
     (flush_ns, ns): (i64, i64),
     lost_cpu: bool,
 ) {
+    if pages == 0 {
+        return;
+    }
     let known = FLUSH_NS.load(Relaxed);
     let learned = budget::learn_flush(known, u64::try_from(flush_ns).unwrap_or(0));
     if learned <= known || !lost_cpu || known == 0 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Rates measured between two nodes decide nothing between others.
+//! Rates measured between two nodes decide nothing between others, and batches without folios
+//! nothing at all.
 
 use kernel::prelude::*;
 
@@ -10,6 +11,8 @@ use crate::{
         best,
         forget,
         learn,
+        learn_pace,
+        pace,
         Nodes,
         Scope,
         WorkKind, //
@@ -41,6 +44,14 @@ fn pairs_of_nodes_are_kept_apart() -> Result {
     Ok(())
 }
 
+fn no_folios_take_no_time() -> Result {
+    let known = pace();
+    learn_pace(0, 0, 1, (1_000_000_000, 1_000_000_000), false);
+    learn_pace(0, 0, 2, (0, 0), true);
+    assert_eq!(pace(), known);
+    Ok(())
+}
+
 #[kunit_tests(ferry_measured)]
 mod suite {
     use kernel::prelude::*;
@@ -48,5 +59,10 @@ mod suite {
     #[test]
     fn pairs_of_nodes_are_kept_apart() -> Result {
         super::pairs_of_nodes_are_kept_apart()
+    }
+
+    #[test]
+    fn no_folios_take_no_time() -> Result {
+        super::no_folios_take_no_time()
     }
 }
