@@ -52,7 +52,7 @@ impl Generation {
 
 /// A helper's place in a batch: the right to claim grains of it.
 ///
-/// It is never given back: a helper leaves when the batch has no grain left to claim.
+/// It is never given back: the place of a helper that leaves while grains are left stays taken.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a batch has only a number of places"]
 pub struct Place(Generation);

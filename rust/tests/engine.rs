@@ -319,6 +319,11 @@ mod suite {
     }
 
     #[test]
+    fn helper_that_leaves_takes_no_place() -> Result {
+        super::super::helpers::helper_that_leaves_takes_no_place()
+    }
+
+    #[test]
     fn helper_leaves_within_a_step() -> Result {
         super::super::helpers::helper_leaves_within_a_step()
     }

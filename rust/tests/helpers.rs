@@ -152,6 +152,24 @@ pub(super) fn helpers_need_a_place() -> Result {
     Ok(())
 }
 
+/// A helper that has to leave before it has begun takes no place.
+pub(super) fn helper_that_leaves_takes_no_place() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let board = lane.board();
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    let (left, helped) = pairs.with_lists(|lists| {
+        let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
+        for pair in lists.into_pairs() {
+            assert!(batch.add(pair));
+        }
+        let (helped, _) = batch.run(2, |_| (board.help(|| true), board.help(|| false)));
+        Ok::<_, Error>(helped)
+    })?;
+    assert_eq!(left, 0);
+    assert!(helped > 0);
+    Ok(())
+}
+
 /// A helper that is to let others run, be it lazily, copies no more than a step and leaves the rest
 /// of its grain; where there is no room for that it finishes the grain.
 pub(super) fn helper_leaves_within_a_step() -> Result {

@@ -208,22 +208,27 @@ impl<C: CopySegment> Board<C> {
     }
 
     /// Helps the batch that is posted now, if it has a place for one more helper, until none of its
-    /// grains are left or the helper `leaves`, which is asked whenever it holds none. May sleep then.
+    /// grains are left or the helper `leaves`, which is asked before it takes a place, and whenever it
+    /// holds no grain. May sleep then.
     ///
     /// Returns the number of pages copied. With nothing to do it returns at once.
     pub fn help(&self, leaves: impl Fn() -> bool) -> u32 {
+        // First: a place is never given back.
+        if leaves() {
+            return 0;
+        }
         let Some(place) = self.enter() else {
             return 0;
         };
         let mut pages = 0;
         let mut since = runtime_ns();
-        while !leaves() {
-            // Not preempted between claim and complete: the owner may be waiting.
-            let Some(copied) = without_preemption(|| self.help_section(&place, &mut since)) else {
-                break;
-            };
+        // Not preempted between claim and complete: the owner may be waiting.
+        while let Some(copied) = without_preemption(|| self.help_section(&place, &mut since)) {
             pages += copied;
             cond_resched();
+            if leaves() {
+                break;
+            }
         }
         pages
     }
