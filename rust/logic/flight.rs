@@ -168,7 +168,8 @@ impl<L, const N: usize> Places<L, N> {
         flights.any(|flight| !flight.given_up && wanted(&flight.load))
     }
 
-    /// Returns whether the engine has a load that was given up since `before_ns` or longer.
+    /// Returns whether the engine has a load that was submitted at `before_ns` or earlier, and given
+    /// up since.
     pub fn has_parked_since(&self, before_ns: i64) -> bool {
         let mut flights = self.flights.iter().flatten();
         flights.any(|flight| flight.given_up && flight.since_ns <= before_ns)

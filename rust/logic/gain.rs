@@ -229,6 +229,14 @@ impl Pairs {
         }
     }
 
+    /// Returns a table without pairs.
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self {
+            words: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
     /// Returns the place, below [`NR_PAIRS`], of what goes from one node to another; [`None`]:
     /// wherever it goes. Lock-free.
     pub fn place(&self, from: u32, to: Option<u32>) -> usize {
@@ -244,7 +252,6 @@ impl Pairs {
     }
 }
 
-#[cfg(not(loom))]
 impl Default for Pairs {
     fn default() -> Self {
         Self::new()

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The atomics that [`claim`](super::claim) and [`coverage`](super::coverage) stand on: the kernel's, the host's or loom's.
+//! The atomics that the lock-free protocols of this folder use: the kernel's, the host's or loom's.
 //!
-//! The ordering is part of each method's name, so `claim.rs` is one text on every side and no
-//! operation exists that the protocol has not been checked with. Rust's own atomics must not be
+//! The ordering is part of each method's name, so each module is one text on every side, and
+//! loom checks a protocol with the operations that the kernel uses. Rust's own atomics must not be
 //! used in the kernel, whose memory model is another; the two agree on all that is used here.
 
 #[cfg(CONFIG_FERRY)]

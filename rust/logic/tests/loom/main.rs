@@ -11,6 +11,7 @@
 mod claim;
 mod coverage;
 mod flight;
+mod gain;
 mod item;
 mod leftover;
 mod lend;
