@@ -198,11 +198,13 @@ bool ferry_need_resched(void)
 	return need_resched() || tif_test_bit(TIF_NEED_RESCHED_LAZY);
 }
 
-/* As resched_curr_lazy() does for a task that may wait a little; for tests. */
+#ifdef CONFIG_FERRY_KUNIT_TEST
+/* As resched_curr_lazy() does for a task that may wait a little. */
 void ferry_set_need_resched(void)
 {
 	set_tsk_thread_flag(current, TIF_NEED_RESCHED_LAZY);
 }
+#endif
 
 /* Between these no memory comes or goes. May sleep. */
 void ferry_online_mems_begin(void)

@@ -46,7 +46,8 @@ pub fn need_resched() -> bool {
     unsafe { bindings::ferry_need_resched() }
 }
 
-/// Marks the calling task as due to let others run by the next tick. For any context; for tests.
+/// Marks the calling task as due to let others run by the next tick. For any context.
+#[cfg(CONFIG_FERRY_KUNIT_TEST)]
 pub fn set_need_resched() {
     // SAFETY: No requirements: a task may be told so at any time.
     unsafe { bindings::ferry_set_need_resched() };
