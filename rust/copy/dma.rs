@@ -30,6 +30,7 @@ use crate::{
     abstractions::{
         board::Carried,
         dmaengine::{
+            self,
             is_suspending,
             InUse,
             Port,
@@ -161,15 +162,15 @@ pub fn open(nr: usize) -> Result {
 /// The driver of a device, at this address, is about to leave it: gives its channels back.
 /// May sleep.
 pub fn leave(device: usize) {
-    let Some(fleet) = fleet() else {
+    let fleet = fleet();
+    // Ports of batches are opened and closed under it.
+    let _guard = fleet.map(|fleet| fleet.lock.lock());
+    if dmaengine::leave(device) {
+        pr_warn!("a DMA engine leaves that did not answer: folios stay with it\n");
+    }
+    let Some(fleet) = fleet else {
         return;
     };
-    let _guard = fleet.lock.lock();
-    for port in fleet.ports().filter(|port| port.is_of(device)) {
-        if port.abandon() {
-            pr_warn!("a DMA engine leaves that did not answer: folios stay with it\n");
-        }
-    }
     fleet.count();
 }
 

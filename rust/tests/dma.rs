@@ -3,7 +3,9 @@
 //! Copies by DMA on real folios, by an engine in software that behaves, or does not.
 
 use kernel::{
+    bindings,
     prelude::*,
+    sync::SetOnce,
     time::{
         delay::fsleep,
         Delta, //
@@ -15,8 +17,13 @@ use crate::{
     abstractions::{
         board::{
             Board,
+            Carried,
             Copied,
             Who, //
+        },
+        dmaengine::{
+            Port,
+            Requested, //
         },
         owned_pairs::OwnedPairs,
         soft_dma::{
@@ -29,6 +36,7 @@ use crate::{
         dma,
         lane::MAX_FOLIOS, //
     },
+    hooks::ferry_dma_leave,
     logic::{
         item::Outcome,
         method::Method, //
@@ -334,6 +342,25 @@ fn no_cpu_copies_for_a_dead_engine() -> Result {
     Ok(())
 }
 
+/// A driver that leaves gets back all channels, also those that batches know nothing of.
+fn driver_leaves_every_port() -> Result {
+    static PORT: SetOnce<Port<Carried>> = SetOnce::new();
+    PORT.populate(Port::new());
+    let port = PORT.as_ref().ok_or(EBUSY)?;
+    for nr in [0, 1] {
+        let _open = Open::new(nr)?;
+        let requested = Requested::new().ok_or(ENODEV)?;
+        assert!(requested.open(port).is_ok());
+        let device = port.device().ok_or(ENODEV)?;
+        ferry_dma_leave(device as *mut bindings::device);
+        assert!(!port.is_open());
+        assert_eq!(dma::nr_open(), 0);
+        // There is nothing to wait for.
+        port.close()?;
+    }
+    as_many_as_there_are()
+}
+
 fn as_many_as_there_are() -> Result {
     for (wanted, found) in [(16, CHANNELS), (1, 1), (0, 0)] {
         dma::open(wanted)?;
@@ -404,5 +431,10 @@ mod suite {
     #[test]
     fn as_many_as_there_are() -> Result {
         super::as_many_as_there_are()
+    }
+
+    #[test]
+    fn driver_leaves_every_port() -> Result {
+        super::driver_leaves_every_port()
     }
 }

@@ -15,13 +15,15 @@
 //! What is trusted is the driver: that it answers each copy once, when the engine is done with it,
 //! and says whether it is good.
 //!
-//! - [`port`]: a channel, or room for one, and what it copies.
+//! - [`port`]: a channel, or room for one, and what it copies;
+//! - `opened`: the ports that are told when a driver leaves.
 //!
 //! Locks: none but those of drivers and of the DMA API; a port is used by who has it. Contexts:
 //! where nothing else is said, tasks and softirqs with interrupts on.
 //!
 //! C header: [`include/linux/dmaengine.h`](srctree/include/linux/dmaengine.h)
 
+mod opened;
 pub mod port;
 
 use core::ptr::NonNull;
@@ -36,10 +38,13 @@ use super::{
     sched::NodeId, //
 };
 
-pub use self::port::{
-    InUse,
-    Port,
-    Refusal, //
+pub use self::{
+    opened::leave,
+    port::{
+        InUse,
+        Port,
+        Refusal, //
+    }, //
 };
 
 /// Channels that are used at most.
@@ -79,7 +84,8 @@ pub unsafe trait Load: Send + 'static {
 /// # Invariants
 ///
 /// `0` points to a channel that is ours alone. Its driver stays as long as this exists: either its
-/// device is locked by the [`Requested`] that the channel is in, or the channel is in a [`Port`].
+/// device is locked by the [`Requested`] that the channel is in, or the channel is in a [`Port`] that
+/// [`leave`] knows.
 struct Channel(NonNull<bindings::dma_chan>);
 
 // SAFETY: A channel may be used and given back by any task.
@@ -88,7 +94,7 @@ unsafe impl Send for Channel {}
 /// A channel that was just requested. Its device is locked, so the driver cannot leave.
 ///
 /// The channel itself never gets out of this but into a [`Port`]: without the lock of its device
-/// only a port may have it, which is told when the driver leaves.
+/// only a port may have it, which [`leave`] closes when the driver leaves.
 ///
 /// # Invariants
 ///
@@ -122,11 +128,15 @@ impl Requested {
     }
 
     /// Opens `port` with the channel, and unlocks its device. Gives the request back, with the
-    /// device still locked, if the port has a channel or is in use. May sleep.
+    /// device still locked, if the port has a channel or is in use, or too many ports were opened.
+    /// May sleep.
     ///
-    /// A port that is opened must be [closed](Port::close) or [abandoned](Port::abandon) by whoever
-    /// hears that the driver of its device is about to leave.
+    /// When the driver of the device is about to leave, [`leave`] closes the port.
     pub fn open<L: Load>(mut self, port: &'static Port<L>) -> Result<(), Self> {
+        // Before the device is unlocked.
+        if opened::enter(port).is_err() {
+            return Err(self);
+        }
         match self.channel.take().map(|channel| port.open(channel)) {
             Some(Err(channel)) => {
                 self.channel = Some(channel);

@@ -20,6 +20,7 @@ use kernel::{
 };
 
 use super::{
+    opened::OpenedPort,
     Channel,
     Load, //
 };
@@ -153,8 +154,14 @@ impl<L: Load> Port<L> {
         self.device.load(Relaxed) != 0
     }
 
-    /// Whether its channel is of the device at this address.
-    pub fn is_of(&self, device: usize) -> bool {
+    /// The address of its channel's device; [`None`]: there is no channel.
+    #[cfg(CONFIG_FERRY_SOFT_DMA)]
+    pub fn device(&self) -> Option<usize> {
+        self.is_open().then(|| self.device.load(Relaxed))
+    }
+
+    /// Whether its channel is of the device at this address. Exact for the user of the port.
+    fn is_of(&self, device: usize) -> bool {
         self.device.load(Relaxed) == device
     }
 
@@ -240,32 +247,26 @@ impl<L: Load> Port<L> {
     /// `EBUSY`: it has not, and cannot be. What was submitted stays with the port, and so does the
     /// channel.
     pub fn close(&'static self) -> Result {
-        self.close_unless(|_| Err(EBUSY))
+        self.close_while(|| self.is_open(), |_| Err(EBUSY))
     }
 
-    /// As [`Self::close`], for a channel the driver of which goes in any case. If its engine has
-    /// not answered by then, what was submitted is the engine's for ever, and the port of no use
-    /// any more. May sleep. Whether it came to that.
-    pub fn abandon(&'static self) -> bool {
-        let mut abandoned = false;
-        let closed = self.close_unless(|mut user| {
-            abandoned = true;
-            // INVARIANT: Flights without a channel, which nobody will look at: the use of the port
-            // never ends.
-            drop(user.inner().channel.take());
-            self.counts.parked.store(0, Relaxed);
-            core::mem::forget(user);
-            Ok(())
-        });
-        closed.is_ok() && abandoned
-    }
-
-    fn close_unless(&'static self, stuck: impl FnOnce(InUse<L>) -> Result) -> Result {
+    /// Waits for who uses it, and closes it, as long as its channel is the one that is `meant`. An
+    /// engine that neither answers nor stops is left to `stuck`.
+    fn close_while(
+        &'static self,
+        meant: impl Fn() -> bool,
+        stuck: impl FnOnce(InUse<L>) -> Result,
+    ) -> Result {
         self.closing.store(true, Relaxed);
         let mut user = loop {
             match self.try_take() {
-                Some(user) => break user,
-                None => fsleep(Delta::from_millis(1)),
+                Some(user) if meant() => break user,
+                // Another task has closed it, or nobody can use it any more.
+                _ if !meant() => {
+                    self.closing.store(false, Relaxed);
+                    return Ok(());
+                }
+                _ => fsleep(Delta::from_millis(1)),
             }
         };
         let result = match user.reclaim(CLOSE_MS) {
@@ -282,6 +283,22 @@ impl<L: Load> Port<L> {
         }
         self.closing.store(false, Relaxed);
         result
+    }
+}
+
+impl<L: Load> OpenedPort for Port<L> {
+    fn abandon(&'static self, device: usize) -> bool {
+        let mut abandoned = false;
+        let stuck = |mut user: InUse<L>| {
+            abandoned = true;
+            // INVARIANT: Flights without a channel, which nobody will look at: the use of the port
+            // never ends. What was submitted is the engine's for ever.
+            drop(user.inner().channel.take());
+            self.counts.parked.store(0, Relaxed);
+            core::mem::forget(user);
+            Ok(())
+        };
+        self.is_of(device) && self.close_while(|| self.is_of(device), stuck).is_ok() && abandoned
     }
 }
 
