@@ -301,7 +301,7 @@ pub mod migrc {
                 FileBucket,
                 Group,
                 InBatch,
-                State, //
+                OfTask, //
             },
             may_flush::MayFlush, //
         },
@@ -319,7 +319,7 @@ pub mod migrc {
         unsafe { &mut (*batch).group }
     }
 
-    fn put_back<S: State>(slot: &mut *mut c_void, group: Option<Group<S>>) {
+    fn put_back<S: OfTask>(slot: &mut *mut c_void, group: Option<Group<S>>) {
         if let Some(group) = group {
             *slot = group.into_raw();
         }

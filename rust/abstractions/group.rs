@@ -185,6 +185,8 @@ mod sealed {
         /// It must be the caller's, of this state, and not be used again.
         unsafe fn give_up(group: NonNull<bindings::ferry_group>);
     }
+
+    pub trait OfTask {}
 }
 
 /// What a group is.
@@ -206,6 +208,15 @@ impl State for Unmapping {}
 impl State for Pending {}
 impl State for Listed {}
 impl State for Flushed {}
+
+/// What a group of a batch that is being migrated is: its task's, as what the task unmaps, or the
+/// batch, is noted in it.
+pub trait OfTask: State + sealed::OfTask {}
+
+impl sealed::OfTask for Unmapping {}
+impl sealed::OfTask for Pending {}
+impl OfTask for Unmapping {}
+impl OfTask for Pending {}
 
 impl sealed::GiveUp for Unmapping {
     unsafe fn give_up(group: NonNull<bindings::ferry_group>) {
@@ -272,8 +283,8 @@ pub struct Group<S: State> {
     state: PhantomData<S>,
 }
 
-// SAFETY: Any task may own it. Not so one that is `Unmapping` or `Pending`, which is its task's: what
-// it unmaps, or its batch, is noted in it.
+// SAFETY: Its batch has settled, so no task notes anything in it as its own, and any may own it. Not so
+// a group that is `OfTask`.
 unsafe impl Send for Group<Listed> {}
 
 impl<S: State> Drop for Group<S> {
@@ -296,15 +307,17 @@ impl<S: State> Group<S> {
         self.raw.as_ptr()
     }
 
-    /// Gives it to C, see [`InBatch::take`]. For any context.
-    pub fn into_raw(self) -> *mut c_void {
-        ManuallyDrop::new(self).raw.as_ptr().cast()
-    }
-
     /// The CPUs that may have translations. For any context.
     fn cpus(&self) -> &[c_ulong] {
         // SAFETY: By the type invariant it is ours.
         unsafe { &(*self.as_ptr()).arch.cpumask.bits }
+    }
+}
+
+impl<S: OfTask> Group<S> {
+    /// Gives it to C, see [`InBatch::take`]. For any context.
+    pub fn into_raw(self) -> *mut c_void {
+        ManuallyDrop::new(self).raw.as_ptr().cast()
     }
 }
 
