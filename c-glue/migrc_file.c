@@ -34,7 +34,7 @@
  * ferry_recall_batches() recalls all batches, and tells those that are not in flight yet
  * by a number of its own, in the same way.
  *
- * Lock order, inside the ledger of rust/migrc:
+ * Lock order, inside the lock of the ledger (rust/abstractions/group/ledger.rs):
  *
  * 1. ferry_batches_lock, which guards the list of batches in flight;
  * 2. ferry_group.lock.

@@ -9,7 +9,7 @@
  *
  * Lock order:
  *
- * 1. a page table lock, or the ledger of rust/migrc;
+ * 1. a page table lock, or that of the ledger, see rust/migrc;
  * 2. ferry_buckets[].lock.
  *
  * A bucket's lock guards its list, and @stale of the spaces that hash to it. A

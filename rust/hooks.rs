@@ -297,6 +297,7 @@ pub mod migrc {
         abstractions::{
             group::{
                 flushed_cpus,
+                ledger::CompletedFlush,
                 Drain,
                 FileBucket,
                 Group,
@@ -464,7 +465,8 @@ pub mod migrc {
     /// called for have begun since, and be complete.
     #[export]
     pub unsafe extern "C" fn ferry_migrc_covered(flush: u64) {
-        migrc::covered(Moment::from_raw(flush));
+        // SAFETY: By the safety requirement.
+        migrc::covered(unsafe { CompletedFlush::from_raw(flush) });
     }
 }
 

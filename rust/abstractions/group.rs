@@ -4,14 +4,16 @@
 //!
 //! A [`Group`] is of one batch of migration. It begins as [`Unmapping`]: translations are cleared
 //! and noted. Then it is [`Pending`]: CPUs may read the old folios by translations that they still
-//! have, so these are kept. As [`Listed`] it is found by flushes of its address spaces. Only
-//! [`Flushed`] has a way to free them, and only a flush, begun after the translations were cleared
-//! and completed since, makes it that.
+//! have, so these are kept. As [`Listed`] it is on the [`Ledger`](ledger::Ledger), and is found by
+//! flushes of its address spaces. Only [`Flushed`] has a way to free them, and only a flush, begun
+//! after the translations were cleared and completed since, makes it that.
 //!
 //! No locks: a group has one owner. The notes of flushes in one that is [`Listed`] are atomic, or under
 //! the locks of `c-glue/migrc_spaces.c`.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_group.h`
+
+pub mod ledger;
 
 use core::{
     marker::PhantomData,
@@ -26,15 +28,14 @@ use core::{
 };
 use kernel::{
     bindings,
-    cpu::nr_cpu_ids,
-    prelude::*,
-    types::NotThreadSafe, //
+    prelude::*, //
 };
 
 use super::may_flush::MayFlush;
 use crate::logic::coverage::{
-    self,
-    Moment, //
+    Coverage,
+    Moment,
+    Word, //
 };
 
 /// Why what was retained is given up: one of `FERRY_DRAIN_*`.
@@ -67,26 +68,6 @@ impl Drain {
     }
 }
 
-/// Which groups the flushes of other batches cover.
-pub type Coverage = coverage::Coverage<KVec<coverage::Word>>;
-
-/// Returns one for all CPUs that there can be. May sleep; fails with `ENOMEM`.
-pub fn new_coverage() -> Result<Coverage> {
-    let words = |nr: usize| -> Result<KVec<coverage::Word>> {
-        let mut words = KVec::with_capacity(nr, GFP_KERNEL)?;
-        for _ in 0..nr {
-            words.push_within_capacity(coverage::Word::default())?;
-        }
-        Ok(words)
-    };
-    let cpus = nr_cpu_ids() as usize;
-    Ok(Coverage::new(
-        words(cpus.div_ceil(c_ulong::BITS as usize))?,
-        words(cpus)?,
-        words(cpus)?,
-    ))
-}
-
 /// Returns the CPUs that a batch flushes; none: its flush counts for no group. For any context.
 ///
 /// # Safety
@@ -117,63 +98,6 @@ impl FileBucket {
     }
 }
 
-/// A flush of this task that retained groups wait for: all, or those that have a file of a bucket.
-///
-/// The groups stay retained until it is made, so that other tasks find them and need not wait for this
-/// one, which may be starved.
-pub struct OwedFlush {
-    file: Option<FileBucket>,
-    /// Groups with smaller numbers were retained when it was owed.
-    before: Moment,
-    /// It is this task's.
-    _task: NotThreadSafe,
-}
-
-impl OwedFlush {
-    /// Has this task owe the flush of `groups`, which are all that are retained: the caller holds the
-    /// lock of the ledger.
-    pub fn new(groups: &[Group<Listed>], file: Option<FileBucket>, coverage: &Coverage) -> Self {
-        let owed = Self {
-            file,
-            before: coverage.now(),
-            _task: NotThreadSafe,
-        };
-        for group in groups.iter().filter(|group| owed.is_of(group)) {
-            debug::check(group);
-            // SAFETY: It is retained, and the lock of the ledger guards what is written. Its CPUs do
-            // not change.
-            unsafe {
-                (*group.as_ptr()).owed = true;
-                if group.completed_by(coverage).is_none() {
-                    bindings::ferry_group_owe(group.as_ptr());
-                }
-            }
-        }
-        owed
-    }
-
-    fn is_of(&self, group: &Group<Listed>) -> bool {
-        group.seq() < self.before && self.file.is_none_or(|file| group.has_file(file))
-    }
-
-    /// Makes the flush. May sleep.
-    pub fn make(self, _: MayFlush<'_>) -> MadeFlush {
-        // SAFETY: The caller may wait for CPUs.
-        unsafe { bindings::ferry_flush_owed() };
-        MadeFlush(self)
-    }
-}
-
-/// An [`OwedFlush`] that is complete.
-pub struct MadeFlush(OwedFlush);
-
-impl MadeFlush {
-    /// Whether it covers a group. For any context.
-    pub fn covers(&self, group: &Group<Listed>) -> bool {
-        self.0.is_of(group)
-    }
-}
-
 mod sealed {
     use super::*;
 
@@ -198,7 +122,7 @@ pub struct Unmapping;
 /// The flush is left for later. Its task has it.
 pub struct Pending;
 
-/// It is retained: flushes of its address spaces find it.
+/// It is on the ledger: drains, and flushes of its address spaces, find it.
 pub struct Listed;
 
 /// It was made.
@@ -283,8 +207,8 @@ pub struct Group<S: State> {
     state: PhantomData<S>,
 }
 
-// SAFETY: Its batch has settled, so no task notes anything in it as its own, and any may own it. Not so
-// a group that is `OfTask`.
+// SAFETY: Its batch has settled, so no task notes anything in it as its own, and any may own it.
+// Not so a group that is `OfTask`.
 unsafe impl Send for Group<Listed> {}
 
 impl<S: State> Drop for Group<S> {
@@ -409,40 +333,17 @@ impl Group<Pending> {
         // INVARIANT: What it waits for was unmapped before, and is flushed.
         self.become_()
     }
-
-    /// Retains it, from `now_ns` on. [`Err`]: it keeps no folios, as its batch was recalled, or did
-    /// not migrate any, and it must be flushed. Called with the lock of the ledger held.
-    pub fn retain(
-        self,
-        coverage: &Coverage,
-        now_ns: i64,
-    ) -> core::result::Result<Group<Listed>, Self> {
-        // SAFETY: By the type invariant it is ours.
-        if !unsafe { bindings::ferry_batch_settles(self.as_ptr()) } {
-            return Err(self);
-        }
-        // All of it was unmapped before.
-        let seq = coverage.retain(self.cpus());
-        // SAFETY: By the type invariant it is ours, and is not listed.
-        unsafe {
-            (*self.as_ptr()).seq = seq.into_raw();
-            (*self.as_ptr()).since_ns = now_ns;
-            bindings::ferry_group_link(self.as_ptr());
-        }
-        // INVARIANT: It has its number, and is listed.
-        Ok(self.become_())
-    }
 }
 
 impl Group<Listed> {
     /// How many pages it keeps. For any context.
-    pub fn pages(&self) -> u32 {
+    fn pages(&self) -> u32 {
         // SAFETY: By the type invariant it is ours.
         unsafe { (*self.as_ptr()).nr_pages }
     }
 
     /// Ends that it is listed. For any context but NMI and interrupts.
-    pub fn withdraw(self) -> Group<Pending> {
+    fn withdraw(self) -> Group<Pending> {
         // SAFETY: It is ours, and listed.
         unsafe { bindings::ferry_group_unlink(self.as_ptr()) };
         // INVARIANT: Flushes no longer find it.
@@ -456,50 +357,31 @@ impl Group<Listed> {
     }
 
     /// Whether a drain flushes and frees it. Called with the lock of the ledger held.
-    pub fn is_owed(&self) -> bool {
+    fn is_owed(&self) -> bool {
         // SAFETY: By the type invariant it is ours; the lock guards it.
         unsafe { (*self.as_ptr()).owed }
     }
 
     /// Since when it is retained, in nanoseconds. For any context.
-    pub fn since_ns(&self) -> i64 {
+    fn since_ns(&self) -> i64 {
         // SAFETY: By the type invariant only its owner writes this.
         unsafe { (*self.as_ptr()).since_ns }
     }
 
     /// Whether it has translations of a file of this bucket. For any context.
-    pub fn has_file(&self, file: FileBucket) -> bool {
+    fn has_file(&self, file: FileBucket) -> bool {
         // SAFETY: By the type invariant it does not change; the bucket is below the bound.
         unsafe { bindings::ferry_group_has_file(self.as_ptr(), file.0) }
     }
 
     /// By what it was flushed, if it was by others. For any context.
-    pub fn completed_by(&self, coverage: &Coverage) -> Option<Drain> {
+    fn completed_by(&self, coverage: &Coverage<KVec<Word>>) -> Option<Drain> {
         // SAFETY: By the type invariant it is listed.
         if unsafe { bindings::ferry_group_unread(self.as_ptr()) } {
             return Some(Drain::WRITE);
         }
         let covered = coverage.covers(self.cpus(), self.seq());
         covered.then_some(Drain::FLUSH)
-    }
-
-    /// If flushes of others cover it there is no more to wait for. For any context but NMI and
-    /// interrupts.
-    pub fn into_completed(self, coverage: &Coverage) -> core::result::Result<Group<Flushed>, Self> {
-        if self.completed_by(coverage).is_none() {
-            return Err(self);
-        }
-        // INVARIANT: It was flushed, by all that it waits for.
-        Ok(self.withdraw().become_())
-    }
-
-    /// As [`Self::into_completed`], if a flush of this task covers it.
-    pub fn into_flushed(self, flush: &MadeFlush) -> core::result::Result<Group<Flushed>, Self> {
-        if !flush.covers(&self) {
-            return Err(self);
-        }
-        // INVARIANT: It was retained when the flush was owed, which began after that.
-        Ok(self.withdraw().become_())
     }
 }
 
@@ -544,7 +426,7 @@ pub fn max_age_ns() -> i64 {
 }
 
 /// Counts pages that are retained. For any context.
-pub fn count_deferred(pages: u32) {
+fn count_deferred(pages: u32) {
     let what = bindings::ferry_migrc_event_FERRY_MIGRC_DEFERRED;
     // SAFETY: It only counts.
     unsafe { bindings::ferry_count_migrc(what, pages) };

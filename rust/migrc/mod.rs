@@ -10,7 +10,7 @@
 //!
 //! Lock order:
 //!
-//! 1. `ledger`, of the retained groups. Nothing is freed or allocated under it;
+//! 1. that of the [`Ledger`], of the retained groups. Nothing is freed or allocated under it;
 //! 2. the locks of `c-glue/migrc_file.c`, of batches in flight; and those of
 //!    `c-glue/migrc_spaces.c`, which are also taken under page table locks.
 //!
@@ -18,16 +18,14 @@
 //! and so never waits for another one, which may be starved.
 //!
 //! Flushes do not take the first. One of all of an address space finds the groups of that by
-//! a hash; one of a batch notes in `coverage` which CPUs it flushed, without a lock, if anything
+//! a hash; one of a batch notes in the ledger which CPUs it flushed, without a lock, if anything
 //! waits for one of them.
 
 use kernel::{
     prelude::*,
     sync::{
-        new_spinlock,
         Arc,
-        SetOnce,
-        SpinLock, //
+        SetOnce, //
     }, //
 };
 
@@ -36,14 +34,15 @@ use crate::{
         clock::now_ns,
         group::{
             self,
-            Coverage,
+            ledger::{
+                CompletedFlush,
+                Ledger,
+                NotRetained, //
+            },
             Drain,
             FileBucket,
-            Flushed,
             Group,
             Limit,
-            Listed,
-            OwedFlush,
             Pending,
             Unmapping, //
         },
@@ -62,9 +61,6 @@ use crate::{
     }, //
 };
 
-/// Groups that are retained, at most.
-const MAX_GROUPS: usize = 128;
-
 /// What is retained is looked at that often, in milliseconds: the limit of age may be changed.
 const LOOK_MS: u32 = 1000;
 
@@ -72,14 +68,10 @@ const LOOK_MS: u32 = 1000;
 /// for several flushes.
 const COLLECT_MS: u32 = 1;
 
-/// Groups, oldest first.
-type Groups = KVec<Group<Listed>>;
-
 #[pin_data]
 struct Retained {
     #[pin]
-    ledger: SpinLock<Groups>,
-    coverage: Coverage,
+    ledger: Ledger,
     old: Arc<Later>,
     complete: Arc<Later>,
 }
@@ -95,14 +87,12 @@ pub fn prepare() -> Result {
     if RETAINED.as_ref().is_some() {
         return Ok(());
     }
-    let groups = KVec::with_capacity(MAX_GROUPS, GFP_KERNEL)?;
-    let coverage = group::new_coverage()?;
+    let ledger = Ledger::new()?;
     let old = Later::new(Queue::Unbound, drain_old)?;
     let complete = Later::new(Queue::Unbound, free_complete)?;
     let retained = KBox::pin_init(
         pin_init!(Retained {
-            ledger <- new_spinlock!(groups, "ferry::Retained::ledger"),
-            coverage,
+            ledger <- ledger,
             old,
             complete,
         }),
@@ -151,7 +141,7 @@ pub fn drain_file(file: FileBucket, may: MayFlush<'_>) {
 /// The moment before a flush of all of an address space, if there is anything that may wait for it.
 /// For any context.
 pub fn now() -> Option<Moment> {
-    retained().map(|retained| retained.coverage.now())
+    retained().map(|retained| retained.ledger.now())
 }
 
 /// A group waits for no more: it is soon freed. For any context but NMI.
@@ -164,29 +154,22 @@ pub fn complete() {
 /// CPUs are about to be flushed: the number of that flush, if a group waits for one of them. For any
 /// context.
 pub fn covering(cpus: &[usize]) -> Option<Moment> {
-    retained()?.coverage.begin(cpus)
+    retained()?.ledger.covering(cpus)
 }
 
-/// The flush with this number is complete, on all of its CPUs. For any context but NMI.
-pub fn covered(flush: Moment) {
+/// A flush that was numbered is complete. For any context but NMI.
+pub fn covered(flush: CompletedFlush) {
     if let Some(retained) = retained() {
-        retained.coverage.complete(flush);
+        retained.ledger.covered(flush);
         Later::after(&retained.complete, COLLECT_MS);
     }
 }
 
 /// From a workqueue: what others have flushed is freed.
 fn free_complete(may: MayFlush<'_>) {
-    let Some(retained) = retained() else {
-        return;
-    };
-    let coverage = &retained.coverage;
-    let why = |group: &Group<Listed>| match group.is_owed() {
-        // It is freed by a drain, and counted for that.
-        true => None,
-        false => group.completed_by(coverage),
-    };
-    retained.free(why, |group| group.into_completed(coverage), may);
+    if let Some(retained) = retained() {
+        retained.ledger.free_covered(may);
+    }
 }
 
 /// From a workqueue: what is too old is flushed, and with it all else.
@@ -194,8 +177,7 @@ fn drain_old(may: MayFlush<'_>) {
     let Some(retained) = retained() else {
         return;
     };
-    let oldest = retained.ledger.lock().first().map(Group::since_ns);
-    let Some(oldest) = oldest else {
+    let Some(oldest) = retained.ledger.since_ns() else {
         return;
     };
     match until_due_ms(now_ns(), oldest, group::max_age_ns()) {
@@ -207,64 +189,12 @@ fn drain_old(may: MayFlush<'_>) {
 }
 
 impl Retained {
-    /// Takes a group off the ledger that is flushed, from `at` downwards, and counts its pages for what
-    /// `why` returns.
-    fn take(
-        &self,
-        at: &mut usize,
-        why: impl Fn(&Group<Listed>) -> Option<Drain>,
-    ) -> Option<Group<Listed>> {
-        let mut groups = self.ledger.lock();
-        // What other tasks take meanwhile moves groups down, so none is missed.
-        *at = groups.len().min(*at);
-        while *at > 0 {
-            *at -= 1;
-            if let Some(why) = groups.get(*at).and_then(&why) {
-                let group = groups.remove(*at).ok()?;
-                // Before any of them is seen to be free.
-                why.count(group.pages());
-                return Some(group);
-            }
-        }
-        None
-    }
-
-    /// Frees the groups that are flushed, which `why` tells and `into` shows; how many pages. They are
-    /// taken one at a time: a task that is preempted here keeps no more from others.
-    fn free(
-        &self,
-        why: impl Fn(&Group<Listed>) -> Option<Drain>,
-        into: impl Fn(Group<Listed>) -> core::result::Result<Group<Flushed>, Group<Listed>>,
-        may: MayFlush<'_>,
-    ) -> u32 {
-        let mut pages = 0u32;
-        let mut at = MAX_GROUPS;
-        while let Some(group) = self.take(&mut at, &why) {
-            // Never an error: a group that is flushed stays so.
-            let group = into(group).unwrap_or_else(|group| group.withdraw().flush(may));
-            pages = pages.wrapping_add(group.release(may));
-        }
-        pages
-    }
-
-    fn add(&'static self, group: Group<Pending>, may: MayFlush<'_>) {
-        loop {
-            let mut groups = self.ledger.lock();
-            if groups.len() < MAX_GROUPS {
-                match group.retain(&self.coverage, now_ns()) {
-                    Ok(group) => {
-                        group::count_deferred(group.pages());
-                        // There is room, see above.
-                        let _ = groups.push_within_capacity(group);
-                        break;
-                    }
-                    Err(group) => {
-                        drop(groups);
-                        return drop(group.flush(may));
-                    }
-                }
-            }
-            drop(groups);
+    fn add(&self, mut group: Group<Pending>, may: MayFlush<'_>) {
+        while let Err(not_retained) = self.ledger.retain(group) {
+            group = match not_retained {
+                NotRetained::Full(group) => group,
+                NotRetained::Empty(group) => return drop(group.flush(may)),
+            };
             self.drain(Drain::BOUND, None, may);
         }
         let due = until_due_ms(0, 0, group::max_age_ns());
@@ -276,12 +206,6 @@ impl Retained {
     }
 
     fn drain(&self, why: Drain, file: Option<FileBucket>, may: MayFlush<'_>) -> u32 {
-        let owed = OwedFlush::new(&self.ledger.lock(), file, &self.coverage);
-        let flush = owed.make(may);
-        self.free(
-            |group| flush.covers(group).then_some(why),
-            |group| group.into_flushed(&flush),
-            may,
-        )
+        self.ledger.owe(file).make(may).free(why, may)
     }
 }

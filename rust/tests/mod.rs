@@ -2,7 +2,8 @@
 
 //! KUnit suites: `ferry_doctests`, the examples of the abstractions; `ferry_copy`, the engine on
 //! real folios; `ferry_method`, how it copies them; `ferry_dma`, copies by engines;
-//! `ferry_crew`, members of a crew and lending; and `ferry_work`, the work they share.
+//! `ferry_crew`, members of a crew and lending; `ferry_work`, the work they share; and
+//! `ferry_migrc`, the ledger of retained groups.
 
 /// In place of the one of `core`, which would bring the kernel down: fails the test that it is in,
 /// which returns a `Result`, and cleans up on the way.
@@ -42,4 +43,6 @@ mod engine;
 mod helpers;
 mod measured;
 mod method;
+#[cfg(CONFIG_FERRY_MIGRC)]
+mod migrc;
 mod work;
