@@ -82,9 +82,9 @@ bool ferry_task_confined(void)
 	if (current->flags & PF_KTHREAD)
 		return false;
 	guard(rcu)();
-	for_each_cpu_and(cpu, cpu_online_mask,
-			 housekeeping_cpumask(HK_TYPE_DOMAIN)) {
-		if (!cpumask_test_cpu(cpu, current->cpus_ptr))
+	/* Most tasks may run on all: then no CPU is looked at by itself. */
+	for_each_cpu_andnot(cpu, cpu_online_mask, current->cpus_ptr) {
+		if (housekeeping_cpu(cpu, HK_TYPE_DOMAIN))
 			return true;
 	}
 	return false;

@@ -66,16 +66,23 @@ core_initcall(ferry_context_init);
 /* The context of the calling task. To be put. */
 void ferry_context_get(struct ferry_context *context)
 {
-	unsigned int seq;
-
 	*context = (struct ferry_context){
 		.memcg	= get_mem_cgroup_from_mm(NULL),
 		.flags	= current->flags & FERRY_CONTEXT_FLAGS,
 	};
 	do {
-		seq = read_mems_allowed_begin();
+		context->mems_seq = read_mems_allowed_begin();
 		context->mems_allowed = cpuset_current_mems_allowed;
-	} while (read_mems_allowed_retry(seq));
+	} while (ferry_context_changed(context));
+}
+
+/*
+ * Returns whether the nodes of the calling task, which the context is of, were
+ * changed since. Costs a static branch while there is no cpuset. Any context.
+ */
+bool ferry_context_changed(const struct ferry_context *context)
+{
+	return read_mems_allowed_retry(context->mems_seq);
 }
 
 void ferry_context_put(struct ferry_context *context)
@@ -85,7 +92,7 @@ void ferry_context_put(struct ferry_context *context)
 
 /*
  * For kernel threads that may sleep. A change of the task's cpuset meanwhile is
- * not followed, as it is not by an allocation that has begun.
+ * not followed: the task sees ferry_context_changed(), and dismisses its helpers.
  */
 void ferry_context_enter(const struct ferry_context *context,
 			 struct ferry_context *saved)
@@ -312,7 +319,7 @@ static bool ferry_has_stack(void)
  */
 bool ferry_may_crew(enum migrate_reason reason, bool mt)
 {
-	if (!ferry_wanted(mt, reason) || rt_or_dl_task(current))
+	if (!ferry_wanted(mt ? MIGRATE_MT : 0, reason) || rt_or_dl_task(current))
 		return false;
 	if (current->flags & PF_MEMALLOC)
 		return (reason == MR_DEMOTION || reason == MR_DAMON) &&
@@ -348,6 +355,16 @@ static bool ferry_mpol_names_node(const struct ferry_mpol *mpol)
 	return false;
 }
 #endif
+
+/*
+ * Returns whether a call that has a crew may be helped now, by the switch and its
+ * reasons, or as its caller asks. Of a helper the right to ask is not checked:
+ * the caller does that for itself. For any context.
+ */
+bool ferry_still_wanted(const struct ferry_call *call)
+{
+	return ferry_wanted(call->mt, call->reason);
+}
 
 /*
  * Returns whether the callback is the one that mainline has for the call's

@@ -93,8 +93,8 @@ static int ferry_switch(bool on)
 	return 0;
 }
 
-/* May the calling task have what MPOL_MF_MOVE_MT asks for? */
-static bool ferry_may_ask(void)
+/* May the calling task have what MPOL_MF_MOVE_MT asks for? Any context. */
+bool ferry_may_ask(void)
 {
 	switch (READ_ONCE(ferry_mt_word)) {
 	case FERRY_MT_ALLOW:

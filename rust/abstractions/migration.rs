@@ -377,6 +377,19 @@ impl Migration {
         work.begun_pages()
     }
 
+    /// Returns whether the call may be helped now, by the switch or as its caller asks. For any
+    /// context.
+    pub fn is_wanted(&self) -> bool {
+        // SAFETY: The call is valid, and only read.
+        unsafe { bindings::ferry_still_wanted(self.call.asked()) }
+    }
+
+    /// Returns whether the calling task, which this is for, may still use the nodes that its helpers
+    /// allocate on. For any context.
+    pub fn has_its_nodes(&self) -> bool {
+        !self.context.has_changed()
+    }
+
     /// Runs `f` in a kernel thread as if in the task that this is for: there a helper works. May
     /// sleep.
     pub fn on_behalf<R>(&self, f: impl FnOnce() -> R) -> R {

@@ -42,6 +42,13 @@ impl TaskContext {
         }
     }
 
+    /// Returns whether the cpuset nodes of the calling task, which this is of, were changed since.
+    /// For any context.
+    pub fn has_changed(&self) -> bool {
+        // SAFETY: `self` is valid, and only read.
+        unsafe { bindings::ferry_context_changed(&self.raw) }
+    }
+
     /// Runs `f` in a kernel thread as if in the task that this is of; in a task of user space,
     /// which is warned of, `f` runs as it is. For contexts that may sleep.
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {

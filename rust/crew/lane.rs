@@ -13,7 +13,13 @@
 use kernel::{
     cpu::CpuId,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 
 use super::members::{
@@ -34,6 +40,10 @@ use crate::{
             Migration,
             Worker, //
         },
+        sched::{
+            has_cpu_quota,
+            is_confined, //
+        },
         workqueue::OwnedQueue, //
     },
     helpers::{
@@ -41,6 +51,10 @@ use crate::{
         pool::{
             Helped,
             Helpers, //
+        },
+        settings::{
+            has_crews,
+            limit, //
         },
         IdleCpus, //
     }, //
@@ -57,6 +71,9 @@ pub struct Job {
     /// call, may be one too many, or where this caller may not be helped.
     helpers: u32,
     only: Option<IdleCpus>,
+    /// Set by the caller, for good. Helpers look before each chunk; relaxed, as nothing else depends
+    /// on when they see it.
+    dismissed: Atomic<bool>,
 }
 
 impl Job {
@@ -73,6 +90,7 @@ impl Job {
             chunk_pages,
             helpers,
             only: only.cloned(),
+            dismissed: Atomic::new(false),
         })
     }
 
@@ -84,6 +102,34 @@ impl Job {
     /// The list, and what becomes of it.
     pub fn migration(&self) -> &Migration {
         &self.migration
+    }
+
+    /// Returns whether the caller has dismissed its helpers: they begin nothing more. For any context.
+    pub fn is_dismissed(&self) -> bool {
+        self.dismissed.load(Relaxed)
+    }
+
+    /// Returns whether helpers may go on; dismisses them if what allowed for them has changed: the
+    /// settings, or the quota, CPUs or nodes of the calling task, which must be the caller. For any
+    /// context.
+    pub fn keeps_helpers(&self) -> bool {
+        let keeps = self.may_be_helped()
+            && !has_cpu_quota()
+            && match &self.only {
+                Some(cpus) => cpus.are_allowed(),
+                None => !is_confined(),
+            }
+            && self.migration.has_its_nodes();
+        if !keeps {
+            self.dismissed.store(true, Relaxed);
+        }
+        keeps
+    }
+
+    /// Returns whether helpers may begin a chunk, as far as each of them can see: the caller may be
+    /// in a long chunk of its own when a setting is written. For any context.
+    fn may_be_helped(&self) -> bool {
+        !self.is_dismissed() && has_crews() && limit() > self.helpers && self.migration.is_wanted()
     }
 
     /// How many of the helpers have something to do when so many pages were added.
@@ -108,8 +154,9 @@ impl Job {
             .is_none_or(|cpus| cpus.has(CpuId::current()))
     }
 
-    /// Migrates as one of the helpers, until there is nothing to do, or others want this CPU, who
-    /// leave the rest to the caller. Whether the CPU is idle again once this returns. May sleep.
+    /// Migrates as one of the helpers, until there is nothing to do, others want this CPU, or helpers
+    /// may not go on, which leave the rest to the caller. Whether the CPU is idle again once this
+    /// returns. May sleep.
     fn help(&self, members: &Members) -> bool {
         if !self.may_help_here() {
             return false;
@@ -121,7 +168,7 @@ impl Job {
         let leaves_idle = self.migration.on_behalf(|| {
             let mut helped = false;
             // The scheduler may have moved the worker since its last chunk.
-            while !must_leave() && self.may_help_here() {
+            while !must_leave() && self.may_help_here() && self.may_be_helped() {
                 if self.work_as(Worker::Helper).is_none() {
                     return helped;
                 }

@@ -229,10 +229,15 @@ impl Session<'_> {
         self.call(self.job.useful_helpers(waiting));
     }
 
-    /// Calls helpers if fewer than so many are there; later not to CPUs that they have left to
-    /// others.
+    /// Returns whether helpers were dismissed: the rest of the list is the caller's. For any context.
+    fn is_dismissed(&self) -> bool {
+        self.job.is_dismissed()
+    }
+
+    /// Calls helpers if they may go on and fewer than so many are there; later not to CPUs that they
+    /// have left to others.
     fn call(&self, useful: usize) {
-        if self.lane.members().helpers() >= useful {
+        if !self.job.keeps_helpers() || self.lane.members().helpers() >= useful {
             return;
         }
         let again = self.called.replace(true);
@@ -337,6 +342,7 @@ impl Candidates {
         };
         let result = f(&session);
         session.drain();
+        let dismissed = session.is_dismissed();
         stack_pin_init!(let left = IsolatedFolios::new());
         let mut left = left.as_mut().list();
         let waits_since = now_ns();
@@ -356,7 +362,7 @@ impl Candidates {
         let moved = outcome.stats.nr_succeeded as u32;
         let preempted = sched::preemptions() != preemptions;
         let tells = gain::is_undisturbed(outcome.report.ns, waited, ran, preempted);
-        if tells && outcome.failed.is_ok() && moved > 0 && moved >= pages / 2 {
+        if tells && !dismissed && outcome.failed.is_ok() && moved > 0 && moved >= pages / 2 {
             measured::learn(kind, threads, moved, outcome.report.ns);
         }
         Ok((result, outcome))

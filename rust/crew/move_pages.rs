@@ -262,7 +262,8 @@ impl<'a> Mover<'a> {
                 match stop {
                     Stop::End(end) => break Some(end),
                     Stop::Pause => break None,
-                    Stop::Enough if !self.may_hand_over() => break None,
+                    // Another crew may come, by what holds now.
+                    Stop::Enough if session.is_dismissed() || !self.may_hand_over() => break None,
                     Stop::Enough => {}
                 }
             }

@@ -186,6 +186,11 @@ impl IdleCpus {
         found
     }
 
+    /// Returns whether the calling task may be helped on all of them. For any context.
+    pub fn are_allowed(&self) -> bool {
+        self.first(self.len).iter().copied().all(is_allowed)
+    }
+
     /// Whether `cpu` is one of them.
     pub fn has(&self, cpu: CpuId) -> bool {
         self.first(self.len).contains(&cpu)

@@ -148,15 +148,21 @@ extern struct static_key_false_deferred ferry_copy_key;
 /* A bit for each reason that vm.mt_page_copy holds for; 0 while that is off. */
 extern unsigned int ferry_reasons;
 
+/* c-glue/knobs.c */
+bool ferry_may_ask(void);
+
 /*
- * May idle CPUs take part, as the switch says, or a caller? Read without a lock:
- * nothing depends on when a change is seen. What helpers need was published
- * before the key was switched on, and is kept.
+ * May idle CPUs take part, as the switch says, or a caller that may ask for them?
+ * Read without a lock: nothing depends on when a change is seen. What helpers need
+ * was published before the key was switched on, and is kept.
  */
-static inline bool ferry_wanted(bool mt, enum migrate_reason reason)
+static inline bool ferry_wanted(enum migrate_mode mt, enum migrate_reason reason)
 {
-	return static_branch_unlikely(&ferry_copy_key.key) &&
-	       (mt || (READ_ONCE(ferry_reasons) & BIT(reason)));
+	if (!static_branch_unlikely(&ferry_copy_key.key))
+		return false;
+	if (READ_ONCE(ferry_reasons) & BIT(reason))
+		return true;
+	return (mt & MIGRATE_DMA) || (mt && ferry_may_ask());
 }
 
 /*

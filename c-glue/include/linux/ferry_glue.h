@@ -44,11 +44,13 @@ enum ferry_setting {
  * struct ferry_context - what migration looks at of the task that it runs in
  * @memcg:		charged for what is allocated on the way
  * @mems_allowed:	of its cpuset
+ * @mems_seq:		of the sequence count under which @mems_allowed was read
  * @flags:		its allocation scopes, PF_MEMALLOC_*
  */
 struct ferry_context {
 	struct mem_cgroup *memcg;
 	nodemask_t mems_allowed;
+	unsigned int mems_seq;
 	unsigned int flags;
 };
 
@@ -187,6 +189,7 @@ int ferry_move_to_node(struct list_head *pagelist, int node, bool mt,
 /* c-glue/crew.c */
 void ferry_context_get(struct ferry_context *context);
 void ferry_context_put(struct ferry_context *context);
+bool ferry_context_changed(const struct ferry_context *context);
 void ferry_context_enter(const struct ferry_context *context,
 			 struct ferry_context *saved);
 void ferry_context_leave(const struct ferry_context *context,
@@ -204,6 +207,7 @@ void ferry_trace_migrate_start(const struct ferry_call *call);
 void ferry_migrate_account(const struct migrate_pages_stats *stats,
 			   enum migrate_mode mode, enum migrate_reason reason);
 bool ferry_may_crew(enum migrate_reason reason, bool mt);
+bool ferry_still_wanted(const struct ferry_call *call);
 bool ferry_callback_is_shared(const struct ferry_call *call);
 int ferry_target_node(unsigned long private);
 bool ferry_others_want_cpu(void);

@@ -73,7 +73,7 @@ bool ferry_crew_demote(const struct ferry_call *call, struct ferry_parts *parts,
 /* May idle CPUs take part in demotion? */
 static inline bool ferry_helps_demotion(void)
 {
-	return ferry_wanted(false, MR_DEMOTION);
+	return ferry_wanted(0, MR_DEMOTION);
 }
 
 /* Are long lists to be gathered for demotion? */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Limits that an administrator sets, and that no caller can pass: the right to ask for help, CPU
-//! quotas, lanes that are kept for reclaim, and real-time tasks that take the CPUs of helpers.
+//! quotas, lanes that are kept for reclaim, and real-time tasks that take the CPUs of helpers. Most are
+//! also set while a crew is at work.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{scope, sleep};
@@ -17,7 +18,7 @@ use super::crews::{crewed, finished};
 use crate::cgroup::Groups;
 use crate::demotion::{Reclaim, forget_use};
 use crate::harness::{Case, skip};
-use crate::kernel::{self, COPY, SWITCH, Setting};
+use crate::kernel::{self, COPY, CREW, SWITCH, Setting, THREADS, WORKING};
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, MT, Service};
@@ -28,6 +29,11 @@ use crate::{pattern, region};
 const SLOW: u32 = 240;
 /// Pages of a list that is long enough for a crew.
 const LIST: usize = 2048;
+/// Pages of a list on which a crew is at work for long enough to be interrupted.
+const LONG: usize = 16384;
+/// Pages of [`LONG`] that a helper may carry after it was forbidden to: those of its chunk, of 256 at
+/// most, and those of the process that the test does not count.
+const BEGUN: usize = LONG / 16;
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -40,6 +46,39 @@ pub fn cases() -> Vec<Case> {
         Case::new("limits/service-quota", |_| quota(false, ask_service)).limit(SLOW),
         Case::new("limits/lanes-for-reclaim", |_| lanes_for_reclaim()).limit(SLOW),
         Case::new("limits/real-time", |_| real_time()).limit(SLOW),
+        Case::new("limits/switched-off-meanwhile", |_| {
+            set_meanwhile(move_long, SWITCH, "0")
+        })
+        .limit(SLOW),
+        Case::new("limits/list-switched-off-meanwhile", |_| {
+            set_meanwhile(migrate_all, SWITCH, "0")
+        })
+        .limit(SLOW),
+        Case::new("limits/crews-off-meanwhile", |_| {
+            set_meanwhile(move_long, CREW, "0")
+        })
+        .limit(SLOW),
+        Case::new("limits/fewer-threads-meanwhile", |_| {
+            set_meanwhile(move_long, THREADS, "1")
+        })
+        .limit(SLOW),
+        Case::new("limits/flag-ignored-meanwhile", |_| {
+            let _off = Setting::change(SWITCH, "0")?;
+            set_meanwhile(ask_for_long, &file("mt_flag"), "ignore")
+        })
+        .limit(SLOW),
+        Case::new("limits/quota-meanwhile", |_| {
+            limit_meanwhile(move_long, "cpu.max", "1000000 100000", "max")
+        })
+        .limit(SLOW),
+        Case::new("limits/confined-meanwhile", |_| {
+            limit_meanwhile(move_long, "cpuset.cpus", "0", "\n")
+        })
+        .limit(SLOW),
+        Case::new("limits/nodes-meanwhile", |_| {
+            limit_meanwhile(migrate_all, "cpuset.mems", "1", "0-1")
+        })
+        .limit(SLOW),
     ]
 }
 
@@ -347,5 +386,85 @@ fn real_time() -> Result<()> {
             pattern::check(map.words(), 1)?;
         }
         Ok(())
+    })
+}
+
+fn move_long(addrs: &[usize]) -> Result<()> {
+    region::move_all(addrs, 1, MF_MOVE)
+}
+
+fn ask_for_long(addrs: &[usize]) -> Result<()> {
+    region::move_all(addrs, 1, MF_MOVE | MF_MOVE_MT)
+}
+
+/// All of the process, as one list.
+fn migrate_all(addrs: &[usize]) -> Result<()> {
+    let left = sys::migrate_pages(0, 1 << 0, 1 << 1);
+    ensure!(left.errno == 0, "migrate_pages: {left:?}");
+    region::check_on(addrs, 1)
+}
+
+/// As [`meanwhile`], by a setting.
+fn set_meanwhile(migrate: fn(&[usize]) -> Result<()>, path: &str, value: &str) -> Result<()> {
+    let setting = Setting::keep(path)?;
+    meanwhile(migrate, |forbid| {
+        kernel::write(path, if forbid { value } else { setting.old() })
+    })
+}
+
+/// As [`meanwhile`], by a limit of the cgroup.
+fn limit_meanwhile(
+    migrate: fn(&[usize]) -> Result<()>,
+    limit: &str,
+    value: &str,
+    none: &str,
+) -> Result<()> {
+    let groups = Groups::new(&["meanwhile"])?;
+    groups.add(0, Pid::this())?;
+    meanwhile(migrate, |forbid| {
+        groups.set(0, limit, if forbid { value } else { none })
+    })
+}
+
+/// `set(true)` forbids help while a helper is at work: it carries no page but those that it has begun.
+/// `set(false)` allows help again.
+fn meanwhile(migrate: fn(&[usize]) -> Result<()>, set: impl Fn(bool) -> Result<()>) -> Result<()> {
+    // One helper, which comes whatever else its CPU does.
+    let _any = Setting::change(&file("cpus"), "any")?;
+    let _two = Setting::change(WORKING, "2")?;
+    let map = region::anon(FolioSize::Small, LONG)?;
+    pattern::fill(map.words(), 1);
+    let addrs = map.addrs(PAGE);
+    let arrived = |addrs: &[usize]| -> Result<usize> {
+        let mut status = vec![i32::MIN; addrs.len()];
+        sys::query_nodes(0, addrs, &mut status).zero("move_pages query")?;
+        Ok(status.iter().filter(|&&node| node == 1).count())
+    };
+    let carried = || Ok::<_, anyhow::Error>(kernel::counters()?["ferry_crew_pages_helper"]);
+    repeat_until("help is forbidden early in the work of a crew", || {
+        region::move_all(&addrs, 0, MF_MOVE)?;
+        let before = carried()?;
+        let there = scope(|scope| -> Result<usize> {
+            let mover = scope.spawn(|| migrate(&addrs));
+            while arrived(&addrs[..1])? == 0 && !mover.is_finished() {
+                sleep(Duration::from_millis(1));
+            }
+            let there = set(true).and_then(|()| arrived(&addrs));
+            let moved = mover.join().ok().context("the mover panicked");
+            set(false)?;
+            moved??;
+            there
+        })?;
+        pattern::check(map.words(), 1)?;
+        let helped = (carried()? - before) as usize;
+        // No helper came, or so much was done that it may have been all that it would do.
+        if helped == 0 || there > LONG / 4 {
+            return Ok(false);
+        }
+        ensure!(
+            helped <= there + BEGUN,
+            "a helper carried {helped} pages of {LONG}, though {there} at most were there when that was forbidden"
+        );
+        Ok(true)
     })
 }
