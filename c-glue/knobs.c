@@ -60,18 +60,26 @@ void ferry_count_help_refusal(enum ferry_help_refusal why)
 	this_cpu_inc(ferry_refused[why]);
 }
 
-/* Allocates what helpers need, and holds the key. 0 or -ENOMEM. May sleep. */
-static int ferry_hold(void)
+/* Allocates what helpers need, once. 0 or -ENOMEM. May sleep. */
+static int ferry_prepare_once(void)
 {
 	int rc;
 
 	lockdep_assert_held(&ferry_knobs_lock);
 	rc = ferry_prepare();
-	if (rc)
-		return rc;
-	WRITE_ONCE(ferry_prepared, true);
-	static_branch_deferred_inc(&ferry_copy_key);
-	return 0;
+	if (!rc)
+		WRITE_ONCE(ferry_prepared, true);
+	return rc;
+}
+
+/* The same, and holds the key. */
+static int ferry_hold(void)
+{
+	int rc = ferry_prepare_once();
+
+	if (!rc)
+		static_branch_deferred_inc(&ferry_copy_key);
+	return rc;
 }
 
 static void ferry_release(void)
@@ -134,16 +142,26 @@ void ferry_mt_release(void)
 	ferry_release();
 }
 
+/* Before DMA channels are taken: allocates what their users need. 0 or -ENOMEM. */
+int ferry_dma_prepare(void)
+{
+	guard(mutex)(&ferry_knobs_lock);
+	return ferry_prepare_once();
+}
+
 /*
- * DMA channels are taken, or given back. Calls that only these may copy for
- * depend on no switch, and are looked at while there are channels. May sleep.
+ * DMA channels are taken, after ferry_dma_prepare(), or none is left. Calls that
+ * only these may copy for depend on no switch, and are looked at while there are
+ * channels. May sleep.
  */
 void ferry_dma_taken(bool taken)
 {
 	guard(mutex)(&ferry_knobs_lock);
-	if (taken == ferry_dma_holds || (taken && ferry_hold()))
+	if (taken == ferry_dma_holds)
 		return;
-	if (!taken)
+	if (taken)
+		static_branch_deferred_inc(&ferry_copy_key);
+	else
 		ferry_release();
 	ferry_dma_holds = taken;
 }

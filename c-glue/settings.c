@@ -102,6 +102,19 @@ static int ferry_parse_setting(const struct ferry_setting_attr *setting,
 	return 0;
 }
 
+/* Holds the hooks exactly while there are channels, even if only a part succeeds. */
+static int ferry_set_channels(unsigned int nr)
+{
+	int rc;
+
+	rc = nr ? ferry_dma_prepare() : 0;
+	if (rc)
+		return rc;
+	rc = ferry_set(FERRY_SET_DMA_CHANNELS, nr);
+	ferry_dma_taken(ferry_dma_nr_open());
+	return rc;
+}
+
 static ssize_t ferry_setting_store(struct kobject *kobj,
 				   struct kobj_attribute *attr,
 				   const char *buf, size_t count)
@@ -115,11 +128,12 @@ static ssize_t ferry_setting_store(struct kobject *kobj,
 		return rc;
 
 	guard(mutex)(&ferry_settings_lock);
-	rc = ferry_set(setting->which, value);
+	if (setting->which == FERRY_SET_DMA_CHANNELS)
+		rc = ferry_set_channels(value);
+	else
+		rc = ferry_set(setting->which, value);
 	if (rc < 0)
 		return rc;
-	if (setting->which == FERRY_SET_DMA_CHANNELS)
-		ferry_dma_taken(value);
 	WRITE_ONCE(setting->value, value);
 	return count;
 }

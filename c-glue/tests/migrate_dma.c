@@ -140,6 +140,7 @@ static unsigned int migrate(struct kunit *test)
 
 static void open_channels(struct kunit *test)
 {
+	KUNIT_ASSERT_EQ(test, ferry_dma_prepare(), 0);
 	KUNIT_ASSERT_EQ(test, ferry_set(FERRY_SET_DMA_CHANNELS, CHANNELS), 0);
 	/* An emulator on a busy host takes its time. */
 	KUNIT_ASSERT_EQ(test, ferry_set(FERRY_SET_DMA_TIMEOUT_MS, 60000), 0);
@@ -159,6 +160,7 @@ static void test_no_channel(struct kunit *test)
 {
 	unsigned long before = copied_by_dma();
 
+	KUNIT_ASSERT_EQ(test, ferry_dma_prepare(), 0);
 	ferry_dma_taken(true);
 	KUNIT_EXPECT_EQ(test, migrate(test), 0);
 	KUNIT_EXPECT_EQ(test, copied_by_dma(), before);

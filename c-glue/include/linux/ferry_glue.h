@@ -222,6 +222,7 @@ void ferry_report_crew(const struct ferry_crew_report *report);
 extern struct kobject *ferry_kobj;
 void ferry_count_helped(int reason, unsigned long nr_pages);
 void ferry_count_help_refusal(enum ferry_help_refusal why);
+int ferry_dma_prepare(void);
 void ferry_dma_taken(bool taken);
 
 /* kernel/sched/fair.c */
