@@ -4,8 +4,8 @@
  * folios were unmapped.
  *
  * Locks: ferry_settings_lock, of all writers, under which a setting is told and
- * kept; inside it that of the knobs, when DMA channels are taken. Histograms have
- * none: each CPU counts for itself.
+ * kept; inside it that of the knobs, when DMA channels are taken or gone.
+ * Histograms have none: each CPU counts for itself.
  */
 #include <linux/ferry_glue.h>
 #include <linux/kobject.h>
@@ -32,9 +32,22 @@ void ferry_count_time(enum ferry_time what, s64 ns)
 	this_cpu_inc(ferry_times[what][min(bucket, FERRY_BUCKETS - 1U)]);
 }
 
-#ifdef CONFIG_SYSFS
-
 static DEFINE_MUTEX(ferry_settings_lock);
+
+/*
+ * Lets go of the hooks if no DMA channel is left, as drivers have left theirs. Not
+ * under the lock of a device, in which a driver leaves: a writer of dma_channels
+ * takes that inside. May sleep.
+ */
+void ferry_dma_gone(void)
+{
+	guard(mutex)(&ferry_settings_lock);
+	/* Channels may have been taken since. */
+	if (!ferry_dma_nr_open())
+		ferry_dma_taken(false);
+}
+
+#ifdef CONFIG_SYSFS
 
 /**
  * struct ferry_setting_attr - a setting

@@ -122,6 +122,13 @@ pub fn way(word: bindings::ferry_method) -> Way {
     }
 }
 
+/// Gives back the hold of DMA channels on the hooks, if there is no channel any more. Takes the locks
+/// of settings and sysctls. May sleep.
+pub fn channels_gone() {
+    // SAFETY: No requirements.
+    unsafe { bindings::ferry_dma_gone() };
+}
+
 /// Lists of at most so many small folios are left to their callers. For any context.
 pub fn set_short_pages(pages: u32) {
     // SAFETY: It is one word, which C reads with `READ_ONCE()`.

@@ -37,6 +37,7 @@ use crate::{
             Requested,
             MAX_CHANNELS, //
         },
+        knob,
         later::{
             Later,
             Queue, //
@@ -57,6 +58,8 @@ const PATIENCE_NS: i64 = 10_000_000_000;
 struct Fleet {
     ports: KVec<KBox<Port<Carried>>>,
     sweeper: Arc<Later>,
+    /// Lets go of the hooks when drivers have left the last channels.
+    releaser: Arc<Later>,
     /// Ports that a batch may find free: a hint, so relaxed.
     usable: Atomic<u32>,
     #[pin]
@@ -72,10 +75,12 @@ impl Fleet {
             ports.push(KBox::new(Port::new(), GFP_KERNEL)?, GFP_KERNEL)?;
         }
         let sweeper = Later::new(Queue::Freezable, look_after)?;
+        let releaser = Later::new(Queue::Unbound, |_| knob::channels_gone())?;
         KBox::pin_init(
             pin_init!(Self {
                 ports,
                 sweeper,
+                releaser,
                 usable: Atomic::new(0),
                 lock <- new_mutex!((), "ferry::Fleet::lock"),
             }),
@@ -159,8 +164,8 @@ pub fn open(nr: usize) -> Result {
     }
 }
 
-/// The driver of a device, at this address, is about to leave it: gives its channels back.
-/// May sleep.
+/// The driver of a device, at this address, is about to leave it: gives its channels back, and
+/// later, outside of the device's lock, the hold on the hooks if these were the last. May sleep.
 pub fn leave(device: usize) {
     let fleet = fleet();
     // Ports of batches are opened and closed under it.
@@ -172,6 +177,9 @@ pub fn leave(device: usize) {
         return;
     };
     fleet.count();
+    if nr_open() == 0 {
+        Later::after(&fleet.releaser, 0);
+    }
 }
 
 /// Tells of the channel with this number: its name, its node, and what it has done; [`None`]: there

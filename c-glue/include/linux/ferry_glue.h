@@ -173,6 +173,7 @@ enum ferry_time {
 struct attribute_group;
 extern const struct attribute_group ferry_settings_group;
 void ferry_count_time(enum ferry_time what, s64 ns);
+void ferry_dma_gone(void);
 
 /* c-glue/x86/copy_nt.S */
 unsigned long ferry_copy_nt(void *dst, const void *src, unsigned long len);

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::sysctl::moves_while;
 use crate::harness::{Case, skip};
-use crate::kernel::{self, Setting};
+use crate::kernel::{self, SWITCH, Setting};
 use crate::patience::wait_until;
 use crate::plan::{Engine, FolioSize};
 use crate::sys::{self, MF_MOVE, PAGE};
@@ -46,6 +46,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("dma/late", |_| late()).limit(SLOW),
         Case::new("dma/channels-come-and-go", |_| come_and_go()).limit(SLOW),
         Case::new("dma/driver-goes", |_| driver_goes()).limit(SLOW),
+        Case::new("dma/hooks-off-without-driver", |_| hooks_off()).limit(SLOW),
         Case::new("dma/suspend", |_| suspend()).limit(SLOW),
     ]
 }
@@ -316,6 +317,28 @@ fn driver_goes() -> Result<()> {
         sleep(Duration::from_millis(20));
         Ok(())
     })
+}
+
+/// With the last channel the hooks go, whether it is given back or its driver leaves the device.
+fn hooks_off() -> Result<()> {
+    need_soft()?;
+    let is_on = || Ok::<_, anyhow::Error>(value(&format!("{}/active", kernel::COPY))? == "1");
+    let _off = Setting::change(SWITCH, "0")?;
+    wait_until("the hooks are off before", || Ok(!is_on()?))?;
+    for _ in 0..3 {
+        {
+            let _channels = channels()?;
+            ensure!(is_on()?, "off though there are channels");
+            kernel::write(format!("{DRIVER}/unbind"), DEVICE)?;
+            let off = wait_until("the hooks are off without a driver", || Ok(!is_on()?));
+            kernel::write(format!("{DRIVER}/bind"), DEVICE)?;
+            off?;
+        }
+        let given_back = channels()?;
+        drop(given_back);
+        wait_until("the hooks are off without channels", || Ok(!is_on()?))?;
+    }
+    Ok(())
 }
 
 /// Suspends go as far as this, and wait for so many seconds, until this is dropped.
