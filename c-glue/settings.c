@@ -269,7 +269,9 @@ static ssize_t dma_status_show(struct kobject *kobj,
 	return len;
 }
 
-static struct kobj_attribute ferry_dma_status_attr = __ATTR_RO(dma_status);
+/* For root: a reader cannot be killed while it waits for a channel to be closed. */
+static struct kobj_attribute ferry_dma_status_attr =
+	__ATTR_RO_MODE(dma_status, 0400);
 
 static ssize_t ferry_time_show(enum ferry_time what, char *buf)
 {

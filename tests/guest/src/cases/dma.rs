@@ -4,6 +4,7 @@
 //! Kernels without that engine, as all but the debug one, have no channel to be had.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -159,6 +160,8 @@ fn no_channel() -> Result<()> {
         }
     }
     ensure!(value(STATUS)?.is_empty(), "{}", value(STATUS)?);
+    let mode = fs::metadata(STATUS)?.permissions().mode();
+    ensure!(mode & 0o777 == 0o400, "{STATUS} has mode {mode:o}");
     Ok(())
 }
 
