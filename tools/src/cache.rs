@@ -3,6 +3,7 @@
 
 use anyhow::{bail, Context as _, Result};
 use fs4::FileExt;
+use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use std::{
     fs::{self, File},
     io::Write,
@@ -29,6 +30,9 @@ impl Cache {
     }
 
     /// Opens the cache and holds its lock until dropped: one `ferry` at a time works in it.
+    ///
+    /// Programs that it starts inherit the lock. If it is killed, the cache stays locked until these have
+    /// ended too, so that no two builds work in one tree.
     pub fn open(root: &Path) -> Result<Self> {
         fs::create_dir_all(root.join("logs"))
             .with_context(|| format!("cannot create the cache folder {}", root.display()))?;
@@ -37,10 +41,12 @@ impl Cache {
             .with_context(|| format!("cannot write to the cache folder {}", root.display()))?;
         if FileExt::try_lock(&lock).is_err() {
             bail!(
-                "another ferry is at work in {}: wait for it, or set FERRY_CACHE to another folder",
-                root.display()
+                "another ferry is at work in {root}, or a program that a killed one had started: wait for it \
+                 (`fuser -v {root}/lock` shows its processes), or set FERRY_CACHE to another folder",
+                root = root.display()
             );
         }
+        fcntl(&lock, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok(Cache { root, _lock: lock })
     }
 

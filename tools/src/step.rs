@@ -7,6 +7,7 @@ use nix::{
     sys::signal::{killpg, Signal},
     unistd::Pid,
 };
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::{
     fmt,
     fs::File,
@@ -40,7 +41,7 @@ pub struct Step<'a> {
     stop_when: Option<StopWhen<'a>>,
 }
 
-/// The user pressed Ctrl-C.
+/// A signal asked this program to end.
 #[derive(Debug)]
 struct Interrupted;
 
@@ -56,18 +57,35 @@ pub fn was_interrupted(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Interrupted>().is_some()
 }
 
-/// Set by SIGINT and SIGTERM from the first call on.
+/// Returns a flag that signals set from the first call on. A signal that is ignored stays ignored, as
+/// nohup(1) wants.
 fn interrupt_flag() -> &'static Arc<AtomicBool> {
     static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     FLAG.get_or_init(|| {
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            // A second Ctrl-C ends the program at once; it can fail only for a bad signal number.
-            let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
+        let ignored = ignored_signals();
+        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+            if ignored & (1 << (signal - 1)) != 0 {
+                continue;
+            }
+            // Registering fails only for a bad signal number.
+            if [SIGINT, SIGQUIT].contains(&signal) {
+                // A second Ctrl-C ends the program at once. The others come twice by themselves: from the
+                // terminal and the shell, or from timeout(1).
+                let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone());
+            }
             let _ = signal_hook::flag::register(signal, flag.clone());
         }
         flag
     })
+}
+
+/// Returns the set of signals that this program ignores, signal N as bit N - 1.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }
 
 /// How a step's command ended.
@@ -164,7 +182,7 @@ impl<'a> Step<'a> {
             .with_context(|| format!("{}: cannot write its log", self.title))?;
         let mut reader = File::open(&self.log)?;
         let program = command.get_program().to_owned();
-        let mut child = command
+        let child = command
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -177,33 +195,30 @@ impl<'a> Step<'a> {
                     program.to_string_lossy()
                 )
             })?;
+        let mut running = Running(child);
         let mut progress = Progress::start(&self.title, self.quiet);
         let start = Instant::now();
         let mut pending = Vec::new();
-        loop {
-            let ended = child.try_wait()?;
+        let end: Result<End> = loop {
+            let ended = running.0.try_wait()?;
             read_lines(&mut reader, &mut pending, &mut progress)?;
             if let Some(status) = ended {
-                progress.finish(status.success());
-                return Ok(End::Exited(status));
+                break Ok(End::Exited(status));
             }
             if interrupted.load(Ordering::Relaxed) {
-                stop(&mut child);
-                progress.finish(false);
-                return Err(Interrupted.into());
+                break Err(Interrupted.into());
             }
             if start.elapsed() > self.timeout {
-                stop(&mut child);
-                progress.finish(false);
-                return Ok(End::TimedOut);
+                break Ok(End::TimedOut);
             }
             if self.stop_when.as_ref().is_some_and(|unwanted| unwanted()) {
-                stop(&mut child);
-                progress.finish(false);
-                return Ok(End::Stopped);
+                break Ok(End::Stopped);
             }
             sleep(POLL);
-        }
+        };
+        drop(running);
+        progress.finish(matches!(&end, Ok(End::Exited(status)) if status.success()));
+        end
     }
 }
 
@@ -216,20 +231,26 @@ fn read_lines(reader: &mut File, pending: &mut Vec<u8>, progress: &mut Progress)
     Ok(())
 }
 
-/// Ends the command and everything it started.
-fn stop(child: &mut Child) {
-    let group = Pid::from_raw(child.id() as i32);
-    let deadline = Instant::now() + GRACE;
-    // The group may be gone already; then there is nothing to stop.
-    let _ = killpg(group, Signal::SIGTERM);
-    while Instant::now() < deadline {
-        if matches!(child.try_wait(), Ok(Some(_))) {
-            break;
+/// A step's command. If it still runs when this is dropped, by an error or a panic too, it is stopped with
+/// everything it started.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let ended = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)));
+        if ended(&mut self.0) {
+            return;
         }
-        sleep(POLL);
+        let group = Pid::from_raw(self.0.id() as i32);
+        let deadline = Instant::now() + GRACE;
+        // The group may be gone already; then there is nothing to stop.
+        let _ = killpg(group, Signal::SIGTERM);
+        while Instant::now() < deadline && !ended(&mut self.0) {
+            sleep(POLL);
+        }
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = self.0.wait();
     }
-    let _ = killpg(group, Signal::SIGKILL);
-    let _ = child.wait();
 }
 
 /// The last lines of a log that may be large.
@@ -355,6 +376,7 @@ pub fn output(command: &mut Command) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::panic::{catch_unwind, AssertUnwindSafe};
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");
@@ -388,11 +410,32 @@ mod tests {
             .run(&mut shell(&script))
             .unwrap_err();
         assert!(error.to_string().contains("did not end within 1 s"));
-        let pid = std::fs::read_to_string(pid).unwrap();
+        assert_gone(&pid);
+    }
+
+    fn assert_gone(pid_file: &Path) {
+        let pid = std::fs::read_to_string(pid_file).unwrap();
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         // Gone, or a zombie that waits for init to collect it.
         assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    }
+
+    #[test]
+    fn command_does_not_outlive_a_panic() {
+        let temp = tempfile::tempdir().unwrap();
+        let pid = temp.path().join("pid");
+        let script = format!("echo $$ >{}; exec sleep 1000", pid.display());
+        let started = || std::fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n'));
+        let step = Step::new("panics", temp.path().join("p.log"))
+            .quiet()
+            .stop_when(|| {
+                assert!(!started(), "as wanted");
+                false
+            });
+        let run = AssertUnwindSafe(|| step.run_any(&mut shell(&script)));
+        assert!(catch_unwind(run).is_err());
+        assert_gone(&pid);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Bad input to this program: each ends in one clear message and a non-zero exit, and leaves
+//! Bad input to this program, and signals: each ends in one clear message and a non-zero exit, and leaves
 //! nothing half done. The trees are fakes that have only the files the patches touch.
 
 use super::Tally;
 use crate::{
+    cache::Cache,
     context::Context,
     guest::{Guest, Shape},
     kernel::{self, Variant},
@@ -17,17 +18,20 @@ use anyhow::{bail, ensure, Context as _, Result};
 use nix::{
     pty::{openpty, Winsize},
     sys::{
-        signal::{kill, Signal},
+        signal::{kill, killpg, Signal},
         termios::tcgetattr,
     },
     unistd::Pid,
 };
 use std::{
-    fs::{self, File},
+    env,
+    fs::{self, File, Permissions},
     io::{self, Write},
-    os::unix::fs::symlink,
+    iter,
+    os::unix::fs::{symlink, PermissionsExt},
     path::{Path, PathBuf},
-    process::{Child, Command, Output},
+    process::{Child, Command, Output, Stdio},
+    thread,
     time::Duration,
 };
 use tempfile::TempDir;
@@ -35,7 +39,7 @@ use walkdir::WalkDir;
 
 type Test = fn(&Context) -> Result<()>;
 
-const TESTS: [(&str, Test); 12] = [
+const TESTS: [(&str, Test); 14] = [
     ("apply: a plain tree, then again", apply_plain),
     ("apply: a clean git tree, then again", apply_git),
     ("apply: a tree of another version", wrong_version),
@@ -45,6 +49,8 @@ const TESTS: [(&str, Test); 12] = [
     ("KDIR of another version", wrong_kdir),
     ("no network", no_network),
     ("a missing tool", missing_tool),
+    ("the terminal is closed during a step", hangup),
+    ("killed during a step", killed),
     ("top: a kernel without Ferry, no terminal", top_refuses),
     ("top: gives the terminal back", top_gives_back),
     ("a guest that hangs", hanging_guest),
@@ -59,12 +65,22 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
 
 /// This program, as a user would call it, with a cache of its own.
 fn ferry(context: &Context, cache: &Path) -> Result<Command> {
-    let mut ferry = Command::new(std::env::current_exe()?);
+    let mut ferry = Command::new(env::current_exe()?);
     ferry
         .env("FERRY_REPO", &context.repo)
         .env("FERRY_CACHE", cache)
         .env_remove("KDIR");
     Ok(ferry)
+}
+
+/// Lets a program that starts `inner` have the environment that `inner` is to have.
+fn hand_on_env(inner: &Command, outer: &mut Command) {
+    for (key, value) in inner.get_envs() {
+        match value {
+            Some(value) => outer.env(key, value),
+            None => outer.env_remove(key),
+        };
+    }
 }
 
 /// A tree with a Makefile and the files that the patches touch.
@@ -307,6 +323,115 @@ fn missing_tool(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// A program of these lines in a folder for PATH.
+fn fake(bin: &Path, name: &str, lines: &str) -> Result<()> {
+    let path = bin.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{lines}"))?;
+    Ok(fs::set_permissions(path, Permissions::from_mode(0o755))?)
+}
+
+/// Lets the program find the fakes in a folder before the programs of this machine.
+fn with_fakes<'a>(ferry: &'a mut Command, bin: &Path) -> Result<&'a mut Command> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let all = iter::once(bin.to_path_buf()).chain(env::split_paths(&path));
+    Ok(ferry.env("PATH", env::join_paths(all)?))
+}
+
+fn wait_until(mut until: impl FnMut() -> Result<bool>) -> Result<()> {
+    for _ in 0..100 {
+        if until()? {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    bail!("nothing happened for 10 s")
+}
+
+/// A call whose first step never ends, and that step.
+struct Endless {
+    cache: TempDir,
+    ferry: Child,
+    /// The step's process group.
+    step: Pid,
+}
+
+impl Endless {
+    fn start(context: &Context) -> Result<Self> {
+        let (cache, bin) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let pid = cache.path().join("pid");
+        fake(
+            bin.path(),
+            "apt-get",
+            "[ \"$1\" != indextargets ] || { echo Debian http://localhost/ main; exit; }\n\
+             echo $$ >\"$FERRY_CACHE/pid.new\"\n\
+             mv \"$FERRY_CACHE/pid.new\" \"$FERRY_CACHE/pid\"\n\
+             exec sleep 1000\n",
+        )?;
+        // This program may run where SIGHUP is ignored.
+        let inner = ferry(context, cache.path())?;
+        let mut outer = Command::new("env");
+        outer.arg("--default-signal=HUP").arg(inner.get_program());
+        hand_on_env(&inner, &mut outer);
+        with_fakes(&mut outer, bin.path())?
+            .arg("series")
+            .arg(cache.path().join("out"))
+            .stderr(Stdio::null());
+        let mut ferry = outer.spawn()?;
+        let started = wait_until(|| {
+            ensure!(ferry.try_wait()?.is_none(), "it ended before the step");
+            Ok(pid.exists())
+        });
+        if let Err(error) = started {
+            let _ = ferry.kill();
+            let _ = ferry.wait();
+            return Err(error);
+        }
+        let step = Pid::from_raw(fs::read_to_string(pid)?.trim().parse()?);
+        Ok(Endless { cache, ferry, step })
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.ferry.id() as i32), signal)?)
+    }
+}
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        // Either may be gone.
+        let _ = self.ferry.kill();
+        let _ = self.ferry.wait();
+        let _ = killpg(self.step, Signal::SIGKILL);
+    }
+}
+
+fn hangup(context: &Context) -> Result<()> {
+    let mut endless = Endless::start(context)?;
+    // From the terminal and from the shell.
+    endless.signal(Signal::SIGHUP)?;
+    endless.signal(Signal::SIGHUP)?;
+    wait_until(|| Ok(endless.ferry.try_wait()?.is_some()))?;
+    let status = endless.ferry.wait()?;
+    ensure!(status.code() == Some(130), "it ended with {status}");
+    ensure!(
+        killpg(endless.step, None::<Signal>).is_err(),
+        "the step runs on"
+    );
+    Ok(())
+}
+
+fn killed(context: &Context) -> Result<()> {
+    let mut endless = Endless::start(context)?;
+    endless.signal(Signal::SIGKILL)?;
+    endless.ferry.wait()?;
+    let again = ferry(context, endless.cache.path())?
+        .arg("series")
+        .arg(endless.cache.path().join("out"))
+        .output()?;
+    refused(&again, &["another ferry is at work", "FERRY_CACHE"])?;
+    killpg(endless.step, Signal::SIGKILL)?;
+    wait_until(|| Ok(Cache::open(endless.cache.path()).is_ok())).context("the cache stays locked")
+}
+
 fn top_refuses(context: &Context) -> Result<()> {
     let root = tempfile::tempdir()?;
     // This machine's own counters, less those that it has if it runs Ferry.
@@ -370,20 +495,11 @@ fn top_gives_back(context: &Context) -> Result<()> {
         drop(ferry);
         // It waits for whoever does not read what it draws.
         let mut drawn = terminal.try_clone()?;
-        std::thread::spawn(move || io::copy(&mut drawn, &mut io::sink()));
-        let wait = |until: &mut dyn FnMut() -> Result<bool>| -> Result<()> {
-            for _ in 0..100 {
-                if until()? {
-                    return Ok(());
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            bail!("nothing happened for 10 s")
-        };
-        let taken = wait(&mut || Ok(tcgetattr(&screen)? != found));
+        thread::spawn(move || io::copy(&mut drawn, &mut io::sink()));
+        let taken = wait_until(|| Ok(tcgetattr(&screen)? != found));
         let ended = taken
             .and_then(|()| end(&top, &terminal))
-            .and_then(|()| wait(&mut || Ok(top.try_wait()?.is_some())));
+            .and_then(|()| wait_until(|| Ok(top.try_wait()?.is_some())));
         // It has ended, or is not to stay.
         let _ = top.kill();
         let code = top.wait()?.code();
@@ -452,12 +568,7 @@ fn no_space(context: &Context, tally: &mut Tally) -> Result<()> {
             .args(["-rm", "sh", "-c", script, "sh"])
             .arg(cache.path())
             .arg(inner.get_program());
-        for (key, value) in inner.get_envs() {
-            match value {
-                Some(value) => outer.env(key, value),
-                None => outer.env_remove(key),
-            };
-        }
+        hand_on_env(&inner, &mut outer);
         refused(&outer.output()?, &["not enough space", "FERRY_CACHE"])
     };
     tally.check(name, test())
