@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The cache folder: everything downloaded or built, made so that an interrupted step is redone.
 
-use anyhow::{bail, Context as _, Result};
+use anyhow::{anyhow, bail, Context as _, Result};
 use fs4::FileExt;
 use nix::fcntl::{fcntl, FcntlArg, FdFlag};
 use std::{
@@ -9,6 +9,7 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
 };
+use tempfile::NamedTempFile;
 
 pub struct Cache {
     root: PathBuf,
@@ -117,16 +118,24 @@ pub fn remove_dir(dir: &Path) -> Result<()> {
 
 /// Writes a file whole or not at all: what reads it never sees half.
 pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
+    let write = || -> Result<()> {
+        let mut file = file_beside(path)?;
+        file.write_all(content)?;
+        file.persist(path)?;
+        Ok(())
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Creates a file in the folder of `path`, which is created if missing. The file is removed unless it is
+/// kept.
+fn file_beside(path: &Path) -> Result<NamedTempFile> {
     let dir = path.parent().context("a file needs a folder")?;
     fs::create_dir_all(dir)?;
-    let mut file = tempfile::Builder::new()
+    let file = tempfile::Builder::new()
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-        .tempfile_in(dir)
-        .with_context(|| format!("cannot write in {}", dir.display()))?;
-    file.write_all(content)?;
-    file.persist(path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(())
+        .tempfile_in(dir)?;
+    Ok(file)
 }
 
 /// Writes what a user asked for: whole or not at all, but into what is there if that is no regular file,
@@ -138,6 +147,17 @@ pub fn write_result(path: &Path, content: &[u8]) -> Result<()> {
         }
         _ => write_atomic(&std::path::absolute(path)?, content),
     }
+}
+
+/// Fails if `write_result` could not write there, so that this is known before hours of measuring.
+pub fn check_result(path: &Path) -> Result<()> {
+    let checked = match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(anyhow!("it is a folder")),
+        // To open a pipe would wait for its reader.
+        Ok(found) if !found.is_file() => Ok(()),
+        _ => file_beside(&std::path::absolute(path)?).map(drop),
+    };
+    checked.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A note beside built files that says from what they were built; written last, removed first.
@@ -222,6 +242,25 @@ mod tests {
         let file = temp.path().join("new/file");
         write_result(&file, b"figures").unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"figures");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("new/file");
+        check_result(&file).unwrap();
+        assert_eq!(fs::read_dir(temp.path().join("new")).unwrap().count(), 0);
+        check_result(Path::new("/dev/full")).unwrap();
+
+        fs::write(&file, "").unwrap();
+        let below_a_file = file.join("x");
+        for path in [temp.path(), &below_a_file] {
+            let named = path.display().to_string();
+            for tried in [check_result(path), write_result(path, b"figures")] {
+                let error = tried.unwrap_err().to_string();
+                assert!(error.contains(&named), "{error}");
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,9 @@
 //! The command line: what may be asked for, and who answers.
 
 use crate::{
-    apply, bench, choice,
+    apply, bench,
+    cache::check_result,
+    choice,
     context::Context,
     hot,
     kernel::{self, Variant},
@@ -73,6 +75,13 @@ pub struct RunArgs {
     pub out: PathBuf,
 }
 
+impl RunArgs {
+    /// Returns the files that the figures and their chart go to.
+    pub fn files(&self) -> [PathBuf; 2] {
+        ["json", "svg"].map(|end| self.out.join(format!("move_pages.{end}")))
+    }
+}
+
 #[derive(Args)]
 pub struct HotArgs {
     /// Write the figures here
@@ -136,6 +145,27 @@ enum Bench {
     Choice(JsonArgs),
     /// Copies past the caches beside cached ones, and what either does to others: here, without a kernel
     Method(JsonArgs),
+}
+
+impl Bench {
+    /// Returns the files that the figures and their chart go to.
+    fn files(&self) -> [Option<&PathBuf>; 2] {
+        let output = match self {
+            Bench::MovePages(args) => &args.measure.output,
+            Bench::Crew(args) => &args.measure.output,
+            Bench::Demotion(args) => &args.measure.output,
+            Bench::Policy(args) => &args.output,
+            Bench::Migrc(args) => &args.output,
+            Bench::Service(args) => &args.output,
+            Bench::Settings(args) => &args.output,
+            Bench::Copy(args) | Bench::Dma(args) => args,
+            Bench::Phases(args) => return [args.json.as_ref(), None],
+            Bench::Promotion(args) | Bench::Choice(args) | Bench::Method(args) => {
+                return [args.json.as_ref(), None]
+            }
+        };
+        [output.json.as_ref(), output.svg.as_ref()]
+    }
 }
 
 #[derive(Args)]
@@ -317,9 +347,25 @@ impl Folio {
     }
 }
 
+impl Command {
+    /// Fails if a file that figures go to cannot be written.
+    fn check_files(&self) -> Result<()> {
+        match self {
+            Command::Run(args) => args.files().iter().try_for_each(|file| check_result(file)),
+            Command::Hot(args) => args.json.iter().try_for_each(|file| check_result(file)),
+            Command::Bench { what } => {
+                let mut files = what.files().into_iter().flatten();
+                files.try_for_each(|file| check_result(file))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Cli {
     /// Does what was asked. `Ok(false)`: it ran, and what it checked did not hold.
     pub fn execute(self) -> Result<bool> {
+        self.command.check_files()?;
         let kdir = self.kdir;
         let context = || Context::open(kdir);
         match self.command {

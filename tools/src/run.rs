@@ -22,7 +22,7 @@ pub fn run(context: &Context, args: &RunArgs) -> Result<()> {
     let report = bench::measure(context, &plan)?;
     println!("{}", table::render(&report.results, "vanilla"));
     println!("{}", requirements::summary(&report.results));
-    let [json, svg] = ["json", "svg"].map(|end| args.out.join(format!("move_pages.{end}")));
+    let [json, svg] = args.files();
     bench::save(&report, "move_pages()", Some(&json), Some(&svg))?;
     println!("{}", conclusion(&report));
     Ok(())

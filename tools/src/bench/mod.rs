@@ -21,6 +21,7 @@ pub use settings::settings;
 use gather::{Answer, Gathered};
 
 use crate::{
+    cache::write_result,
     chart::{self, Sheet},
     cli::{By, CrewArgs, DemotionArgs, Folio, MovePagesArgs, OutputArgs},
     context::Context,
@@ -294,11 +295,11 @@ fn draw(sheets: &[Sheet], path: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Writes figures to a file, if one is named.
+/// Writes figures to a file, if one is named; prints them if that fails.
 pub fn save_json(report: &impl Serialize, path: Option<&Path>) -> Result<()> {
     if let Some(path) = path {
         let text = serde_json::to_string_pretty(report)? + "\n";
-        crate::cache::write_result(path, text.as_bytes())?;
+        write_result(path, text.as_bytes()).inspect_err(|_| print!("{text}"))?;
         println!("figures: {}", path.display());
     }
     Ok(())

@@ -129,7 +129,7 @@ pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
         .collect();
     let chosen = chosen(&choice).into_iter().collect();
     println!("\n{}", requirements::summary_with(&all, chosen));
-    draw_all(args, &report.results, &stressor, &fairness)?;
+    let drawn = draw_all(args, &report.results, &stressor, &fairness);
     let measures = |name, figures: Vec<Figure>| {
         let named = move |figure| Measure::new(name, figure);
         figures.into_iter().map(named)
@@ -141,7 +141,8 @@ pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
             .collect(),
         choice,
     };
-    save_json(&report, args.output.json.as_deref())
+    save_json(&report, args.output.json.as_deref())?;
+    drawn
 }
 
 /// A table for each benchmark among the figures.

@@ -23,6 +23,7 @@ use nix::{
     },
     unistd::Pid,
 };
+use serde_json::Value;
 use std::{
     env,
     fs::{self, File, Permissions},
@@ -39,7 +40,7 @@ use walkdir::WalkDir;
 
 type Test = fn(&Context) -> Result<()>;
 
-const TESTS: [(&str, Test); 14] = [
+const TESTS: [(&str, Test); 16] = [
     ("apply: a plain tree, then again", apply_plain),
     ("apply: a clean git tree, then again", apply_git),
     ("apply: a tree of another version", wrong_version),
@@ -48,6 +49,8 @@ const TESTS: [(&str, Test); 14] = [
     ("series: applies with git am", series_applies),
     ("KDIR of another version", wrong_kdir),
     ("no network", no_network),
+    ("results that cannot be written", unwritable_results),
+    ("results that could not be written", results_not_lost),
     ("a missing tool", missing_tool),
     ("the terminal is closed during a step", hangup),
     ("killed during a step", killed),
@@ -286,13 +289,16 @@ fn wrong_kdir(context: &Context) -> Result<()> {
     Ok(())
 }
 
-fn no_network(context: &Context) -> Result<()> {
-    let (cache, target) = (tempfile::tempdir()?, tempfile::tempdir()?);
+fn offline(mut ferry: Command) -> Command {
     // The discard port: nothing answers there.
     let nowhere = "http://127.0.0.1:9/";
-    let out = ferry(context, cache.path())?
-        .env("http_proxy", nowhere)
-        .env("https_proxy", nowhere)
+    ferry.env("http_proxy", nowhere).env("https_proxy", nowhere);
+    ferry
+}
+
+fn no_network(context: &Context) -> Result<()> {
+    let (cache, target) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let out = offline(ferry(context, cache.path())?)
         .arg("series")
         .arg(target.path().join("out"))
         .output()?;
@@ -305,6 +311,31 @@ fn no_network(context: &Context) -> Result<()> {
             .exists(),
         "it wrote a series"
     );
+    Ok(())
+}
+
+/// Known before anything is fetched or built.
+fn unwritable_results(context: &Context) -> Result<()> {
+    let temp = tempfile::tempdir()?;
+    let cache = temp.path().join("cache");
+    let out = offline(ferry(context, &cache)?)
+        .args(["run", "--quick", "--out", "/proc/ferry-results"])
+        .output()?;
+    refused(&out, &["/proc/ferry-results"])?;
+    ensure!(!cache.exists(), "it made a cache");
+    Ok(())
+}
+
+fn results_not_lost(context: &Context) -> Result<()> {
+    let cache = tempfile::tempdir()?;
+    let out = ferry(context, cache.path())?
+        .args(["bench", "choice", "--json", "/dev/full"])
+        .output()?;
+    refused(&out, &["/dev/full"])?;
+    let said = String::from_utf8_lossy(&out.stdout);
+    let json = said.find("\n{").map_or("", |start| &said[start..]);
+    let figures: Value = serde_json::from_str(json).context("no figures")?;
+    ensure!(figures["results"].is_array(), "no results: {json}");
     Ok(())
 }
 
