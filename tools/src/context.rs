@@ -22,8 +22,10 @@ pub struct Context {
 
 impl Context {
     pub fn open(kdir: Option<PathBuf>) -> Result<Self> {
+        let cache = Cache::open(&Cache::default_root()?)?;
+        check_plain(cache.root())?;
         Ok(Context {
-            cache: Cache::open(&Cache::default_root()?)?,
+            cache,
             repo: repo()?,
             kdir: kdir.filter(|dir| !dir.as_os_str().is_empty()),
             source: OnceCell::new(),
@@ -42,6 +44,20 @@ impl Context {
     pub fn toolchain(&self) -> Result<&Toolchain> {
         get_or_try(&self.toolchain, || toolchain::find(&self.cache))
     }
+}
+
+/// Refuses a path that Kbuild, a shell script or a kernel's command line would take apart.
+fn check_plain(path: &Path) -> Result<()> {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+~".contains(c);
+    let odd: String = text.chars().filter(|&c| !plain(c)).collect();
+    if !odd.is_empty() {
+        bail!(
+            "the cache's path {text} has characters that kernel builds and guests cannot be given: \
+             {odd:?}; set FERRY_CACHE to a folder without them"
+        );
+    }
+    Ok(())
 }
 
 fn get_or_try<T>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
@@ -69,4 +85,22 @@ pub fn repo() -> Result<PathBuf> {
 /// Processors of this machine.
 pub fn jobs() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_that_would_be_taken_apart_is_refused() {
+        assert!(check_plain(Path::new("/home/a/.cache/ferry")).is_ok());
+        for (path, odd) in [
+            ("/home/a b", "\" \""),
+            ("/home/$a", "\"$\""),
+            ("/x:y", "\":\""),
+        ] {
+            let error = check_plain(Path::new(path)).unwrap_err().to_string();
+            assert!(error.contains(odd), "{error}");
+        }
+    }
 }

@@ -37,7 +37,7 @@ pub fn shell(context: &Context) -> Result<()> {
          {} is here and writable from both sides; leave with `exit`.",
         guest.share().display()
     );
-    let mut vng = guest.vng()?;
+    let mut vng = guest.vng();
     vng.arg("--shell").arg(&login);
     let status = vng.status()?;
     if !status.success() {

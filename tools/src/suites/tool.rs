@@ -40,7 +40,7 @@ use walkdir::WalkDir;
 
 type Test = fn(&Context) -> Result<()>;
 
-const TESTS: [(&str, Test); 16] = [
+const TESTS: [(&str, Test); 17] = [
     ("apply: a plain tree, then again", apply_plain),
     ("apply: a clean git tree, then again", apply_git),
     ("apply: a tree of another version", wrong_version),
@@ -48,6 +48,7 @@ const TESTS: [(&str, Test); 16] = [
     ("apply: a tree that a patch does not fit", does_not_fit),
     ("series: applies with git am", series_applies),
     ("KDIR of another version", wrong_kdir),
+    ("a cache that builds cannot use", odd_cache),
     ("no network", no_network),
     ("results that cannot be written", unwritable_results),
     ("results that could not be written", results_not_lost),
@@ -286,6 +287,18 @@ fn wrong_kdir(context: &Context) -> Result<()> {
         !cache.path().join("src").exists(),
         "it took something of the tree"
     );
+    Ok(())
+}
+
+/// Known before anything is fetched or built.
+fn odd_cache(context: &Context) -> Result<()> {
+    let temp = tempfile::tempdir()?;
+    for (name, odd) in [("a b", "\" \""), ("a:b", "\":\"")] {
+        let cache = temp.path().join(name);
+        let out = ferry(context, &cache)?.args(["build", "ferry"]).output()?;
+        refused(&out, &["FERRY_CACHE", odd])?;
+        ensure!(!cache.join("src").exists(), "it fetched something");
+    }
     Ok(())
 }
 
