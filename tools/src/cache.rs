@@ -48,7 +48,23 @@ impl Cache {
             );
         }
         fcntl(&lock, FcntlArg::F_SETFD(FdFlag::empty()))?;
-        Ok(Cache { root, _lock: lock })
+        let cache = Cache { root, _lock: lock };
+        cache.remove_leftovers()?;
+        Ok(cache)
+    }
+
+    /// Removes the temporary folders of calls that were killed. The lock is held, so no other call uses
+    /// them.
+    fn remove_leftovers(&self) -> Result<()> {
+        remove_dir(&self.path("guests"))?;
+        for entry in fs::read_dir(&self.root)? {
+            let entry = entry?;
+            let is_temporary = entry.file_name().as_encoded_bytes().starts_with(b".tmp");
+            if is_temporary && entry.file_type()?.is_dir() {
+                remove_dir(&entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     pub fn root(&self) -> &Path {
@@ -283,8 +299,22 @@ mod tests {
     #[test]
     fn second_user_is_refused() {
         let temp = tempfile::tempdir().unwrap();
-        let _first = Cache::open(temp.path()).unwrap();
+        let first = Cache::open(temp.path()).unwrap();
+        let in_use = first.dir("guests/guest-1").unwrap();
         assert!(Cache::open(temp.path()).is_err());
+        assert!(in_use.exists());
+    }
+
+    #[test]
+    fn next_user_removes_what_a_killed_one_left() {
+        let temp = tempfile::tempdir().unwrap();
+        for dir in ["guests/guest-1", "guests/turns-1", ".tmp1/usr", "src/7.3"] {
+            fs::create_dir_all(temp.path().join(dir)).unwrap();
+            fs::write(temp.path().join(dir).join("file"), "").unwrap();
+        }
+        let cache = Cache::open(temp.path()).unwrap();
+        assert!(!cache.path("guests").exists() && !cache.path(".tmp1").exists());
+        assert!(cache.path("src/7.3/file").exists());
     }
 
     #[test]
