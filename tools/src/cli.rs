@@ -370,7 +370,7 @@ impl Cli {
         let context = || Context::open(kdir);
         match self.command {
             Command::Run(args) => run::run(&context()?, &args).map(|()| true),
-            Command::Test(args) if args.list => suites::list(&context()?).map(|()| true),
+            Command::Test(args) if args.list => suites::list(context()).map(|()| true),
             Command::Test(args) => suites::run(&context()?, &args),
             Command::Bench { what } => {
                 let context = context()?;

@@ -254,6 +254,11 @@ fn virtme_ng(context: &Context) -> Result<PathBuf> {
 /// The programs of the page migration service, which lie beside the guest's own.
 const SERVICE_PROGRAMS: [&str; 5] = ["ph", "v", "vmig", "victim", "migstat"];
 
+/// Returns where the guest's program is in a cache, if it is built.
+pub fn program_in(cache: &Path) -> PathBuf {
+    cache.join("cargo-guest/release/ferry-guest")
+}
+
 /// The guest's program and those of the service beside it, built for this machine: the guest runs on its
 /// files. Before that, whether a guest can be had here at all.
 pub fn program(context: &Context) -> Result<PathBuf> {
@@ -274,7 +279,7 @@ pub fn program(context: &Context) -> Result<PathBuf> {
             .arg(context.repo.join("Cargo.toml"))
             .env("CARGO_TARGET_DIR", &target),
     )?;
-    let program = target.join("release/ferry-guest");
+    let program = program_in(context.cache.root());
     let mode = fs::metadata(&program)?.permissions().mode();
     if mode & 0o111 == 0 {
         bail!("{} cannot be run", program.display());

@@ -180,9 +180,8 @@ fn shell_word(test: &str) -> Result<String> {
     Ok(format!("'{test}'"))
 }
 
-/// The names of all tests.
-pub fn names(context: &Context) -> Result<Vec<String>> {
-    let program = guest::program(context)?;
+/// The names of all tests of a guest's program.
+pub fn names(program: &Path) -> Result<Vec<String>> {
     let text = step::output(Command::new(program).args(["test", "--list"]))?;
     Ok(text.lines().map(str::to_owned).collect())
 }

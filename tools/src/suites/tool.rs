@@ -6,7 +6,7 @@ use super::Tally;
 use crate::{
     cache::Cache,
     context::Context,
-    guest::{Guest, Shape},
+    guest::{self, Guest, Shape},
     kernel::{self, Variant},
     ktap::Outcome,
     overlay, patches,
@@ -40,7 +40,7 @@ use walkdir::WalkDir;
 
 type Test = fn(&Context) -> Result<()>;
 
-const TESTS: [(&str, Test); 17] = [
+const TESTS: [(&str, Test); 18] = [
     ("apply: a plain tree, then again", apply_plain),
     ("apply: a clean git tree, then again", apply_git),
     ("apply: a tree of another version", wrong_version),
@@ -55,6 +55,7 @@ const TESTS: [(&str, Test); 17] = [
     ("a missing tool", missing_tool),
     ("the terminal is closed during a step", hangup),
     ("killed during a step", killed),
+    ("test --list beside another call", list_beside),
     ("top: a kernel without Ferry, no terminal", top_refuses),
     ("top: gives the terminal back", top_gives_back),
     ("a guest that hangs", hanging_guest),
@@ -474,6 +475,25 @@ fn killed(context: &Context) -> Result<()> {
     refused(&again, &["another ferry is at work", "FERRY_CACHE"])?;
     killpg(endless.step, Signal::SIGKILL)?;
     wait_until(|| Ok(Cache::open(endless.cache.path()).is_ok())).context("the cache stays locked")
+}
+
+/// Beside this call, which holds the lock.
+fn list_beside(context: &Context) -> Result<()> {
+    guest::program(context)?;
+    let out = ferry(context, context.cache.root())?
+        .args(["test", "--list"])
+        .output()?;
+    let (list, said) = (
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr),
+    );
+    ensure!(out.status.success(), "it failed: {said}");
+    ensure!(list.contains("\n  crews/"), "it lacks tests: {list}");
+    ensure!(
+        said.contains("another ferry is at work"),
+        "it took the lock: {said}"
+    );
+    Ok(())
 }
 
 fn top_refuses(context: &Context) -> Result<()> {
