@@ -40,7 +40,7 @@ use walkdir::WalkDir;
 
 type Test = fn(&Context) -> Result<()>;
 
-const TESTS: [(&str, Test); 18] = [
+const TESTS: [(&str, Test); 19] = [
     ("apply: a plain tree, then again", apply_plain),
     ("apply: a clean git tree, then again", apply_git),
     ("apply: a tree of another version", wrong_version),
@@ -59,13 +59,41 @@ const TESTS: [(&str, Test); 18] = [
     ("top: a kernel without Ferry, no terminal", top_refuses),
     ("top: gives the terminal back", top_gives_back),
     ("a guest that hangs", hanging_guest),
+    ("the script: no place for the cache", no_home),
+];
+
+/// Tests that mount file systems, where only the program under test sees them.
+const MOUNTING: [(&str, Test); 2] = [
+    ("no space", no_space),
+    ("the script: a cache that cannot be written", read_only),
+];
+
+/// Tests of what the script installs packages with.
+const INSTALLING: [(&str, Test); 2] = [
+    ("the script: apt is in use", apt_in_use),
+    ("the script: sudo without a terminal", no_terminal),
 ];
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
-    for (name, test) in TESTS {
-        tally.check(name, test(context))?;
+    let probe = Command::new("unshare").args(["-rm", "true"]).output();
+    let can_mount = probe.is_ok_and(|out| out.status.success());
+    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let says = |words: &[&str]| system.lines().any(|line| words.contains(&line));
+    let installs = says(&["ID=debian"]) && says(&["VERSION_ID=\"12\"", "VERSION_ID=\"13\""]);
+    for (tests, possible, why) in [
+        (&TESTS[..], true, ""),
+        (&MOUNTING[..], can_mount, "no mount namespaces here"),
+        (&INSTALLING[..], installs, "no packages are known here"),
+    ] {
+        for (name, test) in tests {
+            if possible {
+                tally.check(name, test(context))?;
+            } else {
+                tally.case(name, Outcome::Skipped(why.to_owned()));
+            }
+        }
     }
-    no_space(context, tally)
+    Ok(())
 }
 
 /// This program, as a user would call it, with a cache of its own.
@@ -612,28 +640,77 @@ fn in_use(text: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// A cache on a file system of 8 MB, mounted where only the program under test sees it.
-fn no_space(context: &Context, tally: &mut Tally) -> Result<()> {
-    let name = "no space";
+/// Runs a shell's lines as root of a mount namespace, with this program as $1 and a cache as $2.
+fn mounting(context: &Context, lines: &str) -> Result<Output> {
     let cache = tempfile::tempdir()?;
-    let probe = Command::new("unshare").args(["-rm", "true"]).output();
-    if !probe.is_ok_and(|out| out.status.success()) {
-        tally.case(
-            name,
-            Outcome::Skipped("no mount namespaces here".to_owned()),
-        );
-        return Ok(());
+    let inner = ferry(context, cache.path())?;
+    let mut outer = Command::new("unshare");
+    outer
+        .args(["-rm", "sh", "-ec", lines, "sh"])
+        .arg(inner.get_program())
+        .arg(cache.path());
+    hand_on_env(&inner, &mut outer);
+    Ok(outer.output()?)
+}
+
+/// A cache on a file system of 8 MB.
+fn no_space(context: &Context) -> Result<()> {
+    let lines = "mount -t tmpfs -o size=8m none \"$2\"\nexec \"$1\" series \"$2/out\"";
+    refused(
+        &mounting(context, lines)?,
+        &["not enough space", "FERRY_CACHE"],
+    )
+}
+
+fn read_only(context: &Context) -> Result<()> {
+    let lines = "mount -t tmpfs none \"$2\"\nmkdir \"$2/logs\" \"$2/cargo-tools\"\n\
+                 mount -o remount,ro \"$2\"\nexec \"$FERRY_REPO/ferry\" --version";
+    refused(
+        &mounting(context, lines)?,
+        &["cannot write to", "FERRY_CACHE"],
+    )
+}
+
+/// The script that users call.
+fn script(context: &Context) -> Command {
+    let mut script = Command::new(context.repo.join("ferry"));
+    script.arg("--version").stdin(Stdio::null());
+    script
+}
+
+fn no_home(context: &Context) -> Result<()> {
+    let mut script = script(context);
+    for name in ["FERRY_CACHE", "XDG_CACHE_HOME", "HOME"] {
+        script.env_remove(name);
     }
-    let test = || -> Result<()> {
-        let inner = ferry(context, cache.path())?;
-        let script = "mount -t tmpfs -o size=8m none \"$1\" && exec \"$2\" series \"$1/out\"";
-        let mut outer = Command::new("unshare");
-        outer
-            .args(["-rm", "sh", "-c", script, "sh"])
-            .arg(cache.path())
-            .arg(inner.get_program());
-        hand_on_env(&inner, &mut outer);
-        refused(&outer.output()?, &["not enough space", "FERRY_CACHE"])
-    };
-    tally.check(name, test())
+    refused(&script.output()?, &["HOME is not set", "set FERRY_CACHE"])
+}
+
+/// The script where no package is installed, with these fakes.
+fn bare(context: &Context, fakes: &[(&str, &str)]) -> Result<Output> {
+    let (cache, bin) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    fake(bin.path(), "dpkg-query", "exit 1\n")?;
+    for (name, lines) in fakes {
+        fake(bin.path(), name, lines)?;
+    }
+    let mut script = script(context);
+    script.env("FERRY_CACHE", cache.path());
+    Ok(with_fakes(&mut script, bin.path())?.output()?)
+}
+
+fn apt_in_use(context: &Context) -> Result<()> {
+    let apt = "[ $2 = update ] || { echo \"E: Could not get lock, by $*\"; exit 100; }\n";
+    let out = bare(context, &[("id", "echo 0\n"), ("apt-get", apt)])?;
+    refused(
+        &out,
+        &["Could not get lock", "DPkg::Lock::Timeout=600", "log:"],
+    )
+}
+
+fn no_terminal(context: &Context) -> Result<()> {
+    let out = bare(context, &[("id", "echo 1000\n"), ("sudo", "exit 1\n")])?;
+    refused(&out, &["as root, install:", "qemu-system-x86"])?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    ensure!(!said.contains("==> installing"), "it went on: {said}");
+    Ok(())
 }
