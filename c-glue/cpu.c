@@ -55,17 +55,17 @@ bool ferry_task_is_kswapd(void)
 	return current_is_kswapd();
 }
 
-/* Is the calling task in reclaim, or as if in it? */
+/* Returns whether the calling task is in reclaim, or as if in it. */
 bool ferry_task_reclaims(void)
 {
 	return current->flags & PF_MEMALLOC;
 }
 
 /*
- * Has the calling task's cgroup, or one around it, a CPU quota (cpu.max)? Such a
- * quota does not throttle helpers, which run in the root cgroup. Costs a static
- * branch while no cgroup has a quota, and does not depend on the depth of the
- * cgroup otherwise. Any context.
+ * Returns whether the calling task's cgroup, or an ancestor of it, has a CPU quota
+ * (cpu.max). A quota does not throttle helpers, which run in the root cgroup.
+ * Costs a static branch while no cgroup has a quota, and does not depend on the
+ * depth of the cgroup otherwise. Any context.
  */
 bool ferry_task_has_quota(void)
 {
@@ -137,13 +137,13 @@ u64 ferry_runtime(void)
 	return task_sched_runtime(current);
 }
 
-/* How often the calling task was switched from. */
+/* Returns how often the calling task has lost its CPU, by preemption or sleep. */
 unsigned long ferry_task_switches(void)
 {
 	return current->nvcsw + current->nivcsw;
 }
 
-/* How often another task has taken the CPU from the calling one. */
+/* Returns how often another task has preempted the calling one. */
 unsigned long ferry_task_preemptions(void)
 {
 	return current->nivcsw;

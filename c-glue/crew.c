@@ -125,7 +125,7 @@ void ferry_context_wait(const struct ferry_context *context)
 	lock_map_release(ferry_context_map(context));
 }
 
-/* Any other member would need a copy, too. */
+/* ferry_call_share() copies each member: a new one needs a copy, too. */
 static_assert(sizeof(struct migration_target_control) ==
 	      sizeof(struct {
 			int nid;
@@ -134,7 +134,7 @@ static_assert(sizeof(struct migration_target_control) ==
 			enum migrate_reason reason;
 	      }));
 
-/* The private data of alloc_migration_target() and alloc_demote_folio(). */
+/* Returns the private data of alloc_migration_target() and alloc_demote_folio(). */
 static struct migration_target_control
 ferry_target_control(const struct ferry_call_target *target)
 {
@@ -149,9 +149,9 @@ ferry_target_control(const struct ferry_call_target *target)
 }
 
 /*
- * Copies a call for which ferry_callback_is_shared(), with its private data,
- * which is on the stack of its caller: a worker must not need that, as the
- * caller may die in an oops. ferry_call_unshare() ends it.
+ * Copies a call for which ferry_callback_is_shared() is true, and its private
+ * data, which is on the stack of its caller: a worker must not need that stack, as
+ * the caller may die in an oops. ferry_call_unshare() releases the copy.
  */
 void ferry_call_share(const struct ferry_call *call,
 		      struct ferry_shared_call *shared)
@@ -193,7 +193,7 @@ void ferry_call_share(const struct ferry_call *call,
 	}
 }
 
-/* May free the memory policy. */
+/* Puts the reference to the memory policy, which may free it. */
 void ferry_call_unshare(struct ferry_shared_call *shared)
 {
 	mpol_put(shared->mpol.pol);
@@ -302,7 +302,7 @@ void ferry_migrate_account(const struct migrate_pages_stats *stats,
 			       reason);
 }
 
-/* migrate_pages() is called inside of itself, by the caller of a crew. */
+/* The caller of a crew calls migrate_pages() inside of migrate_pages(). */
 static bool ferry_has_stack(void)
 {
 	unsigned long here = (unsigned long)__builtin_frame_address(0);
@@ -414,8 +414,8 @@ int ferry_target_node(unsigned long private)
 }
 
 /*
- * Does another task wait for this CPU? The flags alone would not do: a task
- * that was preempted comes back with them cleared.
+ * Returns whether another task waits for this CPU. The flags alone do not tell: a
+ * task that was preempted comes back with them cleared.
  */
 bool ferry_others_want_cpu(void)
 {

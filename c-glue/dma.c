@@ -245,9 +245,9 @@ static DECLARE_WAIT_QUEUE_HEAD(ferry_dma_waiters);
 
 static void ferry_dma_callback(void *param, const struct dmaengine_result *result)
 {
-	/* Has release order: what the driver has done for the copy comes before. */
+	/* Has release order: the driver's accesses for the copy come before. */
 	ferry_dma_answer(param, result->result == DMA_TRANS_NOERROR);
-	/* Release: who sees the new number sees the answer. */
+	/* Release: a task that sees the new number sees the answer. */
 	atomic_fetch_inc_release(&ferry_dma_nr_answers);
 	/* Has a barrier: whoever is not seen to wait sees the new number. */
 	if (wq_has_sleeper(&ferry_dma_waiters))

@@ -192,7 +192,7 @@ void ferry_cond_resched(void)
 	cond_resched();
 }
 
-/* Also if the scheduler would let the task run on until the next tick. */
+/* Also true if the scheduler would let the task run on until the next tick. */
 bool ferry_need_resched(void)
 {
 	return need_resched() || tif_test_bit(TIF_NEED_RESCHED_LAZY);
@@ -223,16 +223,16 @@ struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 	return alloc_workqueue("%s", flags, 0, name);
 }
 
-/* Folios of a batch are switched in another order than they were posted in. */
+/* Warns that a folio is switched in another order than its batch was posted in. */
 void ferry_warn_order(void)
 {
-	WARN_ONCE(1, "ferry: a folio to be switched is not the one posted\n");
+	WARN_ONCE(1, "ferry: the next folio to switch is not the next one posted\n");
 }
 
 /*
- * A workqueue whose work starts on the CPU that it is queued on, and which the
- * scheduler may then move to any other: an unbound one with a pool of workers for
- * each CPU, whose affinity is not strict. May sleep; NULL: no memory.
+ * Allocates a workqueue whose work starts on the CPU that it is queued on, and may
+ * then be moved by the scheduler to any other: an unbound one with a pool of
+ * workers for each CPU, whose affinity is not strict. May sleep; NULL: no memory.
  */
 struct workqueue_struct *ferry_alloc_workqueue_near(const char *name)
 {

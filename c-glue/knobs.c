@@ -22,11 +22,10 @@
 #define FERRY_ALL_REASONS	(BIT(MR_NEVER) - 1)
 
 /*
- * Counts what needs the hooks: the switch while it is on, DMA channels while some
- * are taken, and each caller with MIGRATE_MT while it is inside. The key goes off
- * up to a second after the last has left, at most once a second, so that callers
- * in a row, or an unprivileged loop, do not have the kernel's code patched for
- * each call.
+ * Counts the users of the hooks: the switch while it is on, DMA channels while some
+ * are taken, and each call with MIGRATE_MT while it runs. The key goes off up to a
+ * second after the last user has left, so that calls in a row, or an unprivileged
+ * loop, do not have the kernel's code patched for each call.
  */
 DEFINE_STATIC_KEY_DEFERRED_FALSE(ferry_copy_key, HZ);
 unsigned int ferry_reasons __read_mostly;
@@ -44,10 +43,10 @@ static int limit_mt_num = FERRY_DEFAULT_THREADS;
 static int push_0_pull_1;
 static int mt_page_crew = 1;
 
-/* Lanes and queues are allocated, and stay. Rust publishes them itself. */
+/* Set once lanes and queues are allocated; they stay. Rust publishes them itself. */
 static bool ferry_prepared;
 
-/* DMA channels hold the key. */
+/* Set while DMA channels hold the key. */
 static bool ferry_dma_holds;
 
 /* One of enum ferry_mt_flag. */
@@ -335,7 +334,6 @@ static ssize_t mt_flag_store(struct kobject *kobj, struct kobj_attribute *attr,
 
 static struct kobj_attribute ferry_mt_flag_attr = __ATTR_RW(mt_flag);
 
-/* Are the hooks on? */
 static ssize_t active_show(struct kobject *kobj, struct kobj_attribute *attr,
 			   char *buf)
 {

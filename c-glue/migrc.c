@@ -4,9 +4,9 @@
  * and of the page allocator Rust does not know. Nothing is decided here but what
  * must be, where a translation is cleared.
  *
- * Locks: ferry_disable_lock, of ferry_retention_disable(); nothing of mm takes it
- * otherwise. Which address spaces may be read by stale translations is told by
- * c-glue/migrc_spaces.c.
+ * Locks: ferry_disable_lock, of ferry_retention_disable() and
+ * ferry_retention_enable() alone. c-glue/migrc_spaces.c knows which address spaces
+ * may be read by stale translations.
  */
 #include <linux/atomic.h>
 #include <linux/cleanup.h>
@@ -44,8 +44,8 @@ atomic_t ferry_groups;
 static atomic_t ferry_kept[MAX_NUMNODES];
 
 /*
- * Operations for which nothing may be retained, see ferry_retention_disable().
- * Written under the lock.
+ * The number of operations during which no folio may be retained, see
+ * ferry_retention_disable(). Written under the lock.
  */
 static DEFINE_MUTEX(ferry_disable_lock);
 unsigned int ferry_disabled;
@@ -130,7 +130,7 @@ struct ferry_group *ferry_group_alloc(void)
 {
 	struct ferry_group *group;
 
-	/* A hint, in the case of the latter: ferry_batch_begins() decides. */
+	/* ferry_disabled is a hint here: ferry_batch_begins() decides. */
 	if (!READ_ONCE(ferry_migrc_enabled) || READ_ONCE(ferry_disabled))
 		return NULL;
 	if (current->tlb_ubc.unmaps && !ferry_hook_is_out(FERRY_HOOK_NESTED))
@@ -322,7 +322,7 @@ static void ferry_flush_abandoned(struct work_struct *work)
  */
 void ferry_group_abandon(struct ferry_group *group)
 {
-	WARN_ONCE(1, "ferry: a group that is not flushed was dropped\n");
+	WARN_ONCE(1, "ferry: a group was dropped before it was flushed\n");
 	INIT_WORK(&group->abandoned, ferry_flush_abandoned);
 	queue_work(system_dfl_wq, &group->abandoned);
 }
@@ -337,8 +337,8 @@ unsigned int ferry_kept_pages(int nid)
 void ferry_drain_all(void)
 {
 	/*
-	 * With the full barrier of ferry_group_alloc(): a group that is not seen
-	 * here sees all that its caller has written before.
+	 * Pairs with the full barrier of ferry_group_alloc(): a group that is not
+	 * seen here sees all that the caller of this function has written before.
 	 */
 	smp_mb();
 	if (!atomic_read(&ferry_groups))
@@ -348,7 +348,7 @@ void ferry_drain_all(void)
 }
 
 /**
- * ferry_retention_disable() - nothing may be retained for now
+ * ferry_retention_disable() - retain no folios until this is undone
  *
  * Called before pageblocks are isolated. From the return of this function to the
  * matching ferry_retention_enable() no folio is retained, of any node, and no
@@ -373,7 +373,7 @@ void ferry_retention_disable(void)
 }
 
 /**
- * ferry_retention_enable() - ends what ferry_retention_disable() began
+ * ferry_retention_enable() - undo one ferry_retention_disable()
  *
  * Called when no pageblock is isolated any more for the caller.
  *
@@ -418,7 +418,7 @@ unsigned int ferry_fullest_node(unsigned int *limit)
 /* Returns how many pages of a zone are retained. */
 static unsigned long ferry_retained_pages(struct zone *zone)
 {
-	/* Of the node first: it is one word, that of the zone one for each CPU. */
+	/* The node first: its counter is one word, the zone's a word for each CPU. */
 	if (!ferry_kept_pages(zone_to_nid(zone)))
 		return 0;
 	return zone_page_state_snapshot(zone, NR_FERRY_RETAINED);
@@ -511,7 +511,7 @@ void ferry_help_allocation(gfp_t gfp, unsigned int order,
 	ferry_free_retained();
 }
 
-/* Is anything retained that an allocation could use? */
+/* Returns whether folios are retained that an allocation could use. */
 static bool ferry_has_retained(const struct alloc_context *ac)
 {
 	struct zoneref *z = ac->preferred_zoneref;

@@ -338,12 +338,12 @@ static ssize_t compared_show(struct kobject *kobj, struct kobj_attribute *attr,
 	return sysfs_emit(buf, "%d\n", atomic_read(&ferry_compared));
 }
 
-/* Disables interrupts, but not with PREEMPT_RT, where nothing may be allocated then. */
+/* Disables interrupts, but not with PREEMPT_RT, which forbids to allocate then. */
 static DEFINE_SPINLOCK(ferry_atomic_lock);
 
 /*
- * Takes the free memory of a node, and gives it back, as a context that must
- * not wait does: under a spinlock, and without waking kswapd, which may.
+ * Allocates the free memory of a node, and frees it again, as a context that must
+ * not wait does: under a spinlock, and without waking kswapd, which may wait.
  */
 static ssize_t take_atomic_store(struct kobject *kobj,
 				 struct kobj_attribute *attr, const char *buf,
@@ -378,7 +378,7 @@ static ssize_t take_atomic_store(struct kobject *kobj,
 	return count;
 }
 
-/* Allocates the pageblock of a page frame in one piece, and gives it back. */
+/* Allocates the pageblock of a page frame in one piece, and frees it again. */
 static ssize_t take_contig_store(struct kobject *kobj,
 				 struct kobj_attribute *attr, const char *buf,
 				 size_t count)

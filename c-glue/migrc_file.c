@@ -3,15 +3,15 @@
  * Ferry: which files migrc may leave unflushed, and what happens before they may
  * be written.
  *
- * A file that nobody has open for writing has contents that nobody changes: what
- * is mapped of it reads the same in the old folio and in the new one. So when
- * somebody opens it for writing all that may be read stale of it is flushed, and
- * until he has closed it nothing more is left unflushed (O3).
+ * While no task has a file open for writing its contents do not change: a mapping
+ * of it reads the same in the old folio and in the new one. So when a task opens it
+ * for writing all stale translations of it are flushed, and until the task has
+ * closed it no more are left unflushed (O3).
  *
  * Files are told apart by a hash of their mapping. A bucket counts the groups that
  * have a file of it, from when a translation was cleared to when the group is
- * flushed and gone. AS_FERRY_UNFLUSHED tells exactly, and for good, of which files
- * a translation ever was left.
+ * flushed and gone. AS_FERRY_UNFLUSHED is set in exactly the mappings of which a
+ * translation was ever left, and stays set.
  *
  * The migrating task sets the flag, raises the count, and then sees that
  * i_writecount is not above 0. The opening task raises i_writecount, and then reads
@@ -79,7 +79,7 @@ static unsigned int ferry_file_of(const struct address_space *mapping)
 	return hash_ptr(mapping, FERRY_FILE_BITS);
 }
 
-/* How often files of a group's buckets were opened by now; counts wrap. */
+/* Returns how often files of a group's buckets were opened so far; it wraps. */
 static unsigned int ferry_count_opens(const struct ferry_unmaps *unmaps)
 {
 	unsigned int file, sum = 0;
@@ -89,14 +89,14 @@ static unsigned int ferry_count_opens(const struct ferry_unmaps *unmaps)
 	return sum;
 }
 
-/* A translation of a file was cleared for a group. Full barrier after it. */
+/* Notes that a translation of a file was cleared. A full barrier follows. */
 static void ferry_note_file(struct ferry_unmaps *unmaps, unsigned int file)
 {
 	if (!__test_and_set_bit(file, unmaps->files)) {
 		atomic_inc(&ferry_files[file].groups);
 		unmaps->opens += atomic_read(&ferry_files[file].opens);
 	}
-	/* With the full barrier of get_write_access(), see above. */
+	/* Pairs with the full barrier of get_write_access(), see above. */
 	smp_mb();
 }
 
@@ -109,7 +109,7 @@ void ferry_forget_files(struct ferry_unmaps *unmaps)
 		atomic_fetch_dec_release(&ferry_files[file].groups);
 }
 
-/* Whether a group may have a file of this bucket. */
+/* Returns whether a group may have a file of this bucket. */
 bool ferry_group_has_file(const struct ferry_group *group, unsigned int file)
 {
 	return test_bit(file, group->unmaps.files);
@@ -277,9 +277,9 @@ unsigned int ferry_judge_file(struct ferry_unmaps *unmaps,
 }
 
 /*
- * A file may be written from now on: its i_writecount was raised. When this
- * returns no CPU reads an old folio of it. A file of which none was ever left
- * unflushed pays one load, and one of which none is, two. May sleep.
+ * Called when a file may be written from now on: its i_writecount was raised. When
+ * this returns no CPU reads an old folio of it. The cost is one load if no folio of
+ * the file was ever left unflushed, and two if none is now. May sleep.
  */
 void ferry_before_write(struct inode *inode)
 {
@@ -294,7 +294,7 @@ void ferry_before_write(struct inode *inode)
 		return;
 	file = ferry_file_of(mapping);
 	files = &ferry_files[file];
-	/* With the release of ferry_forget_files(): what it had is flushed. */
+	/* Pairs with the release of ferry_forget_files(): its group is flushed. */
 	if (!atomic_read_acquire(&files->groups))
 		return;
 	/* With ferry_batch_begins(), by the lock that is taken next. */

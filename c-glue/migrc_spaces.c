@@ -34,7 +34,7 @@
  * @stale: spaces of groups that are not flushed. It is raised under the PTL of
  *         the cleared entry, before its next holder may write. Two mms that share
  *         a bucket cost a flush, or a look at the list.
- * @spaces: those of groups that are retained
+ * @spaces: spaces of groups that are retained
  */
 struct ferry_bucket {
 	atomic_t stale;
@@ -82,7 +82,7 @@ bool ferry_note_space(struct ferry_unmaps *unmaps, struct mm_struct *mm)
 	return true;
 }
 
-/* Lets flushes of its address spaces find a group, which has its number. */
+/* Lets flushes of its address spaces find a group, which must have its @seq. */
 void ferry_group_link(struct ferry_group *group)
 {
 	struct ferry_unmaps *unmaps = &group->unmaps;
@@ -100,7 +100,7 @@ void ferry_group_link(struct ferry_group *group)
 	}
 }
 
-/* Ends that: when this returns only the caller uses the group. */
+/* Undoes ferry_group_link(): when this returns only the caller uses the group. */
 void ferry_group_unlink(struct ferry_group *group)
 {
 	struct ferry_unmaps *unmaps = &group->unmaps;
@@ -128,8 +128,8 @@ void ferry_forget_spaces(struct ferry_unmaps *unmaps)
 }
 
 /*
- * All of an address space was flushed, see ferry_after_mm_flush(). May be called
- * with a PTL held.
+ * Notes that all of an address space was flushed, see ferry_after_mm_flush(). May
+ * be called with a PTL held.
  *
  * The first load of the counter may miss a group that another CPU is retaining.
  * That is safe: the group waits for another flush then.
@@ -163,16 +163,16 @@ void ferry_mm_flushed(struct mm_struct *mm, u64 before)
 		ferry_migrc_complete();
 }
 
-/* Whether all address spaces of a group that was linked were flushed since. */
+/* Returns whether all address spaces of a group were flushed since it was linked. */
 bool ferry_group_unread(const struct ferry_group *group)
 {
 	return atomic_read_acquire(&group->unflushed) <= 0;
 }
 
 /*
- * See ferry_flush_first(). The counter only tells who need not look closer: what
- * is unflushed of an address space is known exactly, under the PTL, by what
- * flush_tlb_batched_pending() goes by.
+ * See ferry_flush_first(). The counter only tells which address spaces need no closer
+ * look: flush_tlb_batched_pending() knows exactly, under the PTL, whether an
+ * address space is unflushed.
  */
 void ferry_flush_stale(struct mm_struct *mm)
 {

@@ -24,14 +24,14 @@
 /* Enough for several chunks. */
 #define FOLIOS		512
 
-/* @held: as if by MPOL_MF_MOVE_MT, for as long as the test runs. */
+/* @held: the hooks are held, as by MPOL_MF_MOVE_MT, until the test ends. */
 struct cached_list {
 	struct file *file;
 	struct list_head folios;
 	bool held;
 };
 
-/* Private data of own_callback(): not what any callback of mainline takes. */
+/* Private data of own_callback(), of a type that no callback of mainline takes. */
 struct own_data {
 	struct task_struct *task;
 	unsigned int calls;
@@ -53,7 +53,7 @@ static void free_own(struct folio *dst, unsigned long private)
 	folio_put(dst);
 }
 
-/* Isolated folios of a file in memory. */
+/* Fills the list with isolated folios of a file in memory. */
 static int migrate_callback_init(struct kunit *test)
 {
 	struct cached_list *list;
@@ -101,7 +101,7 @@ static void migrate_callback_exit(struct kunit *test)
 		fput(list->file);
 }
 
-/* How often a list got as far as a search for a crew. */
+/* Returns how often a crew was looked for. */
 static unsigned long crews_considered(void)
 {
 	static unsigned long events[NR_VM_EVENT_ITEMS];
@@ -146,7 +146,7 @@ static void test_own_callback_and_free(struct kunit *test)
 	migrate_alone(test, free_own, MR_DAMON);
 }
 
-/* Mainline's callback with a reason that has another. */
+/* A callback of mainline with a reason for which mainline has another. */
 static void test_other_reason(struct kunit *test)
 {
 	struct migration_target_control mtc = {
@@ -166,7 +166,7 @@ static void test_other_reason(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, crews_considered(), before);
 }
 
-/* The other tests look at what this one shows to be counted. */
+/* Shows that the events that the other tests look at are counted. */
 static void test_mainline_callback(struct kunit *test)
 {
 	struct migration_target_control mtc = {

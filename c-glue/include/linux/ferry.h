@@ -9,9 +9,9 @@
  * A crew is the tasks that migrate the list of one migrate_pages() in chunks;
  * ferry_crew() runs in the context of its caller.
  *
- * ferry_copy_key is on while something needs the hooks, and up to a second after
- * that: vm.mt_page_copy is 1, a caller with MIGRATE_MT is inside, or DMA channels
- * are taken. It may change between any two hooks of a batch.
+ * ferry_copy_key is on while vm.mt_page_copy is 1, while a call with MIGRATE_MT
+ * runs, while DMA channels are taken, and up to a second after that. It may change
+ * between any two hooks of a batch.
  */
 #ifndef _LINUX_FERRY_H
 #define _LINUX_FERRY_H
@@ -432,20 +432,20 @@ static inline void ferry_batch_post(struct ferry_batch *batch,
 }
 
 /**
- * ferry_folio_copied() - is the content of a folio where it is to be?
+ * ferry_folio_copied() - wait until the content of a folio is in its destination
  * @batch: the batch
  * @src: the next source on the list
  * @dst: its destination
  * @state: low bits of the migrate_info of @dst
  *
- * Copies along, and waits, until that folio is copied. To be called for the
+ * Copies along, and waits, until that folio is copied. Must be called for the
  * folios of a batch in their order, each once. If @src and @dst are not the
  * pair that was posted next, this warns, and waits until no task copies a
  * folio of the batch: the caller copies this folio and all later ones.
  *
  * Return: 1 if it is, 0 if the caller must copy it, -EHWPOISON if it cannot be
- * read, -EIO if a DMA engine was to copy it and does not answer, -EOPNOTSUPP if
- * none has copied it and no CPU is to.
+ * read, -EIO if a DMA engine has not answered for its copy, -EOPNOTSUPP if no
+ * engine has copied it and no CPU may.
  */
 static inline int ferry_folio_copied(struct ferry_batch *batch,
 				     struct folio *src, struct folio *dst,

@@ -56,11 +56,11 @@ struct ferry_context {
 
 /**
  * struct ferry_call_target - a copy of a struct migration_target_control
- * @nid:	of its @nid
+ * @nid:	its @nid
  * @has_nodes:	whether its @nmask is not NULL
- * @gfp_mask:	of its @gfp_mask
- * @reason:	of its @reason
- * @nodes:	what its @nmask points to
+ * @gfp_mask:	its @gfp_mask
+ * @reason:	its @reason
+ * @nodes:	the nodes that its @nmask points to
  */
 struct ferry_call_target {
 	int nid;
@@ -72,7 +72,7 @@ struct ferry_call_target {
 
 /**
  * struct ferry_shared_call - a call of migrate_pages() for several tasks
- * @call:	what was asked, without @private
+ * @call:	the call, without @private
  * @mpol:	the private data for mbind(2); @pol is NULL for other reasons
  * @target:	the private data otherwise; for promotion @nid alone
  */
@@ -148,7 +148,7 @@ enum ferry_method {
 	FERRY_METHOD_HYBRID,
 };
 
-/* The words of copy/mt_flag: which callers MPOL_MF_MOVE_MT gets help for */
+/* The words of copy/mt_flag: the callers that MPOL_MF_MOVE_MT gets help for */
 enum ferry_mt_flag {
 	FERRY_MT_ALLOW,
 	FERRY_MT_PRIVILEGED,

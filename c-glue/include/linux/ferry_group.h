@@ -15,7 +15,7 @@
 
 /* migrc/max_pages, of each node: 128 MB, 64 batches of mainline's */
 #define FERRY_DEFAULT_MAX_PAGES		32768
-/* migrc/max_node_percent, of what each node has */
+/* migrc/max_node_percent, of the managed pages of each node */
 #define FERRY_DEFAULT_MAX_NODE_PERCENT	1
 /* migrc/max_age_ms */
 #define FERRY_DEFAULT_MAX_AGE_MS	1000
@@ -71,7 +71,7 @@ enum ferry_migrc_event {
  * @since_ns:	when it was retained
  * @owed:	a drain flushes and frees it; guarded by the lock of the ledger
  * @flushes:	of its address spaces, before, in all
- * @abandoned:	flushes and frees it, if its owner has dropped it
+ * @abandoned:	the work that flushes and frees it, if its owner has dropped it
  */
 struct ferry_group {
 	struct ferry_unmaps unmaps;

@@ -10,10 +10,10 @@
  *
  * O1 to O12 are the obligations of docs/migrc.rst.
  *
- * Locks: ferry_unmapped() and ferry_flush_first() are called under the lock of a
- * page table, and so may be what is around a flush of an address space, which takes
- * the lock of a bucket inside of it, see c-glue/migrc_spaces.c. All others,
- * also what is around a flush of a batch, are called where the caller may sleep.
+ * Locks: ferry_unmapped() and ferry_flush_first() are called with the PTL held. So
+ * may be the hooks around a flush of an address space, which take the lock of a
+ * bucket inside of it, see c-glue/migrc_spaces.c. All other hooks, also those
+ * around a flush of a batch, are called where the caller may sleep.
  */
 #ifndef _LINUX_FERRY_MIGRC_H
 #define _LINUX_FERRY_MIGRC_H
@@ -51,7 +51,7 @@ enum ferry_hook {
 /* Address spaces that a group can have, to be told of their flushes. */
 #define FERRY_MAX_MMS		16
 
-/* Files share a bit of a group's by a hash of their mapping, see migrc_file.c. */
+/* A group has a bit for each bucket of files, by a hash of the mapping: migrc_file.c. */
 #define FERRY_FILE_BITS		8
 
 struct ferry_group;
@@ -60,7 +60,7 @@ struct ferry_group;
  * struct ferry_space - an address space of a group, on a list by its hash
  * @mm:		its name; never followed, it may be gone
  * @group:	the group, while @node is linked
- * @node:	on the list of those that a flush of @mm looks at
+ * @node:	on the list of spaces that a flush of @mm looks at
  * @stale:	counted as unflushed
  */
 struct ferry_space {
@@ -71,12 +71,12 @@ struct ferry_space {
 };
 
 /**
- * struct ferry_unmaps - what is unmapped for a group
- * @refused:	why it cannot be left unflushed: bits of FERRY_REFUSED_*
- * @nr_mms:	address spaces from which it is
+ * struct ferry_unmaps - the translations that were cleared for a group
+ * @refused:	why they cannot be left unflushed: bits of FERRY_REFUSED_*
+ * @nr_mms:	the number of their address spaces
  * @opens:	how often files with these bits of @files were opened, in all
- * @files:	of which files, by hash
- * @spaces:	which address spaces they are
+ * @files:	the files, by hash
+ * @spaces:	the address spaces
  */
 struct ferry_unmaps {
 	unsigned int refused;
@@ -222,9 +222,9 @@ static inline void ferry_flush_forced(struct mm_struct *mm, pte_t pte,
 }
 
 /*
- * Around a flush of all of an address space, which groups may wait for (O4):
- * only of what was retained before it began. An address space that no group is of
- * pays two calls and a few loads, and takes no lock.
+ * Around a flush of all of an address space. It counts for groups that were
+ * retained before it began (O4). An address space without a group pays two calls
+ * and a few loads, and takes no lock.
  */
 static inline u64 ferry_before_mm_flush(void)
 {
@@ -252,8 +252,8 @@ static inline void ferry_after_protect(struct mm_struct *mm)
 }
 
 /*
- * Around the flush of a batch, which counts for each of its CPUs (O4). One whose CPUs
- * are owed no flush pays a call and a load for each word of its mask.
+ * Around the flush of a batch, which counts for each of its CPUs (O4). If none of
+ * them is owed a flush, this costs a call and a load for each word of the mask.
  */
 static inline u64
 ferry_before_batch_flush(const struct arch_tlbflush_unmap_batch *arch)
@@ -271,7 +271,7 @@ static inline void ferry_after_batch_flush(u64 flush)
 }
 
 /**
- * ferry_drain() - nothing that is retained may stay
+ * ferry_drain() - flush and free all retained folios
  *
  * Before a page is taken offline or found poisoned: all that was retained when
  * this was called is free, or being freed by another task, and all that was
@@ -300,7 +300,7 @@ static inline void ferry_drain_for_kswapd(struct pglist_data *pgdat, int order,
 		ferry_help_kswapd(pgdat, order, highest_zoneidx);
 }
 
-/* Pages of all zones that are as good as free for a task that may drain. */
+/* Returns the retained pages of all zones: free for a task that may drain. */
 static inline unsigned long ferry_all_retained_pages(void)
 {
 	return global_zone_page_state(NR_FERRY_RETAINED);

@@ -68,7 +68,7 @@ static inline int ferry_mt_flag(unsigned long flags)
  * If the caller asks for help by MPOL_MF_MOVE_MT and may have it, the hooks are
  * held for it until ferry_mt_end(). May sleep.
  *
- * Return: what goes into the mode of migrate_pages(), and to ferry_mt_end().
+ * Return: the bits for the mode of migrate_pages(), and for ferry_mt_end().
  */
 static inline enum migrate_mode ferry_mt_begin(unsigned long flags)
 {
@@ -77,7 +77,7 @@ static inline enum migrate_mode ferry_mt_begin(unsigned long flags)
 	return ferry_mt_hold() ? MIGRATE_MT : 0;
 }
 
-/* Ends what ferry_mt_begin() has begun. */
+/* Gives up the hooks that ferry_mt_begin() holds, if any. */
 static inline void ferry_mt_end(enum migrate_mode mt)
 {
 	if (unlikely(mt))
