@@ -8,8 +8,8 @@
 //! flushes of its address spaces. Only [`Flushed`] has a way to free them, and only a flush, begun
 //! after the translations were cleared and completed since, makes it that.
 //!
-//! No locks: a group has one owner. The notes of flushes in one that is [`Listed`] are atomic, or under
-//! the locks of `c-glue/migrc_spaces.c`.
+//! No locks: a group has one owner. Flushes note in a [`Listed`] group that they happened,
+//! atomically or under the locks of `c-glue/migrc_spaces.c`.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_group.h`
 
@@ -74,9 +74,9 @@ impl Drain {
 ///
 /// `arch` must be valid for `'a`, and not change.
 pub unsafe fn flushed_cpus<'a>(arch: *const bindings::arch_tlbflush_unmap_batch) -> &'a [c_ulong] {
-    // SAFETY: By the safety requirement.
+    // SAFETY: `arch` is valid for `'a`, and does not change.
     let arch = unsafe { &*arch };
-    // Where the flush is broadcast this is what asks for it.
+    // Where flushes are broadcast this field asks for one.
     match arch.unmapped_pages {
         true => &arch.cpumask.bits,
         false => &[],
@@ -88,11 +88,11 @@ pub unsafe fn flushed_cpus<'a>(arch: *const bindings::arch_tlbflush_unmap_batch)
 pub struct FileBucket(c_uint);
 
 impl FileBucket {
-    /// Takes what C has. For any context.
+    /// Wraps the number that C has. For any context.
     ///
     /// # Safety
     ///
-    /// It must be below `1 << FERRY_FILE_BITS`.
+    /// `raw` must be below `1 << FERRY_FILE_BITS`.
     pub unsafe fn from_raw(raw: c_uint) -> Self {
         Self(raw)
     }
@@ -119,7 +119,7 @@ pub trait State: sealed::GiveUp {}
 /// Translations are being cleared, and the task owes the flush. Nothing is kept.
 pub struct Unmapping;
 
-/// The flush is left for later. Its task has it.
+/// The flush is left for later. The group is owned by the task of its batch.
 pub struct Pending;
 
 /// It is on the ledger: drains, and flushes of its address spaces, find it.
@@ -154,15 +154,15 @@ impl sealed::GiveUp for Unmapping {
 
 impl sealed::GiveUp for Pending {
     unsafe fn give_up(group: NonNull<bindings::ferry_group>) {
-        // SAFETY: By the safety requirement it has no other user. The caller may be in a context that
-        // must not wait for other CPUs, which this leaves to a workqueue.
+        // SAFETY: The group has no other user. The caller may be in a context that must not wait
+        // for other CPUs, which this leaves to a workqueue.
         unsafe { bindings::ferry_group_abandon(group.as_ptr()) };
     }
 }
 
 impl sealed::GiveUp for Listed {
     unsafe fn give_up(group: NonNull<bindings::ferry_group>) {
-        // SAFETY: By the safety requirement; it is listed, and has no user once it is unlinked.
+        // SAFETY: The group is listed, and has no user once it is unlinked.
         unsafe {
             bindings::ferry_group_unlink(group.as_ptr());
             Pending::give_up(group);
@@ -182,9 +182,9 @@ impl sealed::GiveUp for Flushed {
 
 /// Folios that wait for a flush.
 ///
-/// One that is [`Pending`] or [`Listed`] is consumed by a flush, for which [`MayFlush`] is needed. To
-/// drop it is a mistake: that warns, and leaves the flush to a workqueue, as it may happen where no
-/// flush is allowed.
+/// A group that is [`Pending`] or [`Listed`] is consumed by a flush, for which [`MayFlush`] is
+/// needed. To drop it is a mistake: that warns, and leaves the flush to a workqueue, as the drop
+/// may happen where no flush is allowed.
 ///
 /// # Invariants
 ///

@@ -39,7 +39,7 @@ impl<'a> IsolatedList<'a> {
     ///
     /// `list` must be valid for `'a`, and the type invariants hold.
     pub unsafe fn from_raw(list: *mut bindings::list_head) -> Self {
-        // INVARIANT: By the safety requirement.
+        // INVARIANT: The caller passes a list that is as the type demands.
         // SAFETY: A valid pointer is not NULL.
         Self(unsafe { NonNull::new_unchecked(list) }, PhantomData)
     }
@@ -48,21 +48,21 @@ impl<'a> IsolatedList<'a> {
         self.0.as_ptr()
     }
 
-    /// The folios, in order.
+    /// Returns the folios, in order.
     pub fn iter(&mut self) -> impl Iterator<Item = &Folio> {
         // SAFETY: By the type invariants these are folios, with references, and the list is ours
         // for as long as the iterator lives.
         unsafe { CList::<Folio, LRU>::from_raw(self.as_raw()) }.iter()
     }
 
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         // SAFETY: By the type invariants it is a list, which does not change meanwhile.
         !unsafe { CListHead::from_raw(self.0.as_ptr()) }.is_linked()
     }
 }
 
-/// Isolated folios of one's own; put back where they were when dropped.
+/// A list of isolated folios that the bearer owns; they are put back when it is dropped.
 ///
 /// # Invariants
 ///
@@ -74,28 +74,28 @@ pub struct IsolatedFolios {
 }
 
 impl IsolatedFolios {
-    /// None yet.
+    /// Returns an empty list.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            // INVARIANT: There are none.
+            // INVARIANT: The list is empty.
             head <- CListHead::new(),
         })
     }
 
-    /// As a list that may be added to, and taken from.
+    /// Returns the list, to add folios to and to take folios from.
     pub fn list(self: Pin<&mut Self>) -> IsolatedList<'_> {
-        // SAFETY: By the type invariant; it is ours for as long as `self` is borrowed.
+        // SAFETY: `head` links isolated folios, and is ours for as long as `self` is borrowed.
         unsafe { IsolatedList::from_raw(self.head.as_raw()) }
     }
 
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         !self.head.is_linked()
     }
 
-    /// Puts all back. May sleep.
+    /// Puts all folios back where they were isolated from. May sleep.
     pub fn put_back(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant.
+        // SAFETY: `head` links isolated folios with the references that isolation took.
         unsafe { bindings::putback_movable_pages(self.head.as_raw()) };
     }
 }

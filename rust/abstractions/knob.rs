@@ -92,7 +92,7 @@ pub enum QueueWord {
 }
 
 impl QueueWord {
-    /// What C calls so.
+    /// Converts from the value that C has.
     pub fn from_raw(word: bindings::ferry_queue) -> Self {
         match word {
             bindings::ferry_queue_FERRY_QUEUE_UNBOUND => Self::Unbound,

@@ -4,10 +4,10 @@
 //!
 //! The value is in the [`Lending`], not on the lender's stack: a task that dies in an oops is not
 //! unwound, and the kernel uses its stack for its exit, then frees it. The place of a lender that
-//! died stays taken, and what it lent stays valid, for as long as the [`Lending`] exists.
+//! died stays taken, and the lent value stays valid, for as long as the [`Lending`] exists.
 //!
-//! The order of steps is [`logic::lend`](crate::logic::lend), checked with loom. Locks: a mutex of
-//! its own, innermost, for a few instructions.
+//! [`logic::lend`](crate::logic::lend), checked with loom, defines the order of steps. Locks: each
+//! [`Lending`] has a mutex, innermost, which is held for a few instructions.
 
 use core::mem::ManuallyDrop;
 use kernel::{
@@ -32,7 +32,7 @@ use crate::logic::lend::Place;
 /// # Invariants
 ///
 /// A valid `T` is in `value` while `place` is full. Only the lender that has taken the place writes
-/// it, and not before it is back.
+/// the value, before it lends it and once it is back.
 ///
 /// # Examples
 ///
@@ -49,7 +49,7 @@ pub struct Lending<T: Send + Sync + 'static> {
     value: Opaque<T>,
 }
 
-// SAFETY: A `T` may be sent to any task, and dropped there.
+// SAFETY: The `T` inside may be sent to any task, and dropped there.
 unsafe impl<T: Send + Sync + 'static> Send for Lending<T> {}
 // SAFETY: By the type invariants borrowers share the `T`, and a lender has it alone.
 unsafe impl<T: Send + Sync + 'static> Sync for Lending<T> {}
@@ -84,7 +84,8 @@ impl<T: Send + Sync + 'static> Lending<T> {
     /// Borrows what is lent now, if anything. May sleep.
     pub fn borrow(&self) -> Option<Borrowed<'_, T>> {
         let is_lent = self.place.lock().borrow();
-        // INVARIANT: It was just counted. Not made otherwise, as dropping it counts.
+        // INVARIANT: The borrower was just counted. Not made if it was not, as the drop uncounts
+        // it.
         is_lent.then(|| Borrowed(self))
     }
 }
@@ -92,7 +93,7 @@ impl<T: Send + Sync + 'static> Lending<T> {
 #[pinned_drop]
 impl<T: Send + Sync + 'static> PinnedDrop for Lending<T> {
     fn drop(self: Pin<&mut Self>) {
-        // Of a lender that has forgotten its guard.
+        // The lender has forgotten its guard.
         if self.place.lock().is_full() {
             // SAFETY: By the type invariant a value is there, and no reference to `self` is left.
             unsafe { self.value.get().drop_in_place() };
@@ -100,8 +101,8 @@ impl<T: Send + Sync + 'static> PinnedDrop for Lending<T> {
     }
 }
 
-/// A value that is lent. Dropped, it waits until all who borrowed the value have given it back: for
-/// ever, if one of them never does.
+/// A value that is lent. Its drop waits until all borrowers have given the value back: for ever, if
+/// one of them never does.
 ///
 /// # Invariants
 ///
@@ -110,26 +111,25 @@ impl<T: Send + Sync + 'static> PinnedDrop for Lending<T> {
 pub struct Lent<'l, T: Send + Sync + 'static>(&'l Lending<T>);
 
 impl<'l, T: Send + Sync + 'static> Lent<'l, T> {
-    /// The value.
+    /// Returns the value.
     pub fn get(&self) -> &T {
-        // SAFETY: By the type invariant it is there, and only shared.
+        // SAFETY: By the type invariant the value is there, and only shared.
         unsafe { &*self.0.value.get() }
     }
 
-    /// Lends the value no longer, and waits until all who borrowed it have given it back. May
-    /// sleep.
+    /// Stops lending the value, and waits until all borrowers have given it back. May sleep.
     pub fn take_back(self) -> Returned<'l, T> {
         ManuallyDrop::new(self).end()
     }
 
-    /// Called once, by [`Self::take_back`] or by the drop.
+    /// Stops lending. Called once, by [`Self::take_back`] or by the drop.
     fn end(&self) -> Returned<'l, T> {
         let mut place = self.0.place.lock();
         place.end();
         while !place.is_back() {
             self.0.returned.wait(&mut place);
         }
-        // INVARIANT: It is back, and no longer lent.
+        // INVARIANT: The value is back, and no longer lent.
         Returned(self.0)
     }
 }
@@ -140,7 +140,8 @@ impl<T: Send + Sync + 'static> Drop for Lent<'_, T> {
     }
 }
 
-/// A value that was lent and is its lender's alone; dropped with this, which leaves the place.
+/// A value that was lent and is its lender's alone again. The drop drops the value and leaves the
+/// place.
 ///
 /// # Invariants
 ///
@@ -149,18 +150,19 @@ impl<T: Send + Sync + 'static> Drop for Lent<'_, T> {
 pub struct Returned<'l, T: Send + Sync + 'static>(&'l Lending<T>);
 
 impl<T: Send + Sync + 'static> Returned<'_, T> {
-    /// The value.
+    /// Returns the value.
     pub fn get_mut(&mut self) -> Pin<&mut T> {
-        // SAFETY: By the type invariant it is there, and has no other user; it does not move.
+        // SAFETY: By the type invariant the value is there, and has no other user; it does not
+        // move.
         unsafe { Pin::new_unchecked(&mut *self.0.value.get()) }
     }
 }
 
 impl<T: Send + Sync + 'static> Drop for Returned<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: As for `get_mut`; it is dropped once, as the place is left.
+        // SAFETY: The value is there, has no other user, and is dropped once, as the place is left.
         unsafe { self.0.value.get().drop_in_place() };
-        // INVARIANT: It is full no more.
+        // INVARIANT: The place is no longer full.
         self.0.place.lock().leave();
     }
 }
@@ -169,7 +171,7 @@ impl<T: Send + Sync + 'static> Drop for Returned<'_, T> {
 ///
 /// # Invariants
 ///
-/// It is counted as a borrower of the place.
+/// The bearer is counted as a borrower of the place.
 #[must_use = "dropping it gives it back"]
 pub struct Borrowed<'b, T: Send + Sync + 'static>(&'b Lending<T>);
 

@@ -55,7 +55,7 @@ pub struct Ended {
     pub nontemporal: bool,
     /// The nodes of the first folio and of its destination.
     pub nodes: (NodeId, NodeId),
-    /// The caller was preempted meanwhile, or slept.
+    /// Whether the caller was preempted meanwhile, or slept.
     pub lost_cpu: bool,
     /// From before the first was unmapped to after the last was mapped again, in nanoseconds.
     pub unmapped_ns: i64,
@@ -105,8 +105,8 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         !self.raw.no_cpu
     }
 
-    /// Notes that `folios` folios of `pages` base pages are unmapped, and flushed now; from which
-    /// node to which the first of them goes.
+    /// Notes that `folios` folios of `pages` base pages are unmapped, and flushed now, and the two
+    /// nodes that the first of them moves between.
     pub fn set_unmapped(&mut self, (folios, pages): (u32, u32), nodes: Option<(NodeId, NodeId)>) {
         self.raw.flush_ns = now_ns() - self.raw.flush_ns;
         if let Some((from, to)) = nodes {
@@ -129,8 +129,8 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         self.put_back(posted);
     }
 
-    /// Takes back the pair `src` and `dst`, which are only compared: what came of it; [`None`]: its
-    /// caller must copy it. May sleep.
+    /// Takes back the pair `src` and `dst`, which are only compared, and returns its outcome;
+    /// [`None`]: the caller must copy it. May sleep.
     ///
     /// Warns if another pair was posted next. Then no CPU copies any folio of the batch any more.
     pub fn take_pair(

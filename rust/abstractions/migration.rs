@@ -73,12 +73,12 @@ pub struct AskedHelp(());
 
 #[cfg(CONFIG_FERRY_SERVICE)]
 impl AskedHelp {
-    /// Asks for it; [`None`]: an operator does not allow it, or there is no memory for what it
-    /// needs. May sleep.
+    /// Asks for help; [`None`]: `copy/mt_flag` denies it, or there is no memory for lanes and
+    /// queues. May sleep.
     pub fn new() -> Option<Self> {
         // SAFETY: No requirements.
         let granted = unsafe { bindings::ferry_mt_hold() };
-        // INVARIANT: It was just granted. Not made otherwise, as dropping it gives it back.
+        // INVARIANT: It was just granted. Not made if it was not, as the drop gives it back.
         granted.then(|| Self(()))
     }
 }
@@ -159,7 +159,7 @@ impl SharedReason {
 }
 
 impl<'a> MigrateCall<'a> {
-    /// Takes over what `migrate_pages()` was asked; [`None`]: only its caller can do that, now. For
+    /// Takes over a call of `migrate_pages()`; [`None`]: only its caller can carry it out, now. For
     /// any context.
     ///
     /// A call with a callback of its own is never taken over, whatever its reason: only its caller
@@ -289,24 +289,24 @@ impl Outcome {
 ///
 /// # Invariants
 ///
-/// It is what `ferry_call_share()` has filled in of a [`MigrateCall`], and has a reference to the
-/// memory policy in it, if there is one. Any task may carry it out, several at a time.
+/// `ferry_call_share()` has filled it in from a [`MigrateCall`]. It has a reference to the memory
+/// policy in it, if there is one. Any task may carry it out, several at a time.
 #[pin_data(PinnedDrop)]
 struct SharedCall {
     #[pin]
     raw: Opaque<bindings::ferry_shared_call>,
 }
 
-// SAFETY: A reference to a memory policy belongs to no task, and all else is numbers.
+// SAFETY: A reference to a memory policy belongs to no task, and all other fields are numbers.
 unsafe impl Send for SharedCall {}
 // SAFETY: It never changes.
 unsafe impl Sync for SharedCall {}
 
 impl SharedCall {
     fn new<'c>(call: &'c MigrateCall<'c>) -> impl PinInit<Self> + 'c {
-        // SAFETY: There is room for it. By the type invariant the private data of the call is what
-        // its callback takes, and valid; the function fills all of it in.
-        // INVARIANT: It was just filled in.
+        // SAFETY: `raw` has room for the call. By the type invariant the private data of the call
+        // is what its callback takes, and valid; the function fills in all of `raw`.
+        // INVARIANT: The function fills it in.
         let share = move |raw| unsafe { bindings::ferry_call_share(&call.raw, raw) };
         pin_init!(Self {
             raw <- Opaque::ffi_init(share),
@@ -323,7 +323,7 @@ impl SharedCall {
 #[pinned_drop]
 impl PinnedDrop for SharedCall {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant; the reference is put once.
+        // SAFETY: By the type invariant it is filled in, and the reference is put once.
         unsafe { bindings::ferry_call_unshare(self.raw.get()) };
     }
 }
@@ -331,8 +331,8 @@ impl PinnedDrop for SharedCall {
 /// A call that several tasks work on.
 ///
 /// It refers to nothing on the stack of the task that made the call, or of a task that works on it,
-/// so the others can go on if one of them dies in an oops. Then it never ends: the chunk of that task
-/// stays as it is, and it must not be dropped.
+/// so the other tasks can go on if one of them dies in an oops. Then the call never ends: the chunk
+/// of that task stays as it is, and the [`Migration`] must not be dropped.
 ///
 /// Folios that are left when it is dropped are put back where they were isolated from, which may
 /// sleep.
@@ -416,13 +416,14 @@ impl Migration {
         let rc =
             unsafe { bindings::ferry_migrate_chunk(self.call.raw.get(), cut.folios(), &mut stats) };
         let mut work = self.work.lock();
-        // SAFETY: It was cut above, and the function has left the folios that were not migrated.
+        // SAFETY: The chunk was cut above, and the function has left the folios that were not
+        // migrated.
         unsafe { work.as_mut().put(cut, rc, &stats) };
         Some(work.has_more())
     }
 
-    /// Ends it: gives back the folios that were not migrated, first those that failed, in their order,
-    /// then those not tried. Called again, it gives back none. May sleep.
+    /// Ends the migration: gives back the folios that were not migrated, first those that failed,
+    /// in their order, then those not tried. Called again, it gives back none. May sleep.
     ///
     /// As the caller has the migration for itself no chunk is being migrated.
     pub fn end(self: Pin<&mut Self>, left: &mut IsolatedList<'_>) -> Ended {
@@ -464,8 +465,8 @@ impl Ended {
         if call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC && !left.is_empty() {
             // All is tried again that is left, and what stopped others may be met again.
             let mut more = Default::default();
-            // SAFETY: By the type invariant of `MigrateCall`; these are isolated folios of the
-            // caller's.
+            // SAFETY: By the type invariant of `MigrateCall` the private data is valid, and these
+            // are isolated folios of the caller's.
             let rc = unsafe { bindings::ferry_migrate_rest(&call.raw, left.as_raw(), &mut more) };
             failed = match rc {
                 0.. => Ok(rc),

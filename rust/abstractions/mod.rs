@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Safe wrappers over kernel C. All `unsafe` is here and in the thin [`hooks`](crate::hooks).
+//! Safe wrappers over kernel C. All `unsafe` code is here and in the thin [`hooks`](crate::hooks).
 //!
 //! What is general could move to `rust/kernel/` (`folio`, `sched`, `workqueue`, `clock`); what is
 //! Ferry's stands on it. The examples in the documentation are files of their own below

@@ -10,12 +10,12 @@ use kernel::bindings;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Refusal {
-    /// The caller's cgroup, or one around it, has a CPU quota.
+    /// The caller's cgroup, or an ancestor of it, has a CPU quota.
     CpuQuota = bindings::ferry_help_refusal_FERRY_UNHELPED_CPU_QUOTA,
 }
 
 impl Refusal {
-    /// Counts it once, on this CPU. For any context but NMI.
+    /// Counts the reason once, on this CPU. For any context but NMI.
     pub fn count(self) {
         // SAFETY: Each variant is a counter that exists.
         unsafe { bindings::ferry_count_help_refusal(self as u32) };

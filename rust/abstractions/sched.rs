@@ -59,7 +59,7 @@ pub fn this_task() -> usize {
     unsafe { bindings::get_current() as usize }
 }
 
-/// How often the calling task has lost its CPU, by preemption or sleep. For any context.
+/// Returns how often the calling task has lost its CPU, by preemption or sleep. For any context.
 pub fn switches() -> c_ulong {
     // SAFETY: No requirements.
     unsafe { bindings::ferry_task_switches() }
@@ -109,13 +109,14 @@ pub fn is_kswapd() -> bool {
     unsafe { bindings::ferry_task_is_kswapd() }
 }
 
-/// Whether the calling task is in reclaim, or as if in it. For any context.
+/// Returns whether the calling task is in reclaim, or as if in it. For any context.
 pub fn reclaims() -> bool {
     // SAFETY: No requirements.
     unsafe { bindings::ferry_task_reclaims() }
 }
 
-/// Whether the calling task's cgroup, or one around it, has a CPU quota. For any context.
+/// Returns whether the calling task's cgroup, or an ancestor of it, has a CPU quota. For any
+/// context.
 pub fn has_cpu_quota() -> bool {
     // SAFETY: No requirements.
     unsafe { bindings::ferry_task_has_quota() }

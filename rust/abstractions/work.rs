@@ -54,8 +54,8 @@ pub enum Worker {
 /// `rest`, `done` and the `rest` of each span link isolated folios that are ours, with the
 /// references that isolation took. On `done` there are beside them, in the order of the list that
 /// was given, the `place` of each chunk that is being migrated, and the `end` of each span that has
-/// folios left, after the places of its chunks. No other is linked, and no link is on the stack of
-/// a worker: those of one that dies in an oops stay valid.
+/// folios left, after the places of its chunks. No other place or end is linked. No link is on the
+/// stack of a worker, so the links of a worker that dies in an oops stay valid.
 ///
 /// A bit of `free` is set if the chunk with that number is not being migrated. The lists of a chunk
 /// are then empty.
@@ -112,7 +112,7 @@ impl Span {
     }
 }
 
-/// A chunk: its worker's from [`Work::cut`] to [`Work::put`].
+/// A chunk. It is its worker's from [`Work::cut`] to [`Work::put`].
 #[pin_data]
 struct Chunk {
     /// Its folios, isolated, and its worker's alone.
@@ -135,12 +135,12 @@ impl Chunk {
     }
 }
 
-/// A chunk that was cut, for the worker that migrates it. One that is never put stays as it is.
+/// A chunk that was cut, for the worker that migrates it. A chunk that is never put stays as it is.
 ///
 /// # Invariants
 ///
-/// Until it is put no other has this number, and `folios` is valid for as long as its [`Work`], and
-/// links isolated folios that have no other user.
+/// Until it is put no other chunk has this number. `folios` is valid for as long as its [`Work`],
+/// and links isolated folios that have no other user.
 #[must_use]
 pub(super) struct Cut {
     nr: usize,
@@ -148,7 +148,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// The chunk's folios.
+    /// Returns the chunk's folios.
     pub(super) fn folios(&self) -> *mut bindings::list_head {
         self.folios
     }
@@ -209,8 +209,8 @@ impl Work {
         self.stopped.is_none() && (self.rest.is_linked() || self.spans.iter().any(Span::has_more))
     }
 
-    /// Cuts a chunk, of so many pages at most, but for the last folio, off what is to be done;
-    /// [`None`]: nothing is, or as many as there can be are being migrated.
+    /// Cuts a chunk of at most `chunk_pages` pages, which its last folio may exceed; [`None`]: no
+    /// folios are left, or `NR_CHUNKS` chunks are being migrated.
     pub(super) fn cut(mut self: Pin<&mut Self>, worker: Worker, chunk_pages: u32) -> Option<Cut> {
         let nr = self.free.trailing_zeros() as usize;
         self.chunks.get(nr)?;
@@ -299,8 +299,8 @@ impl Work {
     ///
     /// # Safety
     ///
-    /// It must have been cut from this work, and its folios be those of them that were not
-    /// migrated.
+    /// `cut` must be a chunk of this work, and its list must have the folios of the chunk that were
+    /// not migrated, and no others.
     pub(super) unsafe fn put(
         self: Pin<&mut Self>,
         cut: Cut,

@@ -37,7 +37,7 @@ const INDEX: usize = offset_of!(
 ///
 /// # Invariants
 ///
-/// `flying` are the chunks that were cut and not put, and whose worker has not died.
+/// `flying` has the chunks that were cut and not put, and whose worker has not died.
 pub struct Trial {
     folios: KVec<OwnedFolio>,
     step: u64,
@@ -126,7 +126,7 @@ impl Trial {
         unsafe { self.work.as_mut().put(chunk, rc, &Default::default()) };
     }
 
-    /// Has the worker of a chunk die: the chunk is never put.
+    /// Simulates that the worker of a chunk dies: the chunk is never put.
     pub fn abandon(&mut self, which: usize) {
         if which < self.flying.len() {
             // INVARIANT: Its worker is dead.
@@ -135,8 +135,8 @@ impl Trial {
         }
     }
 
-    /// Ends it, all chunks being put as they are: the numbers of the folios that are left; `EBUSY`
-    /// if a worker has died. May sleep.
+    /// Puts all chunks as they are, ends the work, and returns the numbers of the folios that are
+    /// left; `EBUSY` if a worker has died. May sleep.
     pub fn end(&mut self) -> Result<KVec<u64>> {
         if self.has_died {
             return Err(EBUSY);

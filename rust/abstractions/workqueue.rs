@@ -22,8 +22,8 @@ pub enum QueueKind {
     /// On the CPU that is asked, where other work need not wait for it
     /// (`WQ_PERCPU | WQ_CPU_INTENSIVE`).
     Bound,
-    /// On the CPU that is asked to begin with; the scheduler may move the worker to any other, as
-    /// when a real-time task takes that CPU.
+    /// Work starts on the CPU that is asked; the scheduler may then move the worker to any other,
+    /// for example when a real-time task takes that CPU.
     Near,
     /// Near it, where the scheduler likes (`WQ_UNBOUND`).
     Unbound,

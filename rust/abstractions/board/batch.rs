@@ -161,8 +161,8 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
     ///
     /// # Safety
     ///
-    /// The batch must be finished, or dropped, before any folio that was not taken back stops to
-    /// be what it is: it must not be leaked.
+    /// The batch must be finished or dropped while the folios that were not taken back are still as
+    /// they were posted: it must not be leaked.
     pub unsafe fn post(mut self, threads: u32, helpers: u32) -> Posted<'b, 'a, C> {
         let (pages, method) = (self.pages, self.method);
         let table = self.owner.table_mut();

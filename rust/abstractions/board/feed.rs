@@ -121,7 +121,8 @@ impl<'p, C: CopySegment> Feed<'p, C> {
 
     /// Copies pages that a helper has left.
     fn copy_leftover(&self, pages: Range<u32>) {
-        // SAFETY: The helper had claimed them, and gave them up; they were just taken out.
+        // SAFETY: The helper that claimed these pages gave them up, and they were just taken out,
+        // so they are this task's alone.
         let parts = unsafe { self.table.claimed(pages) };
         for part in parts {
             self.table.copy_part(&self.board.copier, part, |_| false);
@@ -145,9 +146,9 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         );
     }
 
-    /// Does the next piece of work of an owner that waits for the folio `at`: waits for more than these
-    /// answers, if there are engines; or copies a grain, or the rest of one that a helper has left.
-    /// `false`: it can only wait for helpers. May sleep.
+    /// Does the next piece of work of an owner that waits for the folio `at`: waits for an answer
+    /// after `answers`, if there are engines; or copies a grain, or the rest of a grain that a
+    /// helper has left. `false`: the owner can only wait for helpers. May sleep.
     pub(super) fn work_or_wait(&mut self, at: usize, answers: Option<Answers>) -> bool {
         let nap = || {
             answers

@@ -59,8 +59,9 @@ impl Carried {
 }
 
 // SAFETY: The references keep both folios, and by the invariant of `Claimed` they have the pages. By
-// that of `FolioPair` no other task reads or writes the destination, even after the folio was lost.
-// The source is written only after that, and the content of a lost destination is never used.
+// the invariant of `FolioPair` no other task reads or writes the destination, even after the folio
+// was lost. The source is written only after the loss, and the content of a lost destination is
+// never used.
 unsafe impl Load for Carried {
     fn leg(&self) -> Leg<'_> {
         Leg {

@@ -70,8 +70,8 @@ impl<C: CopySegment> Grain<'_, C> {
         self.copy_until(|| false)
     }
 
-    /// Copies the grain, once, and tells the items how far they are, until `stop` says so after a
-    /// step: the rest is left to the owner, if there is room for it. Returns how many pages were
+    /// Copies the grain, once, and tells the items how far they are. If `stop` returns `true` after
+    /// a step, the rest is left to the owner, if there is room for it. Returns the number of pages
     /// copied.
     pub(super) fn copy_until(&mut self, stop: impl Fn() -> bool) -> u32 {
         if !core::mem::take(&mut self.whole) {
@@ -133,12 +133,12 @@ impl Claimed {
 }
 
 impl Table {
-    /// The parts of folios that some pages of the batch are.
+    /// Returns the parts of folios that these pages of the batch make up.
     ///
     /// # Safety
     ///
     /// The pages must be of a grain that was claimed, and the caller's alone: it may ask for their
-    /// parts but once.
+    /// parts only once.
     pub(super) unsafe fn claimed(
         &self,
         pages: Range<u32>,
@@ -154,7 +154,7 @@ impl Table {
         slot.is_some_and(|slot| end.is_some_and(|end| end <= slot.nr_pages))
     }
 
-    /// The first page of a part, counted from the start of the batch.
+    /// Returns the first page of a part, counted from the start of the batch.
     fn first_page(&self, part: &Claimed) -> u32 {
         let start = self.starts.get(part.item());
         start.map_or(0, |start| start + part.first_page())
@@ -168,8 +168,8 @@ impl Table {
     }
 
     /// Copies a part step by step, and tells its item. After each step `left`, which is given the
-    /// number of pages copied, says whether what follows was left to others. Returns how many pages
-    /// are through.
+    /// number of pages copied, returns whether the rest was left to other tasks. Returns the number
+    /// of pages that are copied, or failed.
     pub(super) fn copy_part(
         &self,
         copier: &impl CopySegment,
@@ -182,8 +182,8 @@ impl Table {
         let (mut done, mut outcome) = (0, Outcome::Copied);
         while done < part.nr_pages() {
             let step = STEP_PAGES.min(part.nr_pages() - done);
-            // INVARIANT: The pair is valid, as its item lacks these pages. By that of `Claimed`
-            // they exist, and are the caller's, as nothing of them was left to others.
+            // INVARIANT: The pair is valid, as its item lacks these pages. By the invariant of
+            // `Claimed` the pages exist, and are the caller's, as none of them were left to others.
             let segment = Segment {
                 slot,
                 item: part.item(),
@@ -192,7 +192,7 @@ impl Table {
                 method: self.method,
             };
             if let Err(Unreadable) = copier.copy(segment) {
-                // The folio fails, so what follows need not be read.
+                // The folio fails, so the rest of the part need not be read.
                 (done, outcome) = (part.nr_pages(), Outcome::Failed);
                 break;
             }

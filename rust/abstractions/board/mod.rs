@@ -9,7 +9,7 @@
 //! - `feed`: how the owner hands it to them, and takes it back.
 //!
 //! The claim protocol itself is [`logic::claim`](crate::logic::claim), and how far a folio has come
-//! is [`logic::item`](crate::logic::item), both proven with loom. Here they get their table of
+//! is [`logic::item`](crate::logic::item), both checked with loom. Here they get their table of
 //! folios, and types that leave no way to break the rules: the table is written through [`Owner`]
 //! alone and read through a claimed `Grain` alone, or by the owner while it is posted.
 //!
@@ -17,18 +17,19 @@
 //! new places, helpers copy the next. An engine is fed by the owner, from the same claims: what it
 //! was handed is complete as a grain, and what counts from there on is the item of the folio.
 //!
-//! Helpers touch the board, which exists for ever where owners are tasks of the kernel, and the
-//! folios on it; nothing on the owner's stack. So an owner that dies in an oops leaves to them what
-//! they have claimed: its references to the folios are never put, and its board is never used again.
+//! Helpers use the board, which exists for ever if owners are tasks of the kernel, and the folios
+//! on it, and nothing on the owner's stack. So if an owner dies in an oops its helpers can finish
+//! the grains that they have claimed: the owner's references to the folios are never put, and its
+//! board is never used again.
 //!
 //! Locks: none are taken but, for a moment, that of the CPU's runqueue, when a helper asks for how
 //! long it has run. Contexts: owners and helpers may sleep. A helper holds a grain only with
 //! preemption disabled, so the owner never waits for a helper that is not running. Such a section
 //! ends when it has lasted for [`SECTION_NS`], with the grain at hand. It ends within
-//! [`STEP_PAGES`](crate::logic::batch::STEP_PAGES) pages when another task wants the CPU: what is
-//! left of the grain then is [left](crate::logic::leftover) to the owner. So the owner spins for no
-//! longer than a grain takes, and others wait for no longer than a step takes, and the interrupts
-//! in between.
+//! [`STEP_PAGES`](crate::logic::batch::STEP_PAGES) pages when another task wants the CPU: the
+//! helper [leaves](crate::logic::leftover) the rest of the grain to the owner. So the owner spins
+//! for no longer than a grain takes, and other tasks wait for no longer than a step takes, with the
+//! interrupts in between.
 
 pub mod batch;
 mod feed;
@@ -111,12 +112,12 @@ struct Slot {
 }
 
 impl Slot {
-    /// Whether the pair is this source and this destination.
+    /// Returns whether the pair is this source and this destination.
     fn is_pair(&self, src: *const bindings::folio, dst: *const bindings::folio) -> bool {
         self.is_to(dst) && core::ptr::eq(self.src.as_ptr().cast(), src)
     }
 
-    /// Whether this is the pair's destination.
+    /// Returns whether this is the pair's destination.
     fn is_to(&self, dst: *const bindings::folio) -> bool {
         core::ptr::eq(self.dst.as_ptr().cast(), dst)
     }
@@ -238,23 +239,23 @@ impl<C: CopySegment> Board<C> {
         self.cursor.enter()
     }
 
-    /// Helps one batch, until others are due on this CPU, [`SECTION_NS`] are over or no grain of it
-    /// is left, and tells the batch what it took since the task had run for `since`, which becomes
-    /// what it has by then. With preemption disabled.
+    /// Helps one batch, until another task is due on this CPU, [`SECTION_NS`] are over or no grain
+    /// of it is left. Adds the CPU time since `since` to the batch, and sets `since` to the task's
+    /// run time now. Called with preemption disabled.
     pub(crate) fn help_section(&self, place: &Place, since: &mut u64) -> Option<u32> {
         let claim = || self.cursor.claim_in(place).map(|claim| self.grain(claim));
         let start = now_ns();
         let mut grain = claim()?;
         let mut pages = grain.copy_until(need_resched);
         while !need_resched() && now_ns() - start < SECTION_NS {
-            // Of the same batch, as that does not end before the grain that is still held.
+            // The claim is of the same batch, which does not end while a grain of it is held.
             let Some(next) = claim() else {
                 break;
             };
             grain = next;
             pages += grain.copy_until(need_resched);
         }
-        // Told before the last grain is complete: after that the next batch may be here.
+        // Before the last grain is complete: after that the next batch may be here.
         let now = runtime_ns();
         let table = grain.table();
         table.helped.fetch_add(pages, Relaxed);
@@ -268,7 +269,7 @@ impl<C: CopySegment> Board<C> {
         self.cursor.claim().map(|claim| self.grain(claim))
     }
 
-    /// A grain that was just claimed.
+    /// Wraps a grain that was just claimed.
     fn grain(&self, claim: Claim) -> Grain<'_, C> {
         // INVARIANT: A claim cannot be cloned, so this is the only grain of it, and it is not
         // complete.

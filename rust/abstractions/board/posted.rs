@@ -114,12 +114,12 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
         Some(outcome)
     }
 
-    /// Takes back the next folio if it is that of the pair `src` and `dst`, as
+    /// Takes back the next folio if it belongs to the pair `src` and `dst`, as
     /// [`Posted::take_next`] does. The two are only compared. May sleep.
     ///
     /// Fails if another pair was posted next, or none. Then every folio is taken back, so no CPU
     /// copies any of them, and the caller may copy this one and those after it, but not to the
-    /// destination of one that is lost.
+    /// destination of a pair that is lost.
     pub fn take_pair(
         &mut self,
         src: *const bindings::folio,

@@ -9,8 +9,8 @@
 //! to wait for their hardware. Ports are never freed.
 //!
 //! A port has one user at a time, who submits, and takes back what has landed; the engine's answer
-//! touches nothing but a ticket of the port. How an answer and a giving-up go together is
-//! [`logic::flight`](crate::logic::flight), checked with loom.
+//! touches nothing but a ticket of the port. [`logic::flight`](crate::logic::flight), which is
+//! checked with loom, defines what happens if a copy is answered and given up at the same time.
 //!
 //! What is trusted is the driver: that it answers each copy once, when the engine is done with it,
 //! and says whether it is good.
@@ -71,9 +71,9 @@ pub struct Leg<'a> {
 /// to: its [`leg`](Load::leg) must be the same, of one page or more that exist in both folios;
 /// neither folio may be freed, and those pages of the destination may not be read or written.
 ///
-/// Those pages of the source may be read and written. The engine reads any bytes then, and so the
-/// destination gets any bytes: its content is that of the source only if the source was not
-/// written until the load was given back.
+/// Those pages of the source may be read and written. The destination has the content of the source
+/// only if the source was not written until the load was given back; otherwise it may have any
+/// bytes.
 pub unsafe trait Load: Send + 'static {
     /// What is to be copied.
     fn leg(&self) -> Leg<'_>;
@@ -118,7 +118,7 @@ impl Requested {
         let mut device = core::ptr::null_mut();
         // SAFETY: `device` is valid for a write.
         let chan = unsafe { bindings::ferry_dma_request(&mut device) };
-        // INVARIANT: It was just given, to us alone, and its device was locked.
+        // INVARIANT: The channel was just given to this task alone, with its device locked.
         let channel = Some(Channel(NonNull::new(chan)?));
         Some(Self {
             channel,

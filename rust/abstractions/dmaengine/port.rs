@@ -381,9 +381,10 @@ impl<L: Load> InUse<L> {
         }
         ticket.reset();
         let raw = core::ptr::from_ref(ticket).cast_mut().cast();
-        // SAFETY: The range was just mapped, for this channel, of memory that by that of `Load` is
-        // the load's own; the load stays until the ticket says that the engine is done. The ticket
-        // is that of a place without a flight, which no engine knows, and lives for ever.
+        // SAFETY: The range was just mapped, for this channel, of memory that by the contract of
+        // `Load` is the load's own; the load stays until the ticket says that the engine is done.
+        // The ticket belongs to a place without a flight, which no engine knows, and lives for
+        // ever.
         if !unsafe { bindings::ferry_dma_submit(chan, &range, raw) } {
             // SAFETY: The range was mapped above, and the engine will not use it.
             unsafe { bindings::ferry_dma_unmap(chan, &range) };
@@ -446,8 +447,9 @@ impl<L: Load> InUse<L> {
         Some(flight.load)
     }
 
-    /// Gives up what was submitted `after_ns` nanoseconds ago or earlier, all of it if that is 0,
-    /// and tells of each. It stays with the port until the engine is known to be done with it.
+    /// Gives up the copies that were submitted `after_ns` nanoseconds ago or earlier, all if that
+    /// is 0, and calls `given_up` for each. Their loads stay with the port until the engine is
+    /// known to be done with them.
     pub fn give_up_late(&mut self, after_ns: i64, mut given_up: impl FnMut(&L)) {
         let counts = &self.0.counts;
         self.inner()
@@ -458,7 +460,7 @@ impl<L: Load> InUse<L> {
             });
     }
 
-    /// Gives up all that is under way, whatever the time.
+    /// Gives up all copies under way, whenever they were submitted.
     fn give_up_all(&mut self) {
         let counts = &self.0.counts;
         let told = |_: &Flight<L>| counts.note_given_up();

@@ -31,7 +31,7 @@ impl WorkItem for Borrower {
 }
 
 fn example() -> Result {
-    // A number to add to is lent.
+    // Lends a number that borrowers add to.
     let lending = Arc::pin_init(Lending::<Atomic<u32>>::new(), GFP_KERNEL)?;
     let from = lending.clone();
     let borrower = Arc::pin_init(
