@@ -2,7 +2,7 @@
 
 //! Ferry: page migration made fast and cheap.
 //!
-//! - [`abstractions`]: safe wrappers over kernel C; it and [`hooks`] have all `unsafe`;
+//! - [`abstractions`]: safe wrappers over kernel C; they and [`hooks`] have all `unsafe` code;
 //! - [`logic`]: pure decisions and protocols, tested on the host as well;
 //! - [`copy`]: the engine that copies the folios of a migration batch together;
 //! - [`crew`]: several tasks that migrate one list;

@@ -70,21 +70,22 @@ pub unsafe extern "C" fn ferry_copy_post(
     copy::post(lists, crew::spare_threads, &mut batch);
 }
 
-/// The next folio that is marked is to be switched: called by `ferry_folio_copied()`. May sleep.
+/// Takes back the next marked folio, which the caller is about to switch: called by
+/// `ferry_folio_copied()`. May sleep.
 ///
 /// Returns 1 if its content is in the new folio, 0 if the caller must copy it, `-EHWPOISON` if it
-/// cannot be read, `-EIO` if a DMA engine may be at it even now, `-EOPNOTSUPP` if no CPU is to
-/// copy it and no engine has.
+/// cannot be read, `-EIO` if a DMA engine may still write the new folio, `-EOPNOTSUPP` if no engine
+/// has copied it and no CPU may.
 ///
-/// The marked folios are to come here in their order on the lists, each once. If `src` and `dst`
-/// are not the next pair that was posted, this warns, and from then on leaves every folio of the
-/// batch to the caller, when nobody copies any of them any more.
+/// The marked folios must come here in their order on the lists, each once. If `src` and `dst` are
+/// not the next pair that was posted, this warns, waits until no task copies any folio of the
+/// batch, and from then on leaves every folio of it to the caller.
 ///
 /// # Safety
 ///
 /// `batch` must be as `ferry_copy_post()` or this function left it last. The folios that were
-/// posted and not taken back must be what they were when they were posted. With `-EIO` the
-/// destination must be put, and neither read nor written.
+/// posted and not taken back must still be as they were posted. With `-EIO` the destination must be
+/// put, and neither read nor written.
 #[export]
 pub unsafe extern "C" fn ferry_copy_take(
     batch: *mut bindings::ferry_batch,
@@ -268,15 +269,16 @@ pub unsafe extern "C" fn ferry_dma_tell(nr: c_uint, buf: *mut c_char, at: c_int)
     told.unwrap_or(0)
 }
 
-/// An engine is done with a copy, which is good or not: called by the callback of its descriptor.
-/// Any context but NMI.
+/// Notes that an engine is done with a copy, and whether it is good: called by the callback of its
+/// descriptor. Any context but NMI.
 ///
 /// # Safety
 ///
-/// `ticket` must be what `ferry_dma_submit()` was given with that copy; called once for each.
+/// `ticket` must be the one that `ferry_dma_submit()` was given with that copy. Called once for
+/// each copy.
 #[export]
 pub unsafe extern "C" fn ferry_dma_answer(ticket: *const c_void, good: bool) {
-    // SAFETY: By the safety requirement; the ticket of a port lives for ever.
+    // SAFETY: `ticket` is the ticket of a place in a port, which lives for ever.
     unsafe { &*ticket.cast::<Ticket>() }.answer(good);
 }
 
@@ -427,7 +429,8 @@ pub mod migrc {
         migrc::now().map_or(0, Moment::into_raw)
     }
 
-    /// A group waits for no more: called by `ferry_mm_flushed()`. For any context but NMI.
+    /// Schedules the frees of groups that are covered: called by `ferry_mm_flushed()`. For any
+    /// context but NMI.
     #[export]
     pub extern "C" fn ferry_migrc_complete() {
         migrc::complete();
@@ -437,14 +440,16 @@ pub mod migrc {
     ///
     /// # Safety
     ///
-    /// `file` must be below `1 << FERRY_FILE_BITS`. The caller may sleep, with interrupts on.
+    /// `file` must be below `1 << FERRY_FILE_BITS`. The caller must be allowed to sleep, with
+    /// interrupts on.
     #[export]
     pub unsafe extern "C" fn ferry_migrc_drain_file(file: c_uint) {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller may sleep, with interrupts on, and `file` is below the bound.
         unsafe { MayFlush::with(|may| migrc::drain_file(FileBucket::from_raw(file), may)) };
     }
 
-    /// CPUs are about to be flushed: called by `ferry_before_batch_flush()`. For any context.
+    /// Numbers a flush of CPUs that is about to begin: called by `ferry_before_batch_flush()`. For
+    /// any context.
     ///
     /// # Safety
     ///
@@ -457,12 +462,13 @@ pub mod migrc {
         migrc::covering(unsafe { flushed_cpus(arch) }).map_or(0, Moment::into_raw)
     }
 
-    /// They were: called by `ferry_after_batch_flush()`. For any context but NMI.
+    /// Notes that the flush is complete: called by `ferry_after_batch_flush()`. For any context but
+    /// NMI.
     ///
     /// # Safety
     ///
-    /// `flush` must be what `ferry_migrc_covering()` returned, not 0, and the flush that it was
-    /// called for have begun since, and be complete.
+    /// `flush` must be a number that `ferry_migrc_covering()` returned, not 0. The flush that it
+    /// was called for must have begun since, and be complete.
     #[export]
     pub unsafe extern "C" fn ferry_migrc_covered(flush: u64) {
         // SAFETY: By the safety requirement.

@@ -2,8 +2,8 @@
 
 //! A lane: one batch at a time, copied by its owner and by helpers.
 //!
-//! No locks. How many helpers a batch may have is the board's affair: a helper that comes late,
-//! from another batch, takes a place of one that was called.
+//! No locks. The board limits the helpers of a batch: a helper that comes late, from another batch,
+//! takes the place of one that was called.
 
 use kernel::{
     cpu::CpuId,

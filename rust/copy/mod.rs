@@ -133,7 +133,7 @@ pub fn count(ended: &Ended) {
     }
     if tells && channels == 0 && !lost_cpu {
         let scope = Scope::of_batch(nontemporal);
-        // Where a batch goes is not known when its size is chosen.
+        // Readers that choose the size of a batch do not know where it goes.
         for to in [Some(nodes.1), None] {
             let nodes = Nodes { from: nodes.0, to };
             let kind = WorkKind::new(scope, nodes, folios, pages);
@@ -152,7 +152,7 @@ pub fn count(ended: &Ended) {
         dma::sweep();
     }
     VmEvent::PagesCaller.count(own as usize);
-    // Here, not in the helper: when the migrating call returns, each of its pages is counted.
+    // Counted here, not by the helper, so that the migrating call returns with each page counted.
     VmEvent::PagesHelper.count(copied.helped as usize);
     VmEvent::CopyFailed.count(copied.failed as usize);
 }

@@ -2,10 +2,10 @@
 
 //! A lane of the crew: one list at a time, migrated by its caller and by helpers.
 //!
-//! The list and all that workers share of it are in the lane, which exists for ever: a worker that
-//! dies in an oops takes no memory along that others use. If it is the caller the lane stays in
-//! use, and its helpers go on until nothing is left to begin. If it is a helper the caller waits
-//! for ever, as for a lock that a dead task holds.
+//! The list and all that workers share of it are in the lane, which exists for ever: if a worker
+//! dies in an oops, no memory that others use is freed. If the caller dies, the lane stays in use,
+//! and its helpers go on until no chunk is left to begin. If a helper dies, the caller waits for
+//! ever, as for a lock that a dead task holds.
 //!
 //! Locks: the mutex of [`Lending`] when a job is shared, borrowed and given back; inside a job,
 //! that of its [`Migration`]. Never both.
@@ -147,7 +147,7 @@ impl Job {
         self.migration.work(worker, self.chunk_pages)
     }
 
-    /// Whether the caller may be helped on the CPU that this runs on.
+    /// Returns whether the caller may be helped on the CPU that this runs on.
     fn may_help_here(&self) -> bool {
         self.only
             .as_ref()
@@ -213,8 +213,8 @@ impl Lane {
         })
     }
 
-    /// Makes `job` in the lane, and lets helpers take part until the guard is dropped; [`None`]:
-    /// the lane is in use. May sleep.
+    /// Initializes `job` in the lane, and lets helpers take part until the guard is dropped;
+    /// [`None`]: the lane is in use. May sleep.
     pub fn share(&self, job: impl PinInit<Job>) -> Option<SharedJob<'_>> {
         let lent = self.shared.lending.lend(job)?;
         let member = self.members().enter_caller(lent.get().helpers());
@@ -232,9 +232,9 @@ impl Lane {
     }
 }
 
-/// A job that helpers may take part in. Dropped, it waits for those that do.
+/// A job that helpers may take part in. Its drop waits for the helpers that do.
 ///
-/// The lane of a caller that dies in an oops, as of one that forgets this, stays in use for ever.
+/// If the caller dies in an oops, or forgets this guard, its lane stays in use for ever.
 #[must_use = "dropping it ends the job"]
 pub struct SharedJob<'l> {
     // Dropped first: a caller that waits is no member any more.
@@ -243,7 +243,7 @@ pub struct SharedJob<'l> {
 }
 
 impl SharedJob<'_> {
-    /// The job.
+    /// Returns the job.
     pub fn job(&self) -> &Job {
         self.lent.get()
     }

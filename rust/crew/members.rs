@@ -2,8 +2,8 @@
 
 //! Who is in a crew now.
 //!
-//! No locks. The protocol is [`logic::members`](crate::logic::members), checked with loom; here it
-//! is told which task calls, and its properties.
+//! No locks. The protocol is [`logic::members`](crate::logic::members), checked with loom; this
+//! module passes it the calling task and the properties of that task.
 
 use kernel::sync::atomic::{
     Atomic,
@@ -31,10 +31,10 @@ pub fn any() -> bool {
     COUNT.load(Relaxed) != 0
 }
 
-/// Returns the calling task, as a crew names it.
+/// Returns the number of the calling task in a crew.
 ///
-/// A task that dies in an oops stays a member. A later task with its address is taken for it: it then
-/// has fewer threads for its copies, and time of helpers may be charged to no cgroup.
+/// A task that dies in an oops stays a member. A later task with its address is mistaken for it:
+/// that task has fewer threads for its copies, and time of helpers may be charged to no cgroup.
 fn me() -> u64 {
     this_task() as u64
 }
@@ -100,7 +100,7 @@ impl Members {
     }
 }
 
-/// The calling task, as the caller of a crew for as long as this lives.
+/// A guard that makes the calling task the caller of a crew for as long as it lives.
 #[must_use = "dropping it leaves the crew"]
 pub struct Member<'a>(&'a Members);
 

@@ -63,16 +63,16 @@ impl Scope {
     }
 }
 
-/// How many kinds there are between two nodes.
+/// The number of kinds of work between two nodes.
 const NR_KINDS: usize = 5 * 4;
 
-/// The nodes that memory goes from and to. Rates of one pair tell nothing of others: a slow node has
-/// enough of fewer threads.
+/// The nodes that memory goes from and to. Rates of one pair say nothing about others: fewer
+/// threads saturate a slow node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nodes {
     /// The node of the first folio.
     pub from: NodeId,
-    /// The node that it goes to, where that is known.
+    /// The node of its destination, where that is known.
     pub to: Option<NodeId>,
 }
 
@@ -125,7 +125,7 @@ struct Gain {
 
 static PAIRS: Pairs = Pairs::new();
 
-/// By the place of the pair of nodes, and by kind.
+/// Rates by the place of the pair of nodes, and by kind.
 static GAINS: [[Gain; NR_KINDS]; NR_PAIRS] = [const {
     [const {
         Gain {
@@ -205,7 +205,7 @@ static SMALL_NS: Atomic<u32> = Atomic::new(0);
 static ALONE_NS: Atomic<u32> = Atomic::new(0);
 static SHARED_NS: Atomic<u32> = Atomic::new(0);
 
-/// How long batches take. For any context.
+/// Returns how long batches take. For any context.
 pub fn pace() -> Pace {
     Pace {
         flush_ns: FLUSH_NS.load(Relaxed),
@@ -241,9 +241,10 @@ pub fn learn_pace(
     let ns = u64::try_from(ns).unwrap_or(0);
     let known = page_ns.load(Relaxed);
     let learned = budget::learn(known, pages, ns);
-    // Of a few pages an interruption would be most, and a caller without a CPU takes longer than its
-    // work does. Such a batch may lower the estimate, and not raise it. One that lost its CPU may be
-    // the first: that estimate is too high, so the next batch is small, and corrects it.
+    // An interruption would be most of the time of a few pages, and a caller without a CPU takes
+    // longer than its work does. Such a batch may lower the estimate, and not raise it. A batch
+    // whose caller lost its CPU may be the first: that estimate is too high, so the next batch is
+    // small, and corrects it.
     if learned <= known || (pages >= LEAST_PAGES && (!lost_cpu || known == 0)) {
         page_ns.store(learned, Relaxed);
     }

@@ -73,8 +73,8 @@ pub fn set(knob: Knob) {
     }
 }
 
-/// The lanes that the calling task may have, of all: some are kept for reclaim, and of these some
-/// for kswapd, so that no number of other callers can occupy all. For any context.
+/// Returns the lanes that the calling task may have: some are reserved for reclaim, and some of
+/// these for kswapd, so that other callers cannot occupy all. For any context.
 pub fn lanes_for_caller<T>(lanes: &[T]) -> &[T] {
     let user = match reclaims() {
         true if is_kswapd() => LaneUser::Kswapd,
@@ -122,8 +122,8 @@ fn last_helper() -> Option<CpuId> {
     (since < policy::JUST_NOW_NS && cpu != CpuId::current()).then_some(cpu)
 }
 
-/// Returns whether the calling helper must leave its CPU: as another task waits for it or, where
-/// busy CPUs are asked, as that is due. For any context.
+/// Returns whether the calling helper must leave its CPU: if another task waits for the CPU or,
+/// where busy CPUs are asked, if another task is due. For any context.
 pub fn must_leave() -> bool {
     match settings::asks_busy_cpus() {
         true => need_resched(),
@@ -155,7 +155,7 @@ impl IdleCpus {
         Self::among(node, limit, |cpu| node_of(cpu) == node)
     }
 
-    /// None for a caller with a CPU quota, which would not throttle them.
+    /// A caller with a CPU quota has no helpers, as the quota would not throttle them.
     fn among(node: NodeId, limit: u32, wanted_there: impl Fn(CpuId) -> bool) -> Self {
         if has_cpu_quota() {
             Refusal::CpuQuota.count();

@@ -34,23 +34,23 @@ use crate::abstractions::{
     }, //
 };
 
-/// Whether helpers are waited for while they may be preempted.
+/// Whether callers wait for helpers that may be preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// No: what a helper has begun it does with preemption disabled, so its worker may be bound to
-    /// a CPU.
+    /// No: a helper finishes with preemption disabled what it has begun, so its worker may be bound
+    /// to a CPU.
     Unpreempted,
-    /// Yes: a helper may be preempted, by a real-time task for as long as that likes. Its worker
-    /// must not be bound to the CPU that was asked, so that the scheduler can let it go on
-    /// elsewhere, at the latest on the CPU of the caller that waits for it.
+    /// Yes: a helper may be preempted, by a real-time task for an unlimited time. Its worker must
+    /// not be bound to the CPU that was asked, so that the scheduler can let it go on elsewhere, at
+    /// the latest on the CPU of the caller that waits for it.
     Preempted,
 }
 
 /// The queues that helpers are called by, of which one at a time is used.
 ///
-/// None has a rescuer (`WQ_MEM_RECLAIM`), though callers may be in reclaim: a helper is waited for
-/// once it runs, and for what it does then no other worker is needed. One that does not start, as
-/// there is no memory for a worker, is not waited for.
+/// None has a rescuer (`WQ_MEM_RECLAIM`), though callers may be in reclaim: a caller waits for a
+/// helper only once the helper runs, and it then needs no other worker. A caller does not wait for
+/// a helper that cannot start because there is no memory for a worker.
 pub struct Queues {
     bound: OwnedQueue,
     unbound: OwnedQueue,

@@ -64,8 +64,8 @@ use crate::{
 /// What is retained is looked at that often, in milliseconds: the limit of age may be changed.
 const LOOK_MS: u32 = 1000;
 
-/// Milliseconds from a flush that may complete groups until these are freed: one look at all groups is
-/// for several flushes.
+/// Milliseconds from a flush that may complete groups until these are freed: one look at all groups
+/// serves several flushes.
 const COLLECT_MS: u32 = 1;
 
 #[pin_data]
@@ -144,15 +144,15 @@ pub fn now() -> Option<Moment> {
     retained().map(|retained| retained.ledger.now())
 }
 
-/// A group waits for no more: it is soon freed. For any context but NMI.
+/// Notes that a group is covered: a worker frees it soon. For any context but NMI.
 pub fn complete() {
     if let Some(retained) = retained() {
         Later::after(&retained.complete, COLLECT_MS);
     }
 }
 
-/// CPUs are about to be flushed: the number of that flush, if a group waits for one of them. For any
-/// context.
+/// Returns the number of a flush of CPUs that is about to begin, if a group waits for one of them.
+/// For any context.
 pub fn covering(cpus: &[usize]) -> Option<Moment> {
     retained()?.ledger.covering(cpus)
 }

@@ -11,7 +11,7 @@
 //! Contexts: that of the calling task, which may sleep and may be killed. No locks here; one call
 //! knows nothing of another but what both count.
 //!
-//! The interface: [`page_migrate.h`](srctree/include/uapi/linux/page_migrate.h)
+//! C header: [`include/uapi/linux/page_migrate.h`](srctree/include/uapi/linux/page_migrate.h)
 
 pub mod lists;
 pub mod physical;

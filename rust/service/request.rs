@@ -58,7 +58,8 @@ pub struct Admitted {
     pub holes: bool,
     /// Whether idle CPUs take part.
     pub help: Help,
-    /// The right to that, if it was asked for; kept for as long as the request is.
+    /// The right to be helped, if the request asked for it. It is held until the request is
+    /// dropped.
     _asked: Option<AskedHelp>,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Members of a crew: time of their own helpers is passed on once, and a value that one lends
-//! outlives it.
+//! Members of a crew: time of their own helpers is passed on once, and a value that a task lends
+//! outlives that task.
 
 use kernel::{
     cpu::CpuId,
@@ -53,7 +53,7 @@ fn what_helpers_are_helped() -> Result {
     Ok(())
 }
 
-/// A number, and how many were dropped.
+/// A number, and a count of such numbers that were dropped.
 struct Counted {
     number: Atomic<u32>,
     dropped: Arc<Atomic<u32>>,
@@ -65,7 +65,7 @@ impl Drop for Counted {
     }
 }
 
-/// A lender that dies: it lends a number, and is gone before it takes that back.
+/// A lender that dies: it lends a number, and ends before it takes the number back.
 #[pin_data]
 struct Dying {
     lending: Arc<Lending<Counted>>,

@@ -46,7 +46,7 @@ use crate::{
 /// Channels of the engine.
 const CHANNELS: usize = 4;
 
-/// For longer than a test may take: a copy that an engine answers is not given up.
+/// A time longer than any test, so that a copy that an engine answers is not given up.
 const PATIENCE_NS: i64 = 1_000_000_000_000;
 
 /// Channels, until this is dropped.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The engine on real folios: every byte arrives once, whoever copies it, and nothing is marked
-//! that did not arrive. Its helpers have tests of their own, in `helpers`.
+//! The engine on real folios: every byte is copied once, by any task, and no folio is marked as
+//! copied before it is. The module `helpers` has the tests of its helpers.
 
 use kernel::{
     cpu::{

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Helpers of a batch on real folios, and what its owner takes back from them.
+//! Helpers of a batch on real folios, and the folios that its owner takes back from them.
 //!
-//! How much a helper copies depends on who else wants its CPU, so no test wants a share of it.
+//! How much a helper copies depends on other tasks on its CPU, so no test demands a share for it.
 
 use kernel::{
     cpu::CpuId,
@@ -99,14 +99,14 @@ impl<C: CopySegment> Helped for Board<C> {
     }
 }
 
-/// Between post and finish, this task is the helper: it copies all, but what it leaves to the owner
-/// where others want its CPU.
+/// Between post and finish this task is the helper: it copies all pages except those that it leaves
+/// to the owner when other tasks want its CPU.
 pub(super) fn helper_copies_all() -> Result {
     let lane = Lane::new(CpuCopier)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let pages = pairs.pages() as u32;
     let mut counted = false;
-    // A clock that goes on by ticks may not see the first.
+    // A clock that advances by ticks may not see the first.
     for _ in 0..1000 {
         let mut helped = 0;
         let start = runtime_ns();
@@ -123,18 +123,18 @@ pub(super) fn helper_copies_all() -> Result {
         }
     }
     assert!(counted);
-    // The next one is not helped, and has nothing of this.
+    // The next batch is not helped, and counts nothing of this one.
     let next = copy_on(lane.board(), &mut pairs, || ())?;
     assert_eq!((next.helped, next.helper_ns), (0, 0));
     Ok(())
 }
 
-/// A batch without a place for a helper is not helped, also not by a helper called for the last one.
+/// A batch without a place for a helper is not helped, not even by a helper of the batch before.
 pub(super) fn helpers_need_a_place() -> Result {
     let lane = Lane::new(CpuCopier)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let pages = pairs.pages() as u32;
-    // With a place it leaves to the owner what others keep it from, but not all.
+    // A helper with a place copies some pages, and may leave others to the owner.
     for (threads, wanted) in [(2, 1..=pages), (1, 0..=0), (3, 1..=pages), (1, 0..=0)] {
         pairs.spoil();
         let (helped, copied) = pairs.with_lists(|lists| {
@@ -197,7 +197,7 @@ pub(super) fn helper_leaves_within_a_step() -> Result {
     Ok(())
 }
 
-/// Copies, but takes longer than a helper may be without preemption, until it is `quick`.
+/// A copier that takes longer than a helper may disable preemption, until it is `quick`.
 struct Slow {
     quick: AtomicFlag,
 }
@@ -325,7 +325,7 @@ pub(super) fn helpers_that_come_late() -> Result {
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
         copy_on(lane.board(), &mut pairs, || ())?;
-        // The batch is over: they find nothing, or the next round's.
+        // The batch is over: helpers find nothing, or the batch of the next round.
         call_all(&lane, &queue);
     }
     queue.flush();
@@ -358,7 +358,7 @@ pub(super) fn more_helpers_than_cpus() -> Result {
     for _ in 0..200 {
         copy_on(&board, &mut pairs, || {
             for (cpu, helper) in cpus::<MAX_HELPERS>().into_iter().zip(&helpers) {
-                // One may still be on its way.
+                // A helper may still be on its way.
                 drop(queue.enqueue_on(cpu, helper.clone()));
             }
         })?;

@@ -31,7 +31,7 @@ fn list(from: i32, to: i32) -> WorkKind {
 fn pairs_of_nodes_are_kept_apart() -> Result {
     let (fast, slow) = (list(1001, 1002), list(1001, 1003));
     for kind in [fast, slow] {
-        // Until anything is known, all threads that there are.
+        // Until a rate is known, all threads that there are.
         assert_eq!(best(kind, 2), 2);
     }
     learn(slow, 1, 512, 1_000_000);

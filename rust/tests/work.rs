@@ -31,7 +31,7 @@ fn nobody_is_sent_away() -> Result {
     Ok(())
 }
 
-/// The chunk of a worker that dies stays what it is, and where: all others are migrated.
+/// The chunk of a worker that dies stays unchanged and in its place: all others are migrated.
 fn dead_worker_keeps_its_chunk() -> Result {
     // Eight folios to a page table; two to a chunk.
     let mut trial = Trial::new(24, TABLE / 8)?;
