@@ -8,8 +8,8 @@
 
 use core::{num::NonZeroU32, ops::Range};
 
-/// Pages of a grain: 64 KB with pages of 4 KB, about ten microseconds of copying, which a claim
-/// costs next to nothing of.
+/// Pages of a grain: 64 KB with pages of 4 KB, about ten microseconds of copying. The cost of a
+/// claim is negligible beside that.
 pub const GRAIN_PAGES: u32 = 16;
 
 /// Pages that are copied before a helper looks again whether its CPU is wanted: 16 KB, two or three

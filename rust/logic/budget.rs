@@ -32,34 +32,34 @@ pub fn is_large(folios: u32, pages: u32) -> bool {
 
 /// How long batches took so far, in nanoseconds; 0: not known.
 ///
-/// A batch of `n` pages is unmapped for `flush_ns + n * page_ns`, where the page's time is one of
-/// the other three.
+/// A batch of `n` pages is unmapped for `flush_ns + n * page_ns`, where `page_ns` is one of the
+/// other three fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
     /// Of the TLB flush of a batch.
     pub flush_ns: u32,
     /// Of a page in folios of less than [`LARGE_PAGES`]: to unmap, copy and map it again.
     pub small_ns: u32,
-    /// Of a page of larger folios, copied by one thread.
+    /// The time of a page of larger folios, copied by one thread.
     pub alone_ns: u32,
-    /// Of a page of larger folios, copied by several.
+    /// The time of a page of larger folios, copied by several threads.
     pub shared_ns: u32,
 }
 
 impl Pace {
-    /// How much of `budget_ns` the pages of a batch may take: what its flush leaves, or as long as
-    /// the flush takes, if that is more.
+    /// Returns how long the pages of a batch may take: the rest of `budget_ns` after the flush, or
+    /// as long as the flush takes, if that is more.
     ///
     /// A flush waits for CPUs, and on an overcommitted virtual machine a CPU may answer only after
-    /// milliseconds. A batch that is cut short for that is not unmapped for less time, and a list
-    /// pays for more flushes: thus at most half of the time of a batch goes to its flush.
+    /// milliseconds. A shorter batch would hardly be unmapped for less time, and a list would pay
+    /// for more flushes. So at most half of the time of a batch goes to its flush.
     fn left_ns(&self, budget_ns: u64) -> u64 {
         let flush_ns = u64::from(self.flush_ns);
         budget_ns.saturating_sub(flush_ns).max(flush_ns)
     }
 }
 
-/// How long a flush takes, when one more took `ns`.
+/// Returns the new mean time of a flush when one more took `ns`.
 ///
 /// ```
 /// use ferry_logic::budget::learn_flush;
@@ -113,7 +113,7 @@ pub fn learn(page_ns: u32, pages: u32, ns: u64) -> u32 {
 /// let slow = Pace { shared_ns: 1_953, ..unknown };
 /// assert_eq!(price(true, false, 2, slow).map(folios), Some(4));
 /// assert_eq!(price(false, false, 1, slow), None);
-/// // A flush takes twice the budget: the pages may take as long.
+/// // A flush takes twice the budget: the pages may take as long as the flush.
 /// let late = Pace { flush_ns: 8_000_000, small_ns: 10_000, ..unknown };
 /// assert_eq!(price(false, false, 1, late), None);
 /// ```

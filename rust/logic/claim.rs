@@ -4,13 +4,13 @@
 //!
 //! A *lane* is a [`Cursor`] with a table of grains beside it, and it is used again and again.
 //!
-//! | who | calls | when |
+//! | task | calls | when |
 //! |---|---|---|
 //! | owner | [`Cursor::publish`] | the table is written, the batch before is all done |
 //! | owner | [`Cursor::claim`] | at any time |
 //! | helper | [`Cursor::enter`] | at any time, to get a place in the batch |
 //! | helper | [`Cursor::claim_in`] | with its place, at any time |
-//! | who claimed | [`Cursor::complete`] | its grains are copied and their results written |
+//! | claimer | [`Cursor::complete`] | its grains are copied and their results written |
 //! | owner | [`Cursor::all_done`] | until it says yes |
 //! | owner | [`Cursor::retire`] | then, before it lets the lane go |
 //!
@@ -21,10 +21,10 @@
 //! read the word of one batch and was delayed into the next fails its compare-exchange and looks
 //! again.
 //!
-//! The owner says how many helpers a batch may have. Each takes a place, and claims grains of the
-//! batch in which it has one and of no other: a helper that is delayed into the next batch must
-//! take a place there. The places are a second word, with the generation in it, so that a place of
-//! one batch is never counted against another.
+//! The owner limits the helpers of a batch. Each helper takes a place in a batch, and claims grains
+//! of that batch alone: a helper that is delayed into the next batch must take a place there. The
+//! places are a second word, with the generation in it, so that a place of one batch is never
+//! counted against another.
 //!
 //! How the orderings meet: `publish` releases the table to every claim that succeeds, however many
 //! claims came in between, since each continues the release sequence; `complete` releases copies,
@@ -111,8 +111,8 @@ impl Places {
     }
 }
 
-/// Where the claims of a lane are made, how many helpers its batch may still have, and how many
-/// grains of it are done.
+/// The state of a lane's batch: the grains that are claimed, the helpers that it may still have,
+/// and the number of grains that are done.
 ///
 /// It must outlive every helper that may still look at it: lanes are never freed.
 ///
@@ -153,7 +153,7 @@ impl Cursor {
     /// Offers `total` grains to the owner and to `helpers` helpers. **Owner only**, with the batch
     /// before all done.
     ///
-    /// Everything the owner wrote before, the table above all, is visible to whoever claims.
+    /// Everything the owner wrote before, the table above all, is visible to each task that claims.
     ///
     /// ```
     /// # use ferry_logic::claim::Cursor;
@@ -237,8 +237,8 @@ impl Cursor {
         self.claim_if(|_| true)
     }
 
-    /// Takes the next grain of the batch in which the helper has its place; [`None`]: that has none
-    /// left, or is over.
+    /// Takes the next grain of the batch in which the helper has its place; [`None`]: that batch
+    /// has none left, or is over.
     ///
     /// At any time. Read nothing of the lane before this succeeds. Lock-free: a retry means that
     /// another worker was given a grain, or a batch was published.
@@ -271,7 +271,8 @@ impl Cursor {
         }
     }
 
-    /// Counts `grains` claimed grains as done. Once for each claim, by who made it.
+    /// Counts `grains` claimed grains as done. Called once for each claim, by the task that made
+    /// it.
     ///
     /// The lane may be the next batch's at once: after the last of one's claims is completed,
     /// nothing of the lane may be touched but through a new claim.
@@ -310,8 +311,8 @@ impl Cursor {
 
     /// Puts the lane at rest. **Owner only**, once [`Cursor::all_done`].
     ///
-    /// Every grain being done, none is left to claim as it is; this makes the word say so by
-    /// itself, whoever owns the lane next.
+    /// Every grain is done, so none is left to claim in any case. This makes the word itself say
+    /// so, for the next owner of the lane.
     ///
     /// ```
     /// # use ferry_logic::claim::Cursor;

@@ -13,10 +13,11 @@
 //! | a flush of CPUs | [`Coverage::begin`], [`Coverage::complete`] | around the flush |
 //! | the worker that frees | [`Coverage::covers`] | at any time |
 //!
-//! One clock numbers groups and flushes. `owed` has a bit for each CPU that was retained for and not
-//! flushed since, so a flush whose CPUs are owed nothing costs one load for each word of its mask.
-//! `begun` has the newest flush of each CPU that took such bits, and `done` the newest of those that are
-//! complete. Numbers in `done` only grow, so a group that is covered stays so.
+//! One clock numbers groups and flushes. `owed` has a bit for each CPU that was not flushed since a
+//! group was retained for it, so a flush whose CPUs have no such bit costs one load for each word
+//! of its mask. `begun` has, for each CPU, the newest flush that took such bits, and `done` the
+//! newest of these flushes that is complete. Numbers in `done` only grow, so a group that is
+//! covered stays covered.
 //!
 //! How the orderings meet:
 //!
@@ -25,27 +26,26 @@
 //!   `begin` acquires it, so the flush begins after the translations were cleared.
 //! - `complete` releases the flush to the `covers` that reads its number in `done`.
 //! - `retain` numbers the group before it sets bits, and `begin` clears bits before it takes its
-//!   number: a bit that is cleared is cleared by a flush with a greater number than the group's. If
-//!   two flushes compete for a CPU the greater number stays in `begun`, which counts for the groups of
-//!   both.
+//!   number: so the flush that clears a bit has a greater number than the group. If two flushes
+//!   compete for a CPU the greater number stays in `begun`, which counts for the groups of both.
 //!
-//! A hint that is missed costs a flush later, never a flush too few.
+//! A hint that is missed costs a later flush. It never frees a group too early.
 
 use core::ops::Deref;
 
 use super::sync::AtomicU64;
 
-/// The number of a group, or of a flush, by the clock of a [`Coverage`]. Not 0.
+/// The number of a group, or of a flush, by the clock of a [`Coverage`]. It is not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// Takes back what [`Self::into_raw`] returned. Of 0, which C has for none, nothing is before.
+    /// Takes back a number from [`Self::into_raw`]. C has 0 for none: no moment is before that.
     pub fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The bare number, for C.
+    /// Returns the bare number, for C.
     pub fn into_raw(self) -> u64 {
         self.0
     }
@@ -63,7 +63,8 @@ impl Default for Word {
 type Exchange = fn(&AtomicU64, u64, u64) -> Result<u64, u64>;
 
 impl Word {
-    /// Has `to` replace the value, until that is [`None`] or no other task interferes.
+    /// Replaces the value by the result of `to`, again if another task interferes, unless that is
+    /// [`None`].
     fn update(&self, exchange: Exchange, to: impl Fn(u64) -> Option<u64>) {
         let mut old = self.0.load_relaxed();
         while let Some(new) = to(old) {
@@ -109,15 +110,15 @@ pub struct Coverage<S> {
     clock: Clock,
     /// CPUs that were retained for and not flushed since, as in a cpumask.
     owed: S,
-    /// For each CPU the newest flush that owed bits were cleared for.
+    /// For each CPU the newest flush that cleared owed bits.
     begun: S,
     /// For each CPU the newest of those flushes that are complete.
     done: S,
 }
 
 impl<S: Deref<Target = [Word]>> Coverage<S> {
-    /// With a bit for each CPU in `owed`, and a word for each in `begun` and `done`. CPUs beyond them
-    /// are never covered.
+    /// Takes storage with a bit for each CPU in `owed`, and a word for each in `begun` and `done`.
+    /// CPUs beyond it are never covered.
     pub fn new(owed: S, begun: S, done: S) -> Self {
         Self {
             clock: Clock(AtomicU64::new(1)),
@@ -132,7 +133,7 @@ impl<S: Deref<Target = [Word]>> Coverage<S> {
         Moment(self.clock.0.load_acquire())
     }
 
-    /// Numbers a group of these CPUs, the translations of which are cleared.
+    /// Numbers a group of these CPUs. Its translations must be cleared.
     pub fn retain(&self, cpus: &[usize]) -> Moment {
         let group = Moment(self.clock.0.fetch_add_release(1));
         for (owed, &cpus) in self.owed.iter().zip(cpus) {
@@ -163,7 +164,7 @@ impl<S: Deref<Target = [Word]>> Coverage<S> {
         Some(Moment(flush))
     }
 
-    /// The flush with this number is complete, on all of the CPUs that it began with.
+    /// Notes that a flush is complete, on all of the CPUs that it began with.
     pub fn complete(&self, flush: Moment) {
         for (begun, done) in self.begun.iter().zip(self.done.iter()) {
             // A newer flush of a CPU, which has taken its place, counts for the same groups.
@@ -173,8 +174,8 @@ impl<S: Deref<Target = [Word]>> Coverage<S> {
         }
     }
 
-    /// Whether flushes since have covered a group of these CPUs; if so, that stays so. Of no CPU: no,
-    /// as flushes of other CPUs say nothing of it.
+    /// Returns whether flushes since have covered a group of these CPUs; a covered group stays
+    /// covered. A group of no CPU is not covered, as flushes of other CPUs say nothing about it.
     pub fn covers(&self, cpus: &[usize], group: Moment) -> bool {
         let flushed = |cpu| {
             let done = self.done.get(cpu);
@@ -184,7 +185,7 @@ impl<S: Deref<Target = [Word]>> Coverage<S> {
     }
 }
 
-/// The numbers of the bits that are set.
+/// Returns the numbers of the bits that are set.
 fn bits(words: &[usize]) -> impl Iterator<Item = usize> + '_ {
     const BITS: usize = usize::BITS as usize;
     words.iter().enumerate().flat_map(|(at, &word)| {

@@ -10,11 +10,11 @@
 //! | user | [`Ticket::answered`], then [`Places::land`] | at any time |
 //! | user | [`Places::give_up_all`], [`Places::give_up_late`] | it waits no longer |
 //!
-//! There is one user at a time; [`Places`] is plain memory of its own. The engine knows nothing but
-//! the ticket. To give a copy up changes nothing for the engine: the load stays in its place, and
-//! the user at the time of the answer gets it back from there. So an answer and a
-//! giving-up at the same moment need no order: a load leaves its place by [`Places::land`] alone,
-//! which says whether it was given up.
+//! There is one user at a time; [`Places`] is plain memory that it has for itself. The engine knows
+//! nothing but the ticket. Giving a copy up changes nothing for the engine: the load stays in its
+//! place, and the user at the time of the answer gets it back from there. So a copy may be answered
+//! and given up at the same time, in any order: its load leaves its place by [`Places::land`]
+//! alone, which returns whether it was given up.
 
 use super::sync::{const_unless_loom, AtomicU32};
 
@@ -22,7 +22,7 @@ const NONE: u32 = 0;
 const GOOD: u32 = 1;
 const BAD: u32 = 2;
 
-/// Where an engine answers.
+/// The word where an engine answers.
 ///
 /// ```
 /// use ferry_logic::flight::Ticket;
@@ -36,7 +36,7 @@ pub struct Ticket(AtomicU32);
 
 impl Ticket {
     const_unless_loom! {
-        /// A ticket without an answer.
+        /// Returns a ticket without an answer.
         pub fn new() -> Self {
             Self(AtomicU32::new(NONE))
         }
@@ -72,22 +72,22 @@ impl Default for Ticket {
     }
 }
 
-/// A load that an engine has.
+/// A load that an engine copies.
 struct Flight<L> {
     load: L,
     since_ns: i64,
     given_up: bool,
 }
 
-/// The copies that an engine may be at, each in a place, which has a [`Ticket`] of its own.
+/// The copies that an engine may be working on, each in a place that has its own [`Ticket`].
 pub struct Places<L, const N: usize> {
     flights: [Option<Flight<L>>; N],
-    /// How many places are taken.
+    /// The number of places that are taken.
     nr: usize,
 }
 
 impl<L, const N: usize> Places<L, N> {
-    /// Free places.
+    /// Returns places that are all free.
     pub const fn new() -> Self {
         Self {
             flights: [const { None }; N],
@@ -122,15 +122,15 @@ impl<L, const N: usize> Places<L, N> {
         }
     }
 
-    /// Takes a load out of its place, which the engine is done with: the load, and whether it was
-    /// given up.
+    /// Takes a load that the engine is done with out of its place. Returns the load, and whether it
+    /// was given up.
     pub fn land(&mut self, at: usize) -> Option<(L, bool)> {
         let flight = self.flights.get_mut(at)?.take()?;
         self.nr -= 1;
         Some((flight.load, flight.given_up))
     }
 
-    /// Gives up every load that was not yet, whatever the time, and tells of each.
+    /// Gives up every load that was not given up yet, and calls `told` for each.
     ///
     /// ```
     /// # use ferry_logic::flight::Places;
@@ -146,8 +146,8 @@ impl<L, const N: usize> Places<L, N> {
         self.give_up_if(|_| true, told);
     }
 
-    /// Gives up every load that the engine has for `after_ns` or longer, and tells of each. With 0
-    /// that is all of them, even if the clock of another CPU is behind.
+    /// Gives up every load that the engine has for `after_ns` or longer, and calls `told` for each.
+    /// If `after_ns` is 0 these are all loads, even if the clock of another CPU is behind.
     pub fn give_up_late(&mut self, now_ns: i64, after_ns: i64, told: impl FnMut(&L)) {
         let is_late = |since_ns| after_ns <= 0 || now_ns.saturating_sub(since_ns) >= after_ns;
         self.give_up_if(is_late, told);

@@ -6,8 +6,8 @@
 //! as fast as any are taken; now and then others, so that what has changed is noticed.
 //!
 //! More threads can be many times slower: a virtual machine sees idle CPUs that its host does not
-//! run, and the caller waits for what a helper has begun there. So the second decision of a kind
-//! already tries the fewest threads, and a number that was hopeless is tried more and more rarely.
+//! run, and the caller waits for the chunks that helpers have begun there. So the second decision
+//! of a kind already tries the fewest threads, and a hopeless number is tried more and more rarely.
 
 use super::sync::AtomicU64;
 
@@ -17,8 +17,8 @@ pub const STEPS: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 /// Bytes per microsecond with so many threads, by [`STEPS`]; 0: not known.
 pub type Rates = [u32; STEPS.len()];
 
-/// Decisions of which one is to learn. Before there are as many, every second, fourth, eighth and so
-/// on is.
+/// One decision in this many is a lesson. The decisions 2, 4, 8, 16 and 32, which come before, are
+/// lessons as well.
 pub const LEARN_EVERY: u32 = 64;
 
 /// Lessons before decision number [`LEARN_EVERY`].
@@ -27,8 +27,8 @@ const FIRST_LESSONS: u32 = LEARN_EVERY.ilog2() - 1;
 /// A number of threads is hopeless if it is this many times slower than the fastest.
 const HOPELESS: u32 = 2;
 
-/// A hopeless number of threads is tried when all numbers have had their turn for the 4th, 8th, 16th
-/// time and so on, and at least once in this many times.
+/// A hopeless number of threads is tried after 4, 8, 16 and so on rounds of all numbers, and after
+/// each multiple of this many.
 const HOPELESS_EVERY: u32 = 64;
 
 /// Fewer threads will do, if they are as fast but for one part in so many.
@@ -37,7 +37,7 @@ const CLOSE_ENOUGH: u32 = 16;
 /// Samples that weigh as much as one that is new.
 const MEMORY: u32 = 8;
 
-/// A caller that had no CPU for more than one part in this many of a call tells nothing by it.
+/// A call whose caller had no CPU for more than one part in this many of its time does not count.
 const DISTURBED: i64 = 16;
 
 /// A sample counts as this many times as much as is known, or as little, at most.
@@ -80,7 +80,7 @@ pub fn best(rates: &Rates, most: u32) -> u32 {
     }
 }
 
-/// Returns which lesson the decision number `turn` is, from 0 on; [`None`]: it is not one.
+/// Returns which lesson, from 0 on, the decision number `turn` is; [`None`]: it is not a lesson.
 fn lesson(turn: u32) -> Option<u32> {
     match turn {
         2..LEARN_EVERY if turn.is_power_of_two() => Some(turn.ilog2() - 1),
@@ -89,13 +89,13 @@ fn lesson(turn: u32) -> Option<u32> {
     }
 }
 
-/// Returns whether the decision number `turn` is one to learn by.
+/// Returns whether the decision number `turn` is a lesson.
 pub fn learns(turn: u32) -> bool {
     lesson(turn).is_some()
 }
 
 /// As [`best`], for the decision number `turn`. Lessons try the numbers of threads in turn, from
-/// `least` on, also the best one: old rates may no longer hold.
+/// `least` on, and the best one as well: old rates may no longer hold.
 ///
 /// ```
 /// use ferry_logic::gain::{choose, Rates, LEARN_EVERY};
@@ -183,10 +183,10 @@ pub fn learn(rate: u32, bytes: u64, ns: u64) -> u32 {
     blend(rate, sample)
 }
 
-/// Returns whether the time of a call tells what its threads are worth: its caller `ran` all the
-/// time of it, but for the time that it `waited` for helpers; or it slept, as for a lock that a helper
-/// has, and was never `preempted`. A caller that was preempted takes longer with any number of
-/// threads. All times in nanoseconds.
+/// Returns whether the time that a call `took` counts for its number of threads: its caller was not
+/// `preempted`, though it may have slept for a lock that a helper holds; or it `ran` nearly all of
+/// the time, except for the time that it `waited` for helpers. A caller that is preempted takes
+/// longer with any number of threads. All times are in nanoseconds.
 ///
 /// ```
 /// use ferry_logic::gain::is_undisturbed;
@@ -200,10 +200,10 @@ pub fn is_undisturbed(took: i64, waited: i64, ran: i64, preempted: bool) -> bool
     !preempted || took.saturating_sub(waited).saturating_sub(ran) <= took / DISTURBED
 }
 
-/// Pairs of nodes that are told apart. Beyond these, all others share one place.
+/// Places for rates: one for each pair of nodes that is told apart, and one that all others share.
 pub const NR_PAIRS: usize = 32;
 
-/// Which pairs of nodes have which places of a table, in the order in which they were first met.
+/// The places of pairs of nodes in a table, in the order in which the pairs were first met.
 ///
 /// ```
 /// use ferry_logic::gain::Pairs;
@@ -216,7 +216,7 @@ pub const NR_PAIRS: usize = 32;
 /// assert_ne!(PAIRS.place(0, None), near);
 /// ```
 pub struct Pairs {
-    /// A pair, or 0. All that is known of a place is its pair, so no order is needed.
+    /// Each word is a pair, or 0. No other data belongs to a place, so no order is needed.
     words: [AtomicU64; NR_PAIRS - 1],
 }
 

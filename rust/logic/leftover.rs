@@ -4,8 +4,8 @@
 //!
 //! The owner waits for claimed grains, so a helper holds a claim only while it is not preempted.
 //! If another task wants its CPU in the middle of a grain, the helper leaves the rest of the grain
-//! here and completes the grain. The items of these folios lack the pages still, so the owner waits
-//! for them: it takes them out and copies them.
+//! here and completes the grain. The items of these folios still lack the pages, so the owner waits
+//! for the folios: it takes the pages out and copies them.
 //!
 //! A batch ends only when no item lacks a page, so nothing of an earlier batch is ever found here.
 
@@ -13,8 +13,8 @@ use core::ops::Range;
 
 use super::sync::AtomicU64;
 
-/// Ranges that fit: what all helpers of a small machine leave at once. A helper that finds no room
-/// finishes its grain.
+/// The number of ranges that fit: as many as the helpers of a small machine leave at once. A helper
+/// that finds no room finishes its grain.
 pub const ROOM: usize = 8;
 
 /// The bits of a word that hold the end of a range; the start is above them.
@@ -31,7 +31,7 @@ const START_SHIFT: u32 = 32;
 /// assert_eq!(leftovers.take(), None);
 /// ```
 pub struct Leftovers {
-    /// Each a range, or 0. No range is 0, as none ends at page 0.
+    /// Each word is a range, or 0. No range is 0, as none ends at page 0.
     words: [AtomicU64; ROOM],
 }
 
@@ -47,8 +47,8 @@ impl Leftovers {
     /// no room. The pages are the owner's at once: the caller may not touch them any more.
     pub fn leave(&self, pages: Range<u32>) -> bool {
         let word = u64::from(pages.start) << START_SHIFT | u64::from(pages.end);
-        // No order is needed: the caller has not touched these pages, and the word is all that the
-        // owner reads.
+        // No order is needed: the caller has not touched these pages, and the owner reads only the
+        // word.
         let mut words = self.words.iter();
         words.any(|free| free.load_relaxed() == 0 && free.cmpxchg_acquire(0, word).is_ok())
     }

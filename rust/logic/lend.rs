@@ -12,8 +12,8 @@
 //! | lender | [`Place::is_back`] | after that, until it returns `true` |
 //! | lender | [`Place::leave`] | after that, once the value is out of the place |
 //!
-//! The lender waits for each borrower that has borrowed, and for no other. A lender that dies
-//! before it leaves has the place for ever: the value stays there, and no other lender gets in.
+//! The lender waits for each task that has borrowed, and for no other. A lender that dies before it
+//! leaves has the place for ever: the value stays there, and no other lender can take the place.
 
 /// The steps of a lender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Place {
         more.is_some()
     }
 
-    /// Gives the value back; whether that was the last borrower, for which the lender may wait.
+    /// Gives the value back. Returns whether no borrower is left, for which the lender may wait.
     pub fn give_back(&mut self) -> bool {
         self.borrowers = self.borrowers.saturating_sub(1);
         self.borrowers == 0

@@ -2,12 +2,12 @@
 
 //! Which tasks are in a crew now: its caller and its helpers.
 //!
-//! A task enters and leaves for itself, looks for itself alone, and of others reads how many there
-//! are; so nearly all of it is relaxed. A caller's attributes are written before the caller is
-//! there, which is released and acquired. So is a helper's place: the next task to take it finds
-//! that the one before is done with it.
+//! A task enters and leaves for itself, asks for itself alone, and reads only the number of others;
+//! so nearly all accesses are relaxed. A caller's attributes are written before the caller is
+//! entered with release order, and read after an acquire. A helper's place is released and acquired
+//! in the same way: the next task to take it finds that the one before is done with it.
 //!
-//! Tasks are numbers, not 0, that no other task has meanwhile.
+//! Tasks are numbers other than 0 that no other task has at the same time.
 
 use super::sync::{const_unless_loom, AtomicU32, AtomicU64};
 
@@ -15,7 +15,7 @@ use super::sync::{const_unless_loom, AtomicU32, AtomicU64};
 struct Place {
     /// The helper; 0: none.
     task: AtomicU64,
-    /// Nanoseconds for which other tasks have helped it. No other task looks.
+    /// Nanoseconds for which other tasks have helped it. No other task reads this.
     borrowed_ns: AtomicU64,
 }
 
@@ -35,11 +35,11 @@ impl Place {
 pub struct Caller {
     /// The task.
     pub task: u64,
-    /// It may be helped on some CPUs alone.
+    /// Whether it may be helped on some CPUs alone.
     pub is_confined: bool,
-    /// It is kswapd.
+    /// Whether it is kswapd.
     pub is_kswapd: bool,
-    /// Helpers that may come.
+    /// The most helpers that may enter.
     pub most: u32,
 }
 
@@ -65,13 +65,13 @@ pub struct Members<const N: usize> {
     caller: AtomicU64,
     /// Its attributes.
     flags: AtomicU32,
-    /// Helpers that may come.
+    /// The most helpers that may enter.
     most: AtomicU32,
     helpers: [Place; N],
 }
 
 impl<const N: usize> Members<N> {
-    /// No members.
+    /// Returns a crew without members.
     pub fn new() -> Self {
         Self {
             caller: AtomicU64::new(0),
@@ -91,28 +91,29 @@ impl<const N: usize> Members<N> {
         self.caller.store_release(caller.task);
     }
 
-    /// The caller leaves.
+    /// Removes the caller.
     pub fn leave_caller(&self) {
-        // Relaxed: no task depends on when that is seen.
+        // Relaxed: no task depends on when others see this.
         self.caller.store_relaxed(0);
     }
 
-    /// Enters a task as a helper, in the place that is returned; [`None`]: `most` are there.
+    /// Enters a task as a helper, and returns its place; [`None`]: `most` helpers are there.
     pub fn enter_helper(&self, task: u64, most: usize) -> Option<usize> {
         // Acquire: pairs with the release of the helper that had the place before.
         let free = |place: &Place| place.task.cmpxchg_acquire(0, task).is_ok();
         self.helpers.iter().take(most).position(free)
     }
 
-    /// The helper leaves its place.
+    /// Removes the helper from its place.
     pub fn leave_helper(&self, at: usize) {
         if let Some(place) = self.helpers.get(at) {
-            // Release: its last look at the place comes before.
+            // Release: the helper's last access to the place comes before.
             place.task.store_release(0);
         }
     }
 
-    /// Notes that other tasks have helped this one for `ns`, if it is a helper; whether it is.
+    /// Notes that other tasks have helped this one for `ns`, if it is a helper. Returns whether it
+    /// is.
     pub fn note_borrowed(&self, task: u64, ns: u64) -> bool {
         let own = self.helpers.iter().find(|place| place.is(task));
         own.map(|place| {
@@ -123,8 +124,8 @@ impl<const N: usize> Members<N> {
         .is_some()
     }
 
-    /// Returns for how many nanoseconds other tasks have helped the one in a place, since this was
-    /// last asked. For that task.
+    /// Returns for how many nanoseconds other tasks have helped the helper in a place since the
+    /// last call. Called by that helper.
     pub fn take_borrowed(&self, at: usize) -> u64 {
         self.helpers.get(at).map_or(0, |place| {
             let sum = place.borrowed_ns.load_relaxed();
@@ -166,7 +167,7 @@ impl<const N: usize> Members<N> {
         self.caller.load_relaxed() == task || is_helper()
     }
 
-    /// The caller, and its flags.
+    /// Returns the caller and its flags.
     fn caller(&self) -> Option<(u64, u32)> {
         // Acquire: pairs with the release of `enter_caller`.
         match self.caller.load_acquire() {

@@ -6,7 +6,7 @@
 //! - [`batch`]: how a batch of folios is cut into grains, and a grain back into folios;
 //! - [`item`]: how far the copy of one folio has come;
 //! - [`flight`]: copies that an engine was asked for, and giving them up;
-//! - [`leftover`]: what helpers leave of a grain to the owner of the batch;
+//! - [`leftover`]: pages of a grain that a helper leaves to the owner of the batch;
 //! - [`method`]: whether a batch is copied through the caches;
 //! - [`route`]: whether CPUs or DMA engines copy a batch;
 //! - [`coverage`]: which retained groups the TLB flushes of other batches cover, lock-free;
@@ -17,7 +17,7 @@
 //! - [`budget`]: how large a batch may grow;
 //! - [`crew`]: how many tasks a list deserves, and where it is cut into chunks;
 //! - [`topology`]: which CPUs help;
-//! - [`lend`]: what one task lends to others, and when it has that back;
+//! - [`lend`]: a value that one task lends to others, and when it is back;
 //! - [`members`]: which tasks are in a crew now;
 //! - [`ascent`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
 //! - [`span`]: which pages a range of bytes touches;

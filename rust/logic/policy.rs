@@ -12,10 +12,10 @@ pub const PAGES_PER_THREAD: u32 = 64;
 pub const JUST_NOW_NS: i64 = 500_000;
 
 /// Nanoseconds after which a helper that copies with preemption disabled begins no other grain
-/// before it has enabled it. That costs a hundredth of them.
+/// before it has enabled preemption. Enabling it costs a hundredth of this time.
 pub const SECTION_NS: i64 = 100_000;
 
-/// Who asks for a lane.
+/// The kinds of tasks that ask for a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneUser {
     /// The task that reclaims memory of a node for all others.
@@ -26,8 +26,8 @@ pub enum LaneUser {
     Other,
 }
 
-/// The first of `nr` lanes that a caller may have. Those before it are reserved: a quarter of all
-/// for reclaim, and half of these for kswapd, as any task may be in reclaim.
+/// Returns the first of `nr` lanes that a caller may have. The lanes before it are reserved: a
+/// quarter of all for reclaim, and half of these for kswapd, as any task may be in reclaim.
 ///
 /// ```
 /// use ferry_logic::policy::{first_lane, LaneUser};

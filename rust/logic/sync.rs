@@ -163,7 +163,7 @@ impl AtomicU64 {
         imp::cmpxchg_acquire(&self.0, old, new)
     }
 
-    /// Orders what came before the exchange if it happened; a failed one orders nothing.
+    /// Orders the accesses before the exchange if it happened; a failed exchange orders nothing.
     pub(crate) fn cmpxchg_release(&self, old: u64, new: u64) -> Result<u64, u64> {
         imp::cmpxchg_release(&self.0, old, new)
     }
@@ -177,7 +177,7 @@ impl AtomicU64 {
         self.0.fetch_add(value, Release)
     }
 
-    /// Orders what comes before and after, at least.
+    /// Orders at least the accesses before and after it.
     pub(crate) fn fetch_add_acqrel(&self, value: u64) -> u64 {
         imp::fetch_add_acqrel(&self.0, value)
     }
