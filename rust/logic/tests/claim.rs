@@ -99,7 +99,7 @@ fn places_are_counted_for_each_batch() {
     cursor.complete(2);
     cursor.retire();
     assert_eq!(cursor.claim_in(&first[0]), None);
-    // The places that are left of a batch are not added to those of the next.
+    // The places left over from a batch are not added to the places of the next.
     cursor.publish(2, 3);
     cursor.complete(2);
     let generation = cursor.publish(1, 1);

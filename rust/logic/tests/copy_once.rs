@@ -73,7 +73,7 @@ impl<'a> Batch<'a> {
                 None => helper.place = self.cursor.enter(),
                 Some(place) => helper.held = self.cursor.claim_in(place),
             }
-            // The batch is over, or has nothing left: the helper leaves.
+            // The batch is over, or has no grain left: the helper leaves.
             if helper.held.is_none() && helper.was_in {
                 helper.place = None;
             }

@@ -84,14 +84,14 @@ proptest! {
             machine.work(CURVES[3], most, 1.0);
         }
         prop_assert_eq!(best(&machine.rates, most), 1);
-        // A number that was hopeless for long is tried rarely.
+        // A number that was hopeless for a long time is tried rarely.
         for _ in 0..6000 {
             machine.work(CURVES[0], most, 1.0);
         }
         prop_assert_eq!(best(&machine.rates, most), most);
     }
 
-    /// Where helpers make it ten times slower, as on a virtual machine whose host does not run its
+    /// If helpers make calls ten times slower, as on a virtual machine whose host does not run its
     /// CPUs, lessons cost little in the long run.
     #[test]
     fn hopeless_helpers_cost_little(most in 2u32..=32) {

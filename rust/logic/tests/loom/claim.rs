@@ -67,17 +67,17 @@ impl Lane {
         self.cursor.publish(grains.len() as u16, helpers)
     }
 
-    /// Owner: claims, copies and completes one grain, if there is one.
+    /// Owner: claims, copies and completes one grain, if one is left.
     fn work_once(&self, kept: &mut Kept) -> Option<Generation> {
         Some(self.copy(self.cursor.claim()?, kept))
     }
 
-    /// Helper: the same, of the batch in which it has its place.
+    /// Helper: claims, copies and completes one grain of the batch in which it has its place.
     fn help_once(&self, place: &Place, kept: &mut Kept) -> Option<Generation> {
         Some(self.copy(self.cursor.claim_in(place)?, kept))
     }
 
-    /// Anybody: copies and completes a grain that was claimed.
+    /// Owner or helper: copies and completes a grain that was claimed.
     fn copy(&self, claim: Claim, kept: &mut Kept) -> Generation {
         let table = match *kept {
             Some((generation, table)) if generation == claim.generation => table,
@@ -96,20 +96,20 @@ impl Lane {
         claim.generation
     }
 
-    /// Helper: takes a place, and works until nothing is left; says how many grains that were.
+    /// Helper: takes a place, and works until no grain is left. Returns the number of grains.
     fn help(&self) -> usize {
         self.help_with(&mut None).len()
     }
 
-    /// As [`Lane::help`], with what was kept from before; says of which batch each grain was.
+    /// As [`Lane::help`], with `kept` from an earlier batch. Returns the batch of each grain.
     fn help_with(&self, kept: &mut Kept) -> Vec<Generation> {
         let place = self.cursor.enter();
         let of_place = |place| std::iter::from_fn(move || self.help_once(&place, kept)).collect();
         place.map(of_place).unwrap_or_default()
     }
 
-    /// Owner: the whole life of a batch with room for all helpers. Says how many grains the
-    /// helpers did.
+    /// Owner: the whole life of a batch with room for all helpers. Returns the number of grains
+    /// that helpers copied.
     fn run(&self, grains: &[(usize, u32)]) -> usize {
         self.run_with(grains, 2).0
     }
@@ -317,8 +317,8 @@ fn lane_changes_hands() {
     assert!(BOTH_OWNED.load(Ordering::Relaxed));
 }
 
-/// Each batch is helped by as many helpers as it has room for, though there are others of the batch
-/// before: none is carried along into the next.
+/// No batch has more helpers than it has room for, though helpers of the batch before are still
+/// there: their places are not valid in the next batch.
 #[test]
 fn helpers_keep_to_their_batch() {
     static HELPED_BOTH: Witness = Witness::new(false);
@@ -333,7 +333,7 @@ fn helpers_keep_to_their_batch() {
         let (helped, second) = lane.run_with(&[(1, 3), (1, 4)], 1);
         let grains = helpers.map(|helper| helper.join().unwrap());
         for generations in &grains {
-            // All of one batch.
+            // All grains are of one batch.
             assert!(generations.windows(2).all(|pair| pair[0] == pair[1]));
         }
         let helpers_of = |batch| grains.iter().filter(|of| of.contains(&batch)).count();
@@ -349,7 +349,7 @@ fn helpers_keep_to_their_batch() {
     }
 }
 
-/// A helper with a place sees the batch that it has it in, or that this is over.
+/// A helper with a place sees the batch in which it has the place, or sees that this batch is over.
 #[test]
 fn a_place_is_of_a_published_batch() {
     static HELPED: Witness = Witness::new(false);

@@ -11,7 +11,7 @@ use loom::thread;
 
 use super::model;
 
-/// The TLB of a CPU: it has the old folio, until a flush finds the translation cleared.
+/// The TLB of a CPU: it maps the old folio until a flush finds the translation cleared.
 struct Tlb {
     cleared: AtomicBool,
     stale: [AtomicBool; 2],
@@ -49,13 +49,13 @@ impl Tlb {
     }
 }
 
-/// Only folios that no CPU can read are covered, by any flushes; and flushes of all of its CPUs that
-/// began since do cover it.
+/// Flushes cover a group only if no CPU can read its folios any more. Flushes of all of its CPUs
+/// that began after it was retained do cover it.
 #[test]
 fn flushes_of_others_cover_what_was_retained_before() {
     model(Some(2), || {
         let tlb = Tlb::new();
-        // A group of before, so that flushes have something to note.
+        // An earlier group, so that flushes have a bit to clear.
         tlb.coverage.retain(&[0b11]);
         let others = [0b01, 0b11].map(|cpus| {
             let tlb = tlb.clone();

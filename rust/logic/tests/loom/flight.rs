@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The answer of an engine against the giving-up of its copy.
+//! An engine answers for a copy while the user gives the copy up.
 //!
 //! The memory is a plain cell: the engine writes it before it answers; the user that takes the load out
 //! of its place writes it next, as memory that was freed and is used again.
@@ -28,7 +28,7 @@ struct Port {
 }
 
 impl Port {
-    /// With one copy that an engine was handed.
+    /// Returns a port with one copy that an engine was handed.
     fn new() -> Arc<Self> {
         let mut places = Places::new();
         places.submit(0, (), 0);
@@ -47,7 +47,7 @@ impl Port {
         self.ticket.answer(true);
     }
 
-    /// A user: what it does with the port, unless another one has it.
+    /// A user: runs `f` on the port, unless another user has it.
     fn try_use<R>(&self, f: impl FnOnce(&mut Places<(), 1>) -> R) -> Option<R> {
         self.used
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
@@ -58,7 +58,7 @@ impl Port {
         Some(result)
     }
 
-    /// A user: takes the load back if there is an answer; whether it was given up before.
+    /// A user: takes the load back if there is an answer. Returns whether it was given up before.
     fn collect(&self, places: &mut Places<(), 1>) -> Option<bool> {
         assert!(self.ticket.answered()?);
         let ((), given_up) = places.land(0)?;
@@ -71,8 +71,8 @@ impl Port {
     }
 }
 
-/// The user gives up while the engine answers; a second user looks after the copy given up. The
-/// load comes back once, to one of them, and not before the engine is done.
+/// The user gives the copy up while the engine answers; a second user collects copies that were
+/// given up. The load comes back once, to one of them, and not before the engine is done.
 #[test]
 fn given_up_while_the_engine_answers() {
     static LANDED: Witness = Witness::new(false);

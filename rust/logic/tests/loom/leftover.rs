@@ -14,7 +14,8 @@ use loom::thread;
 
 use super::{model, seen};
 
-/// A helper leaves the second half of its grain: the owner copies it, once, before the batch ends.
+/// A helper leaves the second half of its grain. The owner copies that half once, before the batch
+/// ends.
 #[test]
 fn what_a_helper_leaves_is_copied_once() {
     static LEFT: Witness = Witness::new(false);

@@ -3,8 +3,8 @@
 //! A value that a task lends to others.
 //!
 //! The place is behind a mutex, as in the kernel, and a lender that waits is woken by the last
-//! borrower. The value is a plain cell that each lender writes before it lends, and after, when the
-//! value is its own again: loom reports a borrower that reads it then.
+//! borrower. The value is a plain cell that each lender writes before it lends, and again when the
+//! value is back: loom reports a borrower that reads it then.
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
@@ -38,7 +38,7 @@ impl Lending {
         self.value.with_mut(|it| unsafe { *it = value });
     }
 
-    /// Lends a value, for ever; whether the place was free.
+    /// Lends a value for ever. Returns whether the place was free.
     fn lend_for_ever(&self, value: u32) -> bool {
         if !self.place.lock().unwrap().take() {
             return false;
@@ -48,7 +48,7 @@ impl Lending {
         true
     }
 
-    /// Lends a value; whether the place was free.
+    /// Lends a value and takes it back. Returns whether the place was free.
     fn lend(&self, value: u32) -> bool {
         if !self.lend_for_ever(value) {
             return false;
@@ -100,7 +100,7 @@ fn lender_waits_for_borrowers() {
     }
 }
 
-/// Two lenders at one place: the second writes nothing that was borrowed of the first.
+/// Two lenders at one place: the second does not write a value that is borrowed from the first.
 #[test]
 fn one_lender_at_a_time() {
     static BOTH: Witness = Witness::new(false);

@@ -3,9 +3,9 @@
 //! The protocols under loom, which tries every order of steps and every value that the memory
 //! model lets a load return. Run with `RUSTFLAGS="--cfg loom" cargo test --release --test loom`.
 //!
-//! With two threads every order is tried; with three, those with at most two or three preemptions,
-//! which keeps the whole in seconds. Each known way to break such a protocol takes one thread delayed at
-//! one place, so one preemption shows it.
+//! With two threads every order is tried. With three threads only orders with at most two or three
+//! preemptions are tried, so that the tests take seconds. Each known way to break these protocols
+//! needs one thread delayed at one place, so one preemption shows it.
 #![cfg(loom)]
 
 mod claim;
@@ -29,8 +29,8 @@ fn model(preemptions: Option<usize>, test: impl Fn() + Sync + Send + 'static) {
     builder.check(test);
 }
 
-/// Notes that an order of steps was among those tried: a model that never gets there proves
-/// nothing.
+/// Notes that loom tried an order of steps that the test is about: a model that never tries it
+/// proves nothing.
 fn seen(witness: &Witness, now: bool) {
     witness.fetch_or(now, Ordering::Relaxed);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who is in a crew.
+//! The members of a crew.
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
@@ -22,13 +22,13 @@ fn caller(is_confined: bool) -> Caller {
     }
 }
 
-/// Two tasks want the one place: one at a time has it, and finds nothing of the one before.
+/// Two tasks want one place: one task at a time has it, and finds no data of the task before.
 #[test]
 fn a_place_is_of_one_task_at_a_time() {
     static BOTH: Witness = Witness::new(false);
     static ONE: Witness = Witness::new(false);
     model(Some(3), || {
-        // The cell stands for what goes with a place.
+        // The cell stands for the data of a place.
         let shared = Arc::new((Members::<2>::new(), UnsafeCell::new(0u64)));
         let workers = [1u64, 2].map(|me| {
             let shared = shared.clone();
@@ -42,7 +42,7 @@ fn a_place_is_of_one_task_at_a_time() {
                 assert!(members.has(me) && members.note_borrowed(me, me));
                 assert!(!members.note_borrowed(3 - me, 50));
                 assert_eq!(members.take_borrowed(at), me);
-                // SAFETY: as above.
+                // SAFETY: the place is still this task's.
                 assert_eq!(with_place.with(|it| unsafe { *it }), me);
                 members.leave_helper(at);
                 true
@@ -59,8 +59,8 @@ fn a_place_is_of_one_task_at_a_time() {
     }
 }
 
-/// A helper that sees its caller sees whether that is confined, and whether it is kswapd, whatever
-/// the caller before was.
+/// A helper that sees its caller also sees whether the caller is confined, and whether it is
+/// kswapd, and not the attributes of the caller before.
 #[test]
 fn a_caller_is_seen_with_its_attributes() {
     static SEEN: Witness = Witness::new(false);

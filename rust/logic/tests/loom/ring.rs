@@ -6,8 +6,8 @@ use ferry_logic::promotion::ring::{Access, Ends, Ring, Slot};
 use loom::sync::Arc;
 use loom::thread;
 
-/// The ring of a CPU: its reader gets what it took, in order, each access whole and once, though the
-/// ring is full at times.
+/// The ring of a CPU: its reader gets the accesses that the ring took, in order, each whole and
+/// once, though the ring is full at times.
 #[test]
 fn ring_of_accesses() {
     loom::model(|| {
