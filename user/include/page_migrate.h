@@ -4,8 +4,8 @@
  * the errors that they had then, over the ioctls of /dev/page_migrate.
  *
  * Needs linux/page_migrate.h, which `make headers_install` of a kernel with Ferry
- * installs (c-glue/include/uapi/ in Ferry); nothing is to be linked. C11, or C++11
- * and later. Both calls may be made by any thread.
+ * installs (c-glue/include/uapi/ in Ferry), and no library. C11, or C++11 and
+ * later. Both calls may be made by any thread.
  *
  * Both return 0, also if some pages could not be migrated; or -1 with errno set,
  * where a major error has ended the call:

@@ -21,11 +21,11 @@ const TEST_THREADS: u32 = 4;
 
 /// Seconds that every test may take on an idle host. The limit is there to end a test that hangs.
 const LEAST_LIMIT: u32 = 300;
-/// The most that a slow kernel or a busy host multiplies a limit by.
+/// The largest factor by which a slow kernel or a busy host multiplies a limit.
 const MOST_SLOWDOWN: u32 = 4;
 /// The time that the moves of [`slowdown`] take on an idle host, in a kernel without checks.
 const USUAL_MOVES: Duration = Duration::from_millis(100);
-/// How long before its limit a test's waits end with an error.
+/// The seconds before its limit at which a test's waits end with an error.
 const LAST_WORDS: u32 = 10;
 
 /// One system call whose outcome every kernel must repeat.
@@ -141,14 +141,14 @@ pub struct Options {
     pub counts: Option<String>,
 }
 
-/// Those of the tests whose names have one of the filters in them and no exception.
+/// Returns the tests whose names contain one of the filters and no exception.
 fn selected(mut all: Vec<Case>, filters: &[String], except: &[String]) -> Vec<Case> {
     let is_of = |case: &Case, parts: &[String]| parts.iter().any(|part| has(&case.name, part));
     all.retain(|case| (filters.is_empty() || is_of(case, filters)) && !is_of(case, except));
     all
 }
 
-/// Whether a name has a text in it, where `*` stands for anything.
+/// Returns whether a name contains a text, in which `*` stands for any characters.
 fn has(name: &str, text: &str) -> bool {
     let rest = text.split('*').try_fold(name, |name, part| {
         name.find(part).map(|at| &name[at + part.len()..])
@@ -163,7 +163,7 @@ pub fn list(filters: &[String], except: &[String]) {
     }
 }
 
-/// Kills this process after so many seconds; its waits end shortly before.
+/// Kills this process after `seconds` seconds; its waits end shortly before.
 fn set_limit(seconds: u32) {
     nix::unistd::alarm::set(seconds);
     patience::allow(Duration::from_secs(
@@ -171,8 +171,8 @@ fn set_limit(seconds: u32) {
     ));
 }
 
-/// Returns how many times slower than usual this kernel moves pages now, at least 1. The checks of the
-/// kernel count as well as what the host leaves to the guest.
+/// Returns how many times slower than usual this kernel moves pages now, at least 1. This includes the
+/// checks of the kernel and the load of the host.
 fn slowdown() -> Result<u32> {
     const ROUNDS: i32 = 16;
     let map = region::anon(FolioSize::Small, 512)?;

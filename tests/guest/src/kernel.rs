@@ -82,7 +82,7 @@ pub fn set_engine(engine: Engine) -> Result<()> {
     }
 }
 
-/// Writes what a configuration has in Ferry's settings, as long as these live.
+/// Writes a configuration to Ferry's settings, until the returned settings are dropped.
 pub fn adjust(config: &Config) -> Result<Vec<Setting>> {
     let change =
         |(file, value): &(String, String)| Setting::change(&format!("{COPY}/{file}"), value);
@@ -129,14 +129,14 @@ pub fn node_free_bytes(node: u32) -> Result<usize> {
     Ok(kb as usize * 1024)
 }
 
-/// Memory that a node has in all.
+/// Returns the total memory of a node.
 pub fn node_total_bytes(node: u32) -> Result<usize> {
     let text = read(format!("/sys/devices/system/node/node{node}/meminfo"))?;
     let kb = node_field(&text, "MemTotal:").context("no MemTotal for the node")?;
     Ok(kb as usize * 1024)
 }
 
-/// The high watermarks of a node's zones, in all.
+/// Returns the sum of the high watermarks of a node's zones.
 pub fn node_high_bytes(node: u32) -> Result<usize> {
     let pages = high_pages(&read("/proc/zoneinfo")?, node);
     Ok(pages as usize * PAGE)
@@ -149,7 +149,7 @@ fn high_pages(zoneinfo: &str, node: u32) -> u64 {
         if let Some(zone) = line.strip_prefix("Node ") {
             here = zone.starts_with(&format!("{node},"));
         }
-        // Those of a CPU end with a colon.
+        // The `high:` of a CPU ends with a colon.
         let high = line.trim().strip_prefix("high ");
         if let Some(pages) = high.filter(|_| here) {
             sum += pages.trim().parse::<u64>().unwrap_or(0);
@@ -391,13 +391,13 @@ pub fn compact() {
     let _ = fs::write("/proc/sys/vm/compact_memory", "1");
 }
 
-/// Whether this kernel has folios of a size: one without transparent huge pages, as all with
-/// PREEMPT_RT, has small anonymous folios alone.
+/// Returns whether this kernel has folios of a size: a kernel without transparent huge pages, such as
+/// any with PREEMPT_RT, has only small anonymous folios.
 pub fn has_folios(size: FolioSize) -> bool {
     size == FolioSize::Small || Path::new(THP).exists()
 }
 
-/// Whether this is a kernel with PREEMPT_RT, by what uname(2) says of its build.
+/// Returns whether this is a kernel with PREEMPT_RT, by the version from uname(2).
 pub fn is_real_time() -> Result<bool> {
     let uname = nix::sys::utsname::uname()?;
     Ok(uname.version().to_string_lossy().contains("PREEMPT_RT"))

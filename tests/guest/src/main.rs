@@ -78,7 +78,7 @@ enum Command {
     },
     /// Run the functional tests; the answer is TAP on standard output.
     Test {
-        /// Only tests whose names contain one of these, in which * stands for anything.
+        /// Only tests whose names contain one of these, in which * stands for any characters.
         filters: Vec<String>,
         /// No tests whose names contain one of these.
         #[arg(long)]
@@ -110,7 +110,7 @@ enum Command {
         times: u64,
         #[arg(long, default_value_t = 0)]
         iterations: u64,
-        /// What each time limit is multiplied by.
+        /// The factor for each time limit.
         #[arg(long, default_value_t = 1)]
         slowdown: u32,
         /// The engine's settings before the tests began, one by one.

@@ -60,7 +60,7 @@ pub struct Config {
     pub engine: Engine,
     /// User threads that each move an equal share.
     pub callers: usize,
-    /// Files of Ferry's settings, and what is written there meanwhile.
+    /// Files of Ferry's settings, and the text that is written to each during the test.
     pub settings: Vec<(String, String)>,
 }
 

@@ -104,7 +104,7 @@ pub fn warm_up(file: &File, len: usize) -> Result<()> {
     (0..WARM_UP).try_for_each(|_| read_all(file, len, PAGE))
 }
 
-/// Reads a file over and over until `enough`; false if that does not come in the time that the test has.
+/// Reads a file over and over until `enough`; `false` if the time of the test ends before.
 pub fn read_until(
     file: &File,
     len: usize,

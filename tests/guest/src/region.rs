@@ -60,7 +60,7 @@ pub fn scattered(folio: FolioSize, count: usize) -> Result<Mapping> {
     Ok(map)
 }
 
-/// The size of the largest folios that anonymous memory has in this kernel.
+/// Returns the size of the largest anonymous folios in this kernel.
 pub fn largest() -> FolioSize {
     match kernel::has_folios(FolioSize::Huge) {
         true => FolioSize::Huge,
@@ -68,8 +68,8 @@ pub fn largest() -> FolioSize {
     }
 }
 
-/// Anonymous memory of `count` huge pages and the addresses of its folios. Where the kernel has no
-/// huge pages the memory has as many bytes, and small folios.
+/// Maps anonymous memory of `count` huge pages, and returns it with the addresses of its folios. If the
+/// kernel has no huge pages the memory has the same size, and small folios.
 pub fn large(count: usize) -> Result<(Mapping, Vec<usize>)> {
     let size = largest().bytes();
     let map = anon(largest(), count * FolioSize::Huge.bytes() / size)?;

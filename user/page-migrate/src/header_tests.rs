@@ -10,7 +10,7 @@ fn compiled(compiler: &str, flags: &[&str]) -> Option<BTreeMap<String, u64>> {
         eprintln!("skipped: no {compiler}");
         return None;
     }
-    // As cargo names it now: another clone may have built this program.
+    // Cargo names the folder at run time: another clone may have built this program.
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
     let temp = tempfile::tempdir().unwrap();
     let program = temp.path().join("layout");

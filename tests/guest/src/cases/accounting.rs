@@ -70,7 +70,7 @@ impl Sleeper {
                 pause();
             }
         })?);
-        // What it takes to get there is not to be charged to its group.
+        // The CPU time that it takes to get there must not be charged to its group.
         let stat = format!("/proc/{}/stat", sleeper.0);
         wait_until("a process sleeps", || {
             let state = kernel::read(&stat)?;
@@ -142,7 +142,7 @@ fn workers() -> Result<BTreeMap<i32, Duration>> {
 /// Three groups, one in another, this process in the inner one and a sleeper in the third; and what was
 /// spent when it went there.
 struct Watch {
-    // Ends before the groups, which are removed only if nobody is in them.
+    // Ends before the groups, which are removed only if they have no tasks.
     _sleeper: Sleeper,
     groups: Groups,
     counted: Duration,
@@ -154,7 +154,7 @@ struct Watch {
 struct Spent {
     /// By helpers, as the counter says.
     counted: Duration,
-    /// By this process itself, before and after its group was asked.
+    /// The CPU time of this process itself, before and after its group was asked.
     own: Duration,
     own_by_then: Duration,
     /// By all workers of the kernel.
@@ -228,7 +228,7 @@ impl std::fmt::Display for Spent {
     }
 }
 
-/// Who is helped pays: its group, and those that this is in, by whatever queue helpers are called.
+/// The task that is helped pays: its group, and the group's ancestors, with every queue that calls helpers.
 fn charged(engine: Engine, folio: FolioSize, count: usize) -> Result<()> {
     kernel::set_engine(engine)?;
     for queue in ["bound", "highpri"] {
@@ -270,8 +270,8 @@ fn charged_by(folio: FolioSize, count: usize) -> Result<()> {
         spent.sibling.usage <= helped / 10,
         "who was not helped was charged: {spent}"
     );
-    // How much less is not told: workers drain the LRU caches for each call and come in vain, the longer the busier the
-    // host is.
+    // There is no lower bound: workers drain the LRU caches for each call, and come in vain, the longer the
+    // busier the host is.
     ensure!(
         helped <= spent.workers * 5 / 4,
         "more was counted than workers took: {spent}"

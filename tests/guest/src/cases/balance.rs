@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Each page that migrates in a batch is counted by one row of `/proc/vmstat`, whoever copied it.
+//! Each page that migrates in a batch is counted by exactly one row of `/proc/vmstat`.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ fn setting(file: &str) -> String {
     format!("{}/{file}", kernel::COPY)
 }
 
-/// Counts each page once, by whatever method, for any budget of time and any CPUs that may help.
+/// Checks that each page is counted once with a method, for every list, budget of time and set of CPUs.
 fn balance(method: &str) -> Result<()> {
     let needs_channels = ["dma", "hybrid"].contains(&method);
     let _channels = match needs_channels {
@@ -93,8 +93,8 @@ fn sum(rows: &BTreeMap<String, u64>) -> Result<u64> {
         .sum()
 }
 
-/// Moves a list once. No page may be uncounted. A page may be counted again for a second attempt, if
-/// another task had a reference at the first: then another list is moved.
+/// Moves lists until as many pages are counted as moved. No page may be uncounted. A page may be counted
+/// again for a second attempt, if another task had a reference at the first: then the next list is moved.
 fn is_balanced(folio: FolioSize, count: usize) -> Result<()> {
     let pages = (count * folio.bytes() / PAGE) as u64;
     repeat_until("as many pages are counted as moved", || {

@@ -191,7 +191,7 @@ impl Shuttle {
         let rounds = || self.stop.words()[1].load(Relaxed);
         let before = rounds();
         wait_until("the child goes on", || {
-            // One that has seen wrong contents has ended.
+            // A child that has seen wrong contents has ended.
             let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
             let status = waitid(Id::Pid(self.pid), flags)?;
             ensure!(status == WaitStatus::StillAlive, "the child: {status:?}");

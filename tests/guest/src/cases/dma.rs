@@ -72,7 +72,7 @@ fn behave(name: &str, how: &str) -> Result<Setting> {
     Setting::change(&format!("{SOFT}/{name}"), how)
 }
 
-/// All channels of the engine in software, until this is dropped.
+/// Takes all channels of the engine in software, until the setting is dropped.
 pub fn channels() -> Result<Setting> {
     need_soft()?;
     let channels = Setting::change(CHANNELS, ALL)?;
@@ -80,14 +80,13 @@ pub fn channels() -> Result<Setting> {
     Ok(channels)
 }
 
-/// Channels and a method; the method goes first when they are dropped.
+/// Sets the channels and a method; the method is restored first when they are dropped.
 fn by(method: &str) -> Result<[Setting; 2]> {
     let channels = channels()?;
     Ok([Setting::change(METHOD, method)?, channels])
 }
 
-/// Everything that could be shared is, whatever CPUs are idle and however long a page takes: batches
-/// of two pages and more.
+/// Has all batches of two pages and more shared, whatever CPUs are idle and however long a page takes.
 fn share_all() -> Result<[Setting; 3]> {
     let change = |file: &str, value| Setting::change(&format!("{}/{file}", kernel::COPY), value);
     Ok([

@@ -27,7 +27,7 @@ use crate::trace::Tracing;
 use crate::{pattern, region};
 
 const SLOW: u32 = 240;
-/// Pages of a list that is long enough for a crew.
+/// The pages of a list that is long enough for a crew.
 const LIST: usize = 2048;
 /// Pages of a list on which a crew is at work for long enough to be interrupted.
 const LONG: usize = 16384;
@@ -91,14 +91,14 @@ fn refused(why: &str) -> Result<u64> {
     Ok(count.trim().parse()?)
 }
 
-/// Base pages that helpers copied or migrated.
+/// Returns how many base pages helpers have copied or migrated.
 fn helped() -> Result<u64> {
     let rows = kernel::counters()?;
     let helper = |(name, _): &(&String, _)| name.ends_with("_helper");
     Ok(rows.iter().filter(helper).map(|(_, pages)| pages).sum())
 }
 
-/// There and back, asking for help.
+/// Moves the memory there and back, and asks for help.
 fn ask(map: &Mapping) -> Result<()> {
     for node in [1, 0] {
         region::move_all(&map.addrs(PAGE), node, MF_MOVE | MF_MOVE_MT)?;
@@ -149,7 +149,7 @@ fn flag_ignored() -> Result<()> {
     {
         let _ignore = Setting::change(&file("mt_flag"), "ignore")?;
         ask_in_vain(&map, "mt_flag", ask)?;
-        // The switch holds for the same calls.
+        // The switch applies to the same calls.
         let _on = Setting::change(SWITCH, "1")?;
         crewed(|| ask(&map))?;
     }
@@ -163,7 +163,7 @@ fn flag_privileged() -> Result<()> {
     ask_until_crewed(&map, ask)?;
     finished(fork_child(|| {
         let work = || -> Result<()> {
-            // Before: an unprivileged task cannot see that it has no huge pages.
+            // Made before, as an unprivileged task cannot see that it has no huge pages.
             let map = list()?;
             setuid(Uid::from_raw(65534)).context("setuid")?;
             ask_in_vain(&map, "mt_flag", ask)
@@ -223,7 +223,7 @@ fn quota(of_ancestor: bool, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
     crewed(|| ask(&map))
 }
 
-/// More callers than there are lanes: reclaim still has one for its crews.
+/// With more callers than lanes reclaim still has a lane for its crews.
 fn lanes_for_reclaim() -> Result<()> {
     const CALLERS: usize = 24;
     let _any = Setting::change(&file("cpus"), "any")?;
@@ -269,8 +269,8 @@ fn lanes_for_reclaim() -> Result<()> {
     })
 }
 
-/// A task of the highest real-time priority on each CPU but the first, which sleeps until it is told to
-/// take it, and gives it back when it is told so, or killed.
+/// A task of the highest real-time priority on each CPU but the first. It sleeps until it is told to take
+/// the CPU, and gives the CPU back when it is told to, or killed.
 struct Hogs {
     pids: Vec<Pid>,
     go: Mapping,
@@ -290,7 +290,7 @@ impl Hogs {
             pids.push(fork_child(|| {
                 let mut set = CpuSet::new();
                 let word = &go.words()[0];
-                // A test that is out of time is killed, and may not end before its hogs do.
+                // A test that is out of time is killed, and cannot end its hogs before that.
                 if prctl::set_pdeathsig(Signal::SIGKILL).is_err()
                     || set.set(cpu).is_err()
                     || sched_setaffinity(Pid::from_raw(0), &set).is_err()
@@ -323,7 +323,7 @@ impl Drop for Hogs {
     fn drop(&mut self) {
         self.set(Self::SLEEP);
         for &pid in &self.pids {
-            // One that is gone already is as good as killed.
+            // A hog that is gone already needs no kill.
             let _ = kill(pid, Signal::SIGKILL);
             let _ = waitpid(pid, None);
         }
@@ -370,7 +370,7 @@ fn real_time() -> Result<()> {
             let node = 1 - (round % 2) as i32;
             scope(|scope| -> Result<()> {
                 let mover = scope.spawn(|| region::move_all(&addrs, node, MF_MOVE));
-                // Until some of it is there. Who looks all the time would take a helper's CPU.
+                // Waits until some pages have moved. Polling without sleep would take a helper's CPU.
                 let part = &addrs[..PAGES / 2 * (1 + round as usize % 8) / 8];
                 let last = &part[part.len() - 1..];
                 let mut status = [i32::MIN];

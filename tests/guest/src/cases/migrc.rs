@@ -22,7 +22,7 @@ use crate::{pattern, region};
 
 pub const AGE: &str = "/sys/kernel/mm/ferry/migrc/max_age_ms";
 const MAX: &str = "/sys/kernel/mm/ferry/migrc/max_pages";
-/// How much of a node may be retained, in percent.
+/// The setting for how much of a node may be retained, in percent.
 pub const SHARE: &str = "/sys/kernel/mm/ferry/migrc/max_node_percent";
 pub const DRAIN: &str = "/sys/kernel/mm/ferry/migrc/drain";
 pub const ENABLED: &str = "/sys/kernel/mm/ferry/migrc/enabled";
@@ -51,7 +51,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Nodes, and how many pages are retained of each.
+/// Returns the nodes, and the number of retained pages of each.
 fn retained_by_node() -> Result<Vec<(u32, u64)>> {
     let text = kernel::read(format!("{MIGRC}/retained_pages"))?;
     let pages = |line: &str| {
@@ -110,7 +110,7 @@ pub fn eligible(pages: usize) -> Result<Mapping> {
     Ok(map)
 }
 
-/// As that, of a fresh mapping.
+/// Makes the pages of a fresh mapping eligible.
 pub fn make_eligible(map: &Mapping) -> Result<()> {
     map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
     clean(map)
@@ -383,8 +383,8 @@ fn freed_by_batch() -> Result<()> {
     })
 }
 
-/// Flushes of other processes add up: each is of the last CPU and another one, and the group waits for
-/// the first two. Translations of one CPU alone are flushed page by page, which covers no group.
+/// Flushes of other processes add up: each flush is of the last CPU and another one, and the group waits
+/// for the first two CPUs. Translations of a single CPU are flushed page by page, which covers no group.
 fn freed_by_parts() -> Result<()> {
     let cpus = kernel::online_cpus()?;
     let Some((&last, others @ [_, _, ..])) = cpus.split_last() else {

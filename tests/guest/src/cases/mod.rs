@@ -40,7 +40,7 @@ pub fn all() -> Vec<Case> {
     of(kernel::has_engine(), kernel::has_service())
 }
 
-/// Every test of any kernel.
+/// Returns every test, of all kernels.
 pub fn every() -> Vec<Case> {
     of(true, true)
 }

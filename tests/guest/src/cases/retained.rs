@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Pages that migrc retains, and memory that somebody else needs: they stand in the way of neither memory
-//! offlining nor contiguous allocations nor the last page of a node, and are counted as available.
+//! Pages that migrc retains do not prevent memory offlining, contiguous allocations or the use of the last
+//! page of a node by others, and are counted as available.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,9 +33,9 @@ const HOLD: &str = "/sys/kernel/mm/ferry/migrc/debug/hold_batch_ms";
 const PROGRESS: &str = "/sys/kernel/mm/ferry/migrc/debug/feign_progress";
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 const SLOW: u32 = 300;
-/// Blocks of memory that have what is moved.
+/// The number of memory blocks that the moved pages are in.
 const BLOCKS: usize = 3;
-/// Pages that are retained beside an allocation.
+/// The pages that are retained beside an allocation.
 const MANY: usize = 8 * PAGES;
 /// Pages of a batch of mainline's.
 const BATCH: usize = 512;
@@ -51,13 +51,13 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Attempts of an operation with migrc off, and then with it on.
+/// Returns how often an operation is tried with migrc off, and how often with it on.
 fn attempts() -> usize {
     if kernel::is_slow() { 4 } else { 16 }
 }
 
-/// Blocks of node 1 that have movable pages alone, for as long as this lives: what moves to the node moves
-/// there first.
+/// Blocks of node 1 that have only movable pages, for as long as this lives: pages that move to the node
+/// move to these blocks first.
 struct MovableBlocks(Vec<PathBuf>);
 
 impl MovableBlocks {
@@ -65,7 +65,7 @@ impl MovableBlocks {
         let mut blocks = Self(Vec::new());
         for block in kernel::memory_blocks(1)?.into_iter().rev() {
             let state = block.join("state");
-            // Refused where something cannot be moved.
+            // The kernel refuses this if a page of the block cannot be moved.
             if blocks.0.len() < BLOCKS && fs::write(&state, "offline").is_ok() {
                 kernel::write(&state, "online_movable")?;
                 blocks.0.push(block);
@@ -81,18 +81,18 @@ impl MovableBlocks {
 impl Drop for MovableBlocks {
     fn drop(&mut self) {
         for block in &self.0 {
-            // Nobody is left to tell.
+            // An error can no longer be reported.
             let _ = fs::write(block.join("state"), "offline");
             let _ = fs::write(block.join("state"), "online_kernel");
         }
     }
 }
 
-/// A process that moves memory to and fro all the time, which migrc retains old pages of.
+/// A process that moves memory to and fro all the time. Migrc retains the old pages.
 struct Mover {
     pid: Pid,
     map: Mapping,
-    /// How many pages it has moved.
+    /// The number of pages that it has moved.
     moved: Mapping,
     blocks: Vec<PathBuf>,
 }
@@ -158,7 +158,7 @@ impl Mover {
 
 impl Drop for Mover {
     fn drop(&mut self) {
-        // It may be gone, which the test then has seen.
+        // It may have ended, which the test then has seen.
         let _ = kill(self.pid, Signal::SIGKILL);
         let _ = waitpid(self.pid, None);
     }
@@ -167,7 +167,7 @@ impl Drop for Mover {
 /// Counts how many attempts succeed while memory is moved, with migrc off and on: no fewer with it on.
 fn as_often(attempt: impl Fn(&Mover) -> Result<bool>) -> Result<()> {
     let mut migrc = Migrc::on()?;
-    // What is retained in the way stays there.
+    // Retained pages that are in the way stay there.
     migrc.set(AGE, NEVER)?;
     let blocks = MovableBlocks::new()?;
     let succeed = || -> Result<usize> {
@@ -207,8 +207,8 @@ fn offline(mover: &Mover) -> Result<bool> {
     }
 }
 
-/// Allocates a pageblock that pages are moved from. What is isolated just now fails a try, whatever migrc
-/// does.
+/// Allocates a pageblock that pages are moved from. A page that is isolated just then fails the attempt,
+/// with migrc on or off.
 fn contiguous(mover: &Mover) -> Result<bool> {
     const TRIES: usize = 16;
     if !Path::new(CONTIGUOUS).exists() {
@@ -238,20 +238,20 @@ fn node_share() -> Result<()> {
     ensure!(kept <= share as u64, "{kept} pages are retained of {share}");
     ensure!(
         count("drained_pages/bound")? > before,
-        "the share was not why"
+        "the share has drained no pages"
     );
     Ok(())
 }
 
 fn available_bytes() -> Result<usize> {
-    // Each CPU keeps back what is little.
+    // Small changes of counters stay in each CPU until then.
     kernel::write("/proc/sys/vm/stat_refresh", "1")?;
     let text = kernel::read("/proc/meminfo")?;
     let kb = kernel::node_field(&text, "MemAvailable:").context("no MemAvailable")?;
     Ok(kb as usize * 1024)
 }
 
-/// What is retained is available: to free it makes no more so.
+/// Retained pages are available: freeing them does not raise the number of available pages.
 fn available() -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, NEVER)?;
@@ -269,7 +269,7 @@ fn available() -> Result<()> {
     })
 }
 
-/// Node 0 with little memory left, and how much of that a process can have.
+/// Node 0 with little memory left, and the amount of it that a process can have.
 struct SmallNode {
     _taken: Mapping,
     _min_free: Setting,
@@ -292,14 +292,14 @@ impl SmallNode {
         })
     }
 
-    /// Has a process write so much memory of node 0 in small pages; whether anything was killed for want
-    /// of memory.
+    /// Has a process write that amount of memory of node 0 in small pages. Returns whether the OOM killer
+    /// ended a process.
     fn fill(&self) -> Result<bool> {
         let killed = || -> Result<u64> { Ok(kernel::vmstat("oom_kill")?.values().sum()) };
         let before = killed()?;
         let child = fork_child(|| {
             let take = || -> Result<()> {
-                // Rather than who holds the rest of the node.
+                // So that the OOM killer does not choose the process that holds the rest of the node.
                 kernel::write("/proc/self/oom_score_adj", "1000")?;
                 let hog = Mapping::anon(self.len, PAGE)?;
                 sys::mbind(hog.addr(), hog.len(), 0, 0).zero("mbind")?;
@@ -314,7 +314,7 @@ impl SmallNode {
         let oom = killed()? > before;
         ensure!(
             oom || matches!(status, WaitStatus::Exited(_, 0)),
-            "it ended with {status:?}"
+            "the process ended with {status:?}"
         );
         Ok(oom)
     }
@@ -348,9 +348,9 @@ fn fits(node: &SmallNode) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is killed for want of memory that is retained.
+/// The OOM killer ends no process while memory is retained.
 fn oom() -> Result<()> {
-    // In a kernel without it this did not end within minutes on a busy host, and it is not known why.
+    // Without this option the test did not end within minutes on a busy host, for an unknown reason.
     if !Path::new(CONTIGUOUS).exists() {
         return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
     }

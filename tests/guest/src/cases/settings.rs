@@ -215,7 +215,7 @@ fn moves(counter: &str, folio: FolioSize, count: usize, rounds: usize) -> Result
     Ok(false)
 }
 
-/// Moves pages there and back until a counter has moved.
+/// Moves pages there and back until a counter has grown.
 fn moves_until(counter: &str, folio: FolioSize, count: usize) -> Result<()> {
     repeat_until(&format!("{counter} grows"), || {
         moves(counter, folio, count, 8)
@@ -268,7 +268,7 @@ fn min_kb() -> Result<()> {
     for counter in ["ferry_crews", "ferry_batches"] {
         let _crew = Setting::change(CREW, if counter == "ferry_crews" { "1" } else { "0" })?;
         moves_until(counter, FolioSize::Small, 48)
-            .context("192 KB were not shared, though 128 KB are to be the least")?;
+            .context("192 KB were not shared, though min_kb is 128")?;
     }
     Ok(())
 }
@@ -277,7 +277,7 @@ fn min_kb() -> Result<()> {
 fn unmapped_us() -> Result<()> {
     let _on = Setting::change(SWITCH, "1")?;
     let _crew = Setting::change(CREW, "0")?;
-    // Batches grow while a CPU may help, which does not depend on what is idle then.
+    // With `any` batches grow whenever a CPU may help, idle or not.
     let _any = change("cpus", "any")?;
     let map = region::anon(FolioSize::Huge, 16)?;
     pattern::fill(map.words(), 7);
@@ -295,7 +295,7 @@ fn unmapped_us() -> Result<()> {
         }
         Ok(count()? - before)
     };
-    // Pages may take as long as the flush: where CPUs are late, a short time bounds little.
+    // Pages may take as long as the flush: if CPUs answer late, a short time bounds little.
     repeat_until("more batches within 10 us than within a second", || {
         Ok(batches("10")? > batches("1000000")?)
     })
@@ -323,7 +323,7 @@ fn auto() -> Result<()> {
             pattern::check(batch.words(), 9)
         })
     };
-    // One decision in 64 is for another number, of those that are made while a CPU is idle.
+    // One decision in 64 explores the numbers, of the decisions that are made while a CPU is idle.
     let tracing = Tracing::new()?;
     let mut helpers = BTreeSet::new();
     repeat_until("batches have different numbers of helpers", || {

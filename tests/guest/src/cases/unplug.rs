@@ -69,7 +69,7 @@ impl Away {
         Self::new(block.join("state"), "offline", "online")
     }
 
-    /// A block of memory whose pages can all be moved, which returns as such.
+    /// A block of memory whose pages can all be moved. It goes offline, and returns as a movable block.
     pub fn movable(block: &Path) -> Result<Self> {
         Self::new(block.join("state"), "offline", "online_movable")
     }
@@ -116,7 +116,7 @@ fn moving(
     };
     let moved = std::thread::scope(|scope| {
         let unplugger = scope.spawn(|| {
-            // On a busy host helpers may come to none of its rounds.
+            // On a busy host helpers may come to none of the rounds.
             let result = repeat_until("helped while parts went away", || {
                 unplug(&wait_for_help)?;
                 Ok(!has_help || helped()? > before)

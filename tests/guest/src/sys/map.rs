@@ -132,7 +132,7 @@ impl Mapping {
         let addr = self.checked(offset, len);
         let is_on_size = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE].contains(&advice);
         if is_on_size && !kernel::has_folios(FolioSize::Huge) {
-            // Such a kernel knows neither, and all its pages are small.
+            // A kernel without huge pages knows neither advice, and all its pages are small.
             return Ok(());
         }
         // SAFETY: the range is ours and holds atomics only, which advice may at most zero.

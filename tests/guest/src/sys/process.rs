@@ -49,7 +49,7 @@ pub fn renice(pid: Pid, nice: i32) -> Result<()> {
     Ok(())
 }
 
-/// Makes the calling task a real-time one, which only those of higher priority preempt.
+/// Makes the calling task a real-time task, which only tasks of higher priority preempt.
 pub fn run_first_in_first_out(priority: i32) -> Result<()> {
     let param = libc::sched_param {
         sched_priority: priority,

@@ -91,9 +91,9 @@ impl Shown {
 /// Makes a file, and a mapping by which it can only be read.
 fn new_file(ext4: &Ext4, name: &str) -> Result<Mapping> {
     let file = ext4.create(name)?;
-    // A page at a time, or folios would be large.
+    // Written a page at a time, or folios would be large.
     (0..PAGES).try_for_each(|page| file.write_all_at(&[0; PAGE], (page * PAGE) as u64))?;
-    // A page under writeback is not migrated at the first attempt, which alone defers.
+    // A page under writeback is not migrated at the first attempt, and only the first attempt defers.
     file.sync_all()?;
     drop(file);
     let file = ext4.open_to_read(name)?;
@@ -106,7 +106,7 @@ fn new_file(ext4: &Ext4, name: &str) -> Result<Mapping> {
 fn retain_some(map: &Mapping) -> Result<u64> {
     let (addrs, before) = (map.addrs(PAGE), retained()?);
     for node in [0, 1].repeat(ATTEMPTS) {
-        // Mapped, so that there is something to unmap.
+        // Maps the pages, so that migration has translations to clear.
         let words = map.words().iter().step_by(PAGE / 8);
         let sum: u64 = words.map(|word| word.load(Relaxed)).sum();
         ensure!(sum == 0, "the file is not as it was made");
@@ -119,14 +119,14 @@ fn retain_some(map: &Mapping) -> Result<u64> {
     bail!("nothing was retained; refused so far: {}", refusals()?)
 }
 
-/// An open for writing frees the retained folios of the file, and none of others.
+/// An open for writing frees the retained folios of the file, and none of other files.
 pub fn alone() -> Result<()> {
     beside_another(|| {
         let mut migrc = Migrc::on()?;
         migrc.set(AGE, "60000")?;
         migrc.set(FILES, "1")?;
         let (shown, map) = Shown::new()?;
-        // Files may share a bucket by their hash, one pair in 256.
+        // One pair of files in 256 shares a bucket.
         let names = ["other", "second", "third"];
         let others = names.map(|name| new_file(&shown.ext4, name).map(|map| (name, map)));
         shown.ext4.create("never migrated")?;

@@ -137,7 +137,7 @@ fn nothing_left(file: &File, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Also with NUMA balancing off, where mainline has no tiers to promote between.
+/// Pages are promoted and counted, also with NUMA balancing off, where mainline does not promote.
 fn promoted(small: bool) -> Result<()> {
     let _off = Setting::change("/proc/sys/kernel/numa_balancing", "0")?;
     let disk = Ext4::new()?;
@@ -146,7 +146,7 @@ fn promoted(small: bool) -> Result<()> {
     let before = (counter("promoted_pages")?, stat("pgpromote_success")?);
     let on = Promotion::on()?;
     bring_up(&file)?;
-    // A batch counts when it is done; switched off, nothing is under way.
+    // A batch counts when it is done. After promotion is switched off no batch is under way.
     drop(on);
     let pages = counter("promoted_pages")? - before.0;
     let told = stat("pgpromote_success")? - before.1;

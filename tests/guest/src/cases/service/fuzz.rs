@@ -17,7 +17,7 @@ use crate::sys::service::{
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 use crate::{pattern, region};
 
-/// Calls of a run, of which the nightly suite makes ten. Most of them are small.
+/// The calls of a run. Most of them are small. The nightly suite makes ten times as many.
 const CALLS: u64 = 100_000;
 /// One in so many is not: it may be about all there is. Fewer on a kernel that checks much.
 const LARGE_ONE_IN: u64 = 50;
@@ -155,7 +155,7 @@ fn kernel_log() -> Result<String> {
 
 /// Returns how many pages are isolated now, by this test or other tasks.
 fn counts_isolated() -> Result<u64> {
-    // Makes each CPU tell what it has counted.
+    // Adds up the counters of all CPUs.
     kernel::write("/proc/sys/vm/stat_refresh", "1")?;
     Ok(kernel::vmstat("nr_isolated")?.values().sum())
 }
