@@ -98,10 +98,10 @@ pub struct HotArgs {
 #[derive(Args)]
 pub struct TestArgs {
     /// The suites to run; --list shows them, and which run by default. After `guest` or `rt`: the tests to
-    /// run, each a part of a name in which * stands for anything
+    /// run, each a part of a name in which * stands for any characters
     #[arg(value_name = "SUITE|TEST")]
     pub words: Vec<String>,
-    /// The kernel to run the named tests of the suite guest in; that of the suite rt is `rt`
+    /// The kernel to run the named tests of the suite guest in; the suite rt always uses `rt`
     #[arg(long, value_enum, default_value_t = Variant::Ferry)]
     pub kernel: Variant,
     /// The CPUs that this kernel has

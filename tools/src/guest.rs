@@ -17,10 +17,10 @@ use std::{
 use tempfile::TempDir;
 
 const VIRTME_NG: &str = "1.42";
-/// Emulation does `rep movs` element by element: without the first, copies look six times slower.
-/// With the second, no clocksource is compared between CPUs: in about one boot in 70 with four CPUs, the
-/// timer of that comparison waits with interrupts off for a CPU that waits for it in stop_machine().
-/// Its timeout is by the clock, which is jiffies until the clocksource is chosen, and does not go on.
+/// Emulation does `rep movs` element by element: without the first argument copies look six times slower.
+/// With the second one no clocksource is compared between CPUs. In about one boot in 70 with four CPUs the
+/// timer of that comparison waits with interrupts off for a CPU that waits for it in stop_machine(). Its
+/// timeout does not expire: it is by the clock, which is jiffies until the clocksource is chosen.
 const KERNEL_ARGS: &str = "clearcpuid=rep_good,erms,fsrm tsc=nowatchdog log_buf_len=16M";
 /// Node 1's memory is said to be slower, and so a lower memory tier. Both are as fast here.
 const TIERS: &str = "-machine hmat=on \

@@ -143,7 +143,7 @@ pub fn build(context: &Context, variant: Variant) -> Result<Built> {
     })
 }
 
-/// Compiles mm/ferry alone, unless that or the whole kernel is built already.
+/// Compiles only mm/ferry, unless that or the whole kernel is built already.
 pub fn compile(context: &Context, variant: Variant) -> Result<()> {
     let input = Input::of(context, variant)?;
     let stamp = Stamp::new(input.out.join("ferry.part.key"));
@@ -155,7 +155,7 @@ pub fn compile(context: &Context, variant: Variant) -> Result<()> {
     stamp.set(&input.key)
 }
 
-/// What a kernel is built from, and where.
+/// The sources and options that a kernel is built from, and its folders.
 struct Input {
     variant: Variant,
     tree: Tree,
@@ -177,12 +177,12 @@ impl Input {
         })
     }
 
-    /// Of the whole kernel.
+    /// Returns the stamp of the whole kernel.
     fn stamp(&self) -> Stamp {
         Stamp::new(self.out.join("ferry.key"))
     }
 
-    /// Configures, and makes the target; a warning is an error.
+    /// Configures the kernel, and makes the target; a warning is an error.
     fn make(&self, context: &Context, target: &str, what: &str) -> Result<()> {
         let (name, arch) = (self.variant.name(), self.variant.arch());
         let log = context.cache.log(&format!("build-{name}"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Files laid over a kernel tree: Ferry's own under mm/ferry and include/uapi, and mainline's as patched.
+//! Files laid over a kernel tree: Ferry's own under mm/ferry and include/uapi, and mainline's patched files.
 //! A file is written only where its content differs, so make rebuilds only what that touches.
 
 use crate::{
@@ -34,7 +34,7 @@ const HOME: &str = "mm/ferry";
 const OWN_UAPI: &str = "c-glue/include/uapi";
 const UAPI: &str = "include/uapi";
 
-/// Ferry's own files at their place in a kernel tree: under mm/ferry, but for headers for user space.
+/// Returns Ferry's own files at their place in a kernel tree: mm/ferry, except for headers for user space.
 pub fn kernel_part(repo: &Path) -> Result<Overlay> {
     let mut overlay = Overlay::new();
     for part in KERNEL_PART {
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn header_for_user_space_is_where_the_kernel_exports_it() {
-        // As cargo names it now: another clone may have built this program.
+        // Cargo names the folder at run time: another clone may have built this program.
         let tools = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
         let overlay = kernel_part(tools.parent().unwrap()).unwrap();
         let at = |path: &str| overlay.contains_key(Path::new(path));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Page migration by system call in booted kernels: that it works under the debug kernel, and that every
-//! outcome is what was recorded of the vanilla kernel.
+//! Page migration by system call in booted kernels: it must work under the debug kernel, and every outcome
+//! must be the one that was recorded of the vanilla kernel.
 
 use super::Tally;
 use crate::{
@@ -46,8 +46,8 @@ const AMONG_MANY: &[&str] = &[
     "migrc/",
 ];
 
-/// Litmus tests with a hook of migrc taken out, which must see what the hook prevents. They show that the
-/// tests can fail, take long, and are of the suites `nightly` and `litmus`.
+/// Litmus tests with a hook of migrc taken out, which must see the failure that the hook prevents. They show
+/// that the tests can fail. They take long, and are in the suites `nightly` and `litmus`.
 pub const CONTROLS: &str = "without-";
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
@@ -64,7 +64,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("ferry top sees what moves", top(context, &program))
 }
 
-/// All tests of a kernel that checks much, as numbers of CPUs and the tests to run with these.
+/// Returns all tests of a kernel with many checks, as numbers of CPUs and the tests to run with each.
 pub fn divided() -> [(u32, String); 2] {
     let except: String = AMONG_MANY
         .iter()
@@ -96,7 +96,7 @@ fn digests(outcomes: Option<&Value>) -> Digests {
         .collect()
 }
 
-/// Whether a kernel's outcomes have the digests that were recorded.
+/// Returns whether a kernel's outcomes have the digests that were recorded.
 fn as_recorded(recorded: &Digests, found: &Digests) -> Outcome {
     if recorded.is_empty() {
         return Outcome::Failed(format!("{RECORDED} has no outcomes"));
@@ -110,8 +110,8 @@ fn as_recorded(recorded: &Digests, found: &Digests) -> Outcome {
     }
 }
 
-/// Runs all tests in the vanilla kernel and in Ferry's: what they take for granted holds in both, the outcomes
-/// are the same, and are those that are recorded.
+/// Runs all tests in the vanilla kernel and in Ferry's. The assumptions of the tests must hold in both, and
+/// the outcomes must be the same, and be those that are recorded.
 pub fn beside_vanilla(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
     let ready = |variant| ready(context, &program, variant, (2, &USUAL), LIMIT);
@@ -146,7 +146,7 @@ pub fn beside_vanilla(context: &Context, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Runs tests that are named, in one kernel.
+/// Runs the named tests in one kernel.
 pub fn some(
     context: &Context,
     tally: &mut Tally,
@@ -155,7 +155,7 @@ pub fn some(
 ) -> Result<()> {
     ensure!(
         variant.arch() == "x86_64",
-        "the {} kernel has no such guest: name another by --kernel",
+        "the {} kernel cannot run these tests: name another by --kernel",
         variant.name()
     );
     let cases = tests.iter().map(|test| shell_word(test));
@@ -170,7 +170,7 @@ pub fn some(
     Ok(())
 }
 
-/// A part of a test's name, quoted for the guest's shell.
+/// Returns a part of a test's name, quoted for the guest's shell.
 fn shell_word(test: &str) -> Result<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_*".contains(c);
     ensure!(

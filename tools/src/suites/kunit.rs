@@ -46,7 +46,7 @@ pub fn x86(context: &Context, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Tells the results of KUnit from the boot of `guest`, each with a prefix.
+/// Reports the results of KUnit from the boot of `guest`, each with a prefix.
 pub fn booted(context: &Context, tally: &mut Tally, guest: &Guest, prefix: &str) -> Result<()> {
     let tree = tree::ferry(context)?.dir;
     let log = guest.share().join("dmesg");

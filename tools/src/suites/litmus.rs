@@ -17,8 +17,8 @@ const BOOTS: u64 = 2;
 /// Of a boot. A single pass of a test has a limit of its own, which is minutes.
 const LIMIT: Duration = Duration::from_secs(7200);
 
-/// Page tables of their own for user space: each entry into the kernel loads CR3. The emulated CPU has no PCID
-/// in any of the boots, so that no TLB is tagged.
+/// User space has page tables of its own: each entry into the kernel loads CR3. The emulated CPU has no PCID
+/// in any of the boots, so no TLB is tagged.
 const PTI: Booting = Booting {
     name: "-pti",
     args: "kunit.enable=0 pti=on",

@@ -31,11 +31,11 @@ use std::{
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Suite {
-    /// unit tests of the workspace, the claim protocol under loom, rustfmt, clippy
+    /// unit tests of the workspace, the lock-free protocols under loom, rustfmt, clippy
     Host,
     /// the kernel part under rustfmt, checkpatch.pl and the kernel's clippy
     Style,
-    /// each patch applies and builds; without CONFIG_FERRY mm/ is unchanged code; arm64 compiles
+    /// each patch applies and builds; without CONFIG_FERRY the code of mm/ is unchanged; arm64 compiles
     Series,
     /// KUnit on x86-64 with lockdep and DEBUG_VM
     KunitX86,
@@ -49,7 +49,7 @@ pub enum Suite {
     KunitUml,
     /// pages copied by a real DMA engine, on an emulated arm64 machine
     Arm64,
-    /// what reads and writes by translations that migrc has left, for long
+    /// reads and writes through translations that migrc has left unflushed, for hours
     Litmus,
     /// KUnit and system calls in a kernel with PREEMPT_RT and lockdep
     Rt,
@@ -71,7 +71,7 @@ impl Suite {
         )
     }
 
-    /// Whether it runs if no suite is named.
+    /// Returns whether it runs if no suite is named.
     fn is_default(self) -> bool {
         matches!(
             self,
@@ -135,7 +135,7 @@ fn listed(tests: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Writes a text to a reader, which may have seen enough before its end.
+/// Writes a text to a reader, which may close its end before it has read all.
 fn print_to(reader: &mut impl Write, text: &str) -> Result<()> {
     match reader
         .write_all(text.as_bytes())
@@ -146,7 +146,7 @@ fn print_to(reader: &mut impl Write, text: &str) -> Result<()> {
     }
 }
 
-/// The suites that begin a list of words, and the tests after these.
+/// Splits a list of words into the suites at its start, and the tests after these.
 fn named(words: &[String]) -> Result<(Vec<Suite>, &[String])> {
     let suites: Vec<Suite> = words
         .iter()
@@ -156,13 +156,13 @@ fn named(words: &[String]) -> Result<(Vec<Suite>, &[String])> {
     match (&suites[..], tests) {
         (_, []) | ([Suite::Guest | Suite::Rt], _) => Ok((suites, tests)),
         (_, [word, ..]) => bail!(
-            "`{word}` is no suite\n  what to do: see `ferry test --list`; tests are named after the suite \
-             guest or rt alone"
+            "`{word}` is not a suite\n  what to do: see `ferry test --list`; name tests after the suite guest \
+             or rt alone"
         ),
     }
 }
 
-/// Runs the suites that are named, or those that run by default. Whether everything passed.
+/// Runs the named suites, or those that run by default. Returns whether everything passed.
 pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
     let (mut suites, tests) = named(&args.words)?;
     if suites.is_empty() {
@@ -280,7 +280,7 @@ impl Tally {
 mod tests {
     use super::*;
 
-    /// A reader that has gone, as `head` has after ten lines; or that cannot be written to.
+    /// A reader that has closed, as `head` does after ten lines, or that cannot be written to.
     struct Failing(io::ErrorKind);
 
     impl Write for Failing {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What takes too long for the default run, or needs a kernel that nothing else boots.
+//! The tests that take too long for the default run, or need a kernel that no other suite boots.
 
 use super::{
     arm64,

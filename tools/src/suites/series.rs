@@ -55,8 +55,8 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("mm/ferry builds for arm64", arm64)
 }
 
-/// What mm/ of the source as it came is compiled to: a digest of each object's code. It is built where the
-/// patches are built after it, and once for as long as source, options and compilers stay.
+/// Returns the code of mm/ in the vanilla source: a digest of each object's code. It is built in the folder
+/// where the patches are built after it, and again only when source, options or compilers change.
 fn vanilla_code(context: &Context, config: &Config, out: &Path) -> Result<Code> {
     let source = context.source()?;
     let arch = Variant::Vanilla.arch();
@@ -71,7 +71,7 @@ fn vanilla_code(context: &Context, config: &Config, out: &Path) -> Result<Code> 
     Stamp::new(out.join("ferry.key")).clear()?;
     let tree = tree::laid(context, "series", &Overlay::new())?;
     kernel::configure(context, &tree, out, arch, config, "series")?;
-    // Of an earlier series there may be objects that vanilla has not.
+    // An earlier series may have left objects that vanilla does not have.
     remove_dir(&out.join("mm"))?;
     let mut make = context.toolchain()?.make(&tree.dir, out, arch);
     Step::new(
@@ -89,7 +89,7 @@ fn vanilla_code(context: &Context, config: &Config, out: &Path) -> Result<Code> 
     Ok(found.code)
 }
 
-/// Exports the headers for user space, and compiles Ferry's as a program that includes it alone does.
+/// Exports the headers for user space, and compiles a program that includes Ferry's header alone.
 fn exports_header(context: &Context, built: &Built) -> Result<()> {
     let toolchain = context.toolchain()?;
     let limit = Duration::from_secs(600);
@@ -137,8 +137,9 @@ struct VanillaCode {
     code: Code,
 }
 
-/// Builds after each patch in turn what the series changes of mm/, and all of mm/ after the last, without
-/// CONFIG_FERRY; whether all did. It begins with the first patch that is not as it was built last.
+/// Builds without CONFIG_FERRY after each patch in turn: the objects of mm/ that the series changes, and all
+/// of mm/ after the last patch. Returns whether all builds succeeded. It begins with the first patch that
+/// changed since it was built last.
 fn build_each(
     context: &Context,
     tally: &mut Tally,
@@ -199,11 +200,11 @@ fn build_each(
     Ok(true)
 }
 
-/// What a build after each patch is made from: all before it, that patch, and what it reads of mm/ferry.
+/// Returns a key for the build after each patch: of the patches up to it, and the files of mm/ferry it reads.
 fn keys(base: &str, glue: &str, series: &[Patch]) -> Result<Vec<String>> {
     let mut key = Key::default().add(base).add(glue).finish();
     let changed = changed_objects(series);
-    // Each build is of all these.
+    // Each build makes all these objects.
     for object in &changed {
         key = Key::default().add(key).add(object).finish();
     }
@@ -216,14 +217,14 @@ fn keys(base: &str, glue: &str, series: &[Patch]) -> Result<Vec<String>> {
             .finish();
         keys.push(key.clone());
     }
-    // The last is built otherwise than it would be with another behind it.
+    // After the last patch all of mm/ is built, so its build differs from the others.
     if let Some(last) = keys.last_mut() {
         *last = Key::default().add(&*last).add("all of mm/").finish();
     }
     Ok(keys)
 }
 
-/// Whether a build without CONFIG_FERRY can depend on a file of mm/ferry: headers and what configures.
+/// Returns whether a build without CONFIG_FERRY can depend on a file of mm/ferry: headers, Kconfig, Kbuild.
 fn is_read_without_ferry(path: &Path) -> bool {
     let is_source = ["rs", "c", "S", "rst", "md"].map(OsStr::new);
     path.extension()
@@ -261,7 +262,7 @@ fn same_code(vanilla: &Code, patched: &Code) -> Result<()> {
     Ok(())
 }
 
-/// The code of all objects below a folder.
+/// Returns the code of all objects below a folder.
 fn code_below(dir: &Path) -> Result<Code> {
     let digests = |object: PathBuf| {
         let sections = elf::code(&dir.join(&object))?.into_iter();
@@ -320,7 +321,7 @@ mod tests {
         assert_eq!(before[0], after[0]);
         assert!(before[1] != after[1] && before[2] != after[2]);
         assert_ne!(keys("base", "other", &series).unwrap()[0], after[0]);
-        // What is the last is built as a whole.
+        // The last build is of all of mm/.
         assert_ne!(keys("base", "glue", &series[..2]).unwrap()[1], after[1]);
     }
 

@@ -76,9 +76,9 @@ fn check_one(context: &Context, tally: &mut Tally, args: &[&str], file: &Path) -
     tally.check(&format!("checkpatch {shown}"), result)
 }
 
-/// Clippy over mm/ferry, with the kernel's lints: the command that the debug build compiled it with is
-/// repeated with clippy in rustc's place. It reads that build's metadata of the other crates, and makes none
-/// of its code.
+/// Runs clippy over mm/ferry, with the kernel's lints. It repeats the command that compiled mm/ferry in the
+/// debug build, with clippy in rustc's place. It reads that build's metadata of the other crates, and does
+/// not change that build.
 fn clippy(context: &Context, tally: &mut Tally) -> Result<()> {
     let check = || -> Result<()> {
         let kernel = kernel::build(context, Variant::Debug)?;
@@ -96,7 +96,7 @@ fn clippy(context: &Context, tally: &mut Tally) -> Result<()> {
                 Command::new("sh")
                     .args(["-c", &command])
                     .current_dir(&kernel.out)
-                    // As the kernel's Makefile exports them.
+                    // The kernel's Makefile exports these.
                     .env("RUSTC_BOOTSTRAP", "1")
                     .env("CLIPPY_CONF_DIR", &kernel.tree),
             )
@@ -104,11 +104,11 @@ fn clippy(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("kernel clippy", check())
 }
 
-/// The shell command of a `.cmd` file of Kbuild, with another program in rustc's place and metadata in
-/// `out` as its only result. Any warning is an error.
+/// Returns the shell command of a `.cmd` file of Kbuild, with `driver` in rustc's place and metadata in `out`
+/// as its only result. Any warning is an error.
 fn clippy_command(saved: &str, driver: &Path, out: &Path) -> Option<String> {
     let (_, command) = saved.lines().next()?.split_once(" := ")?;
-    // Behind it objtool looks at the object.
+    // The command of objtool follows.
     let command = command.split(" ; ").next()?;
     let mut words = command.split_whitespace();
     let variables: Vec<&str> = words
@@ -131,8 +131,8 @@ fn clippy_command(saved: &str, driver: &Path, out: &Path) -> Option<String> {
     Some(line)
 }
 
-/// Whether a word of a shell command sets a variable. `take_while` eats the first that does not, which is
-/// the program.
+/// Returns whether a word of a shell command sets a variable. `take_while` consumes the first word that does
+/// not, which is the program.
 fn is_variable(word: &str) -> bool {
     word.split_once('=')
         .is_some_and(|(name, _)| name.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
