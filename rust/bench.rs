@@ -12,18 +12,18 @@ use kernel::{
 };
 
 use crate::{
-    abstractions::{
-        board::Copied,
-        clock::now_ns,
-        owned_pairs::OwnedPairs,
-        sched::NodeId, //
-    },
     copy::{
         copier::CpuCopier,
-        engine::Engine, //
+        engine::Engine,
+        owned_pairs::OwnedPairs,
+        table::Copied, //
     },
-    helpers::IdleCpus,
-    logic::method::Method, //
+    kernel::{
+        clock::now_ns,
+        sched::NodeId, //
+    },
+    logic::method::Method,
+    workers::IdleCpus, //
 };
 
 /// Batches of one size and order, timed one by one.

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Ferry: page migration made fast and cheap.
+//! Ferry: faster page migration.
 //!
-//! - [`abstractions`]: safe wrappers over kernel C; they and [`hooks`] have all `unsafe` code;
-//! - [`logic`]: pure decisions and protocols, tested on the host as well;
-//! - [`copy`]: the engine that copies the folios of a migration batch together;
+//! A folder is a feature. It imports only from folders above it in this list:
+//!
+//! - [`logic`]: decisions and lock-free protocols without kernel calls, tested on the host as well;
+//! - [`kernel`]: safe wrappers over kernel C that know nothing of Ferry's features;
+//! - [`workers`]: the CPUs that help, how they are chosen and called, and the settings;
 //! - [`crew`]: several tasks that migrate one list;
-//! - [`helpers`]: which CPUs help either, and how they are called;
-//! - `migrc`: TLB flushes that migration leaves for later, and what waits for them;
-//! - `promote`: page cache that is read is promoted to the top memory tier;
-//! - `service`: `/dev/page_migrate`, migration by physical address and of ranges;
-//! - [`hooks`]: every function that C calls.
+//! - [`copy`]: the engine that copies the folios of a migration batch together;
+//! - `migrc`: deferred TLB flushes, and the folios retained until a flush completes;
+//! - `promotion`: promotes unmapped page cache to the top memory tier;
+//! - `service`: `/dev/page_migrate`, migration by physical address and of ranges.
+//!
+//! C calls the functions in the `hooks.rs` of a feature. `unsafe` stands in [`kernel`] and in the
+//! files that the `mod.rs` of each feature names as its boundary.
 //!
 //! C header:
 //! [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
@@ -19,18 +23,17 @@
 
 const __LOG_PREFIX: &[u8] = b"ferry\0";
 
-pub mod abstractions;
 pub mod copy;
 pub mod crew;
-pub mod helpers;
-pub mod hooks;
+pub mod kernel;
 pub mod logic;
 #[cfg(CONFIG_FERRY_MIGRC)]
 pub mod migrc;
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
-pub mod promote;
+pub mod promotion;
 #[cfg(CONFIG_FERRY_SERVICE)]
 pub mod service;
+pub mod workers;
 
 #[cfg(CONFIG_FERRY_KUNIT_TEST)]
 mod tests;

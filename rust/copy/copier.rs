@@ -2,7 +2,7 @@
 
 //! The copy of a segment by the CPU that claimed it.
 
-use crate::abstractions::board::{
+use super::table::{
     CopySegment,
     Filled,
     Segment,

@@ -26,9 +26,14 @@ use kernel::{
     }, //
 };
 
+use super::table::Carried;
+
 use crate::{
-    abstractions::{
-        board::Carried,
+    kernel::{
+        delayed_fn::{
+            Later,
+            Queue, //
+        },
         dmaengine::{
             self,
             is_suspending,
@@ -37,15 +42,13 @@ use crate::{
             Requested,
             MAX_CHANNELS, //
         },
-        knob,
-        later::{
-            Later,
-            Queue, //
-        },
-        may_flush::MayFlush,
+        flush_token::MayFlush,
         sched::NodeId, //
     },
-    helpers::settings, //
+    workers::{
+        knob,
+        settings, //
+    }, //
 };
 
 /// How often copies that were given up are looked after.

@@ -5,10 +5,9 @@
 //! `__migrate_folio()` copies when nobody can write the source any more, and fails the folio if it
 //! is not so. To copy earlier is right only where the same holds already.
 
-use crate::abstractions::{
-    folio_pair::FolioPair,
-    vm_event::VmEvent, //
-};
+use super::folio_pair::FolioPair;
+
+use crate::kernel::vm_event::VmEvent;
 
 /// Why the pair must be left to the serial copy, if it must. For any context.
 pub fn refusal(pair: &FolioPair<'_>) -> Option<VmEvent> {

@@ -18,40 +18,24 @@ use kernel::{
 use super::{
     dma,
     eligible::refusal,
-    lane::Lane, //
+    folio_pair::PairedLists,
+    lane::Lane,
+    migrate_batch::MigrateBatch,
+    table::{
+        Batch,
+        CopySegment,
+        Who, //
+    }, //
 };
+
 use crate::{
-    abstractions::{
-        board::{
-            Batch,
-            CopySegment,
-            Who, //
-        },
-        folio_pair::PairedLists,
-        migrate_batch::MigrateBatch,
+    kernel::{
         sched::NodeId,
         vm_event::VmEvent, //
     },
-    helpers::{
-        self,
-        lanes_for_caller,
-        map,
-        measured::{
-            self,
-            Nodes,
-            Scope,
-            WorkKind, //
-        },
-        pool::{
-            Queues,
-            Waits, //
-        },
-        settings,
-        IdleCpus, //
-    },
     logic::{
         batch::GRAIN_PAGES,
-        budget::{
+        batch_size::{
             is_large,
             MAX_BATCH_THREADS,
             PAGES_PER_UNIT,
@@ -63,6 +47,23 @@ use crate::{
             self,
             Way, //
         }, //
+    },
+    workers::{
+        self,
+        cpu_map,
+        lanes_for_caller,
+        pool::{
+            Queues,
+            Waits, //
+        },
+        settings,
+        throughput::{
+            self,
+            Nodes,
+            Scope,
+            WorkKind, //
+        },
+        IdleCpus, //
     }, //
 };
 
@@ -78,7 +79,7 @@ pub struct Engine<C: CopySegment> {
 impl<C: CopySegment> Engine<C> {
     /// Allocates all that the engine will ever need. May sleep.
     pub fn new(nr_lanes: usize, copier: impl Fn() -> C) -> Result<Self> {
-        map::prepare()?;
+        cpu_map::prepare()?;
         let mut lanes = KVec::with_capacity(nr_lanes, GFP_KERNEL)?;
         for _ in 0..nr_lanes {
             lanes.push(Lane::new(copier())?, GFP_KERNEL)?;
@@ -167,7 +168,7 @@ impl<C: CopySegment> Engine<C> {
         let most = 1 + policy::helpers(batch.pages(), per_thread, limit, idle.count() as u32);
         let scope = Scope::of_batch(method == Method::NonTemporal);
         let kind = nodes.map(|nodes| WorkKind::new(scope, nodes, folios, pages));
-        let (threads, _) = kind.map_or((most, false), |kind| measured::choose(kind, most, true));
+        let (threads, _) = kind.map_or((most, false), |kind| throughput::choose(kind, most, true));
         let helpers = threads - 1;
         into.post(batch, helpers, channels);
         self.call(lane, idle.first(helpers as usize));
@@ -218,7 +219,7 @@ impl<C: CopySegment> Engine<C> {
             from: source,
             to: None,
         };
-        measured::best(WorkKind::new(Scope::Batch, nodes, 1, MAX_BATCH_PAGES), most)
+        throughput::best(WorkKind::new(Scope::Batch, nodes, 1, MAX_BATCH_PAGES), most)
     }
 
     /// Calls helpers of `lane` to some CPUs. For any context but NMI.
@@ -281,6 +282,6 @@ impl<C: CopySegment> Engine<C> {
         if pages < 2 * settings::pages_per_thread() {
             return None;
         }
-        Some(helpers::near_node(lists.source()?, lists.target()?))
+        Some(workers::near_node(lists.source()?, lists.target()?))
     }
 }

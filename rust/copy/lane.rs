@@ -11,15 +11,14 @@ use kernel::{
     sync::Arc, //
 };
 
+use super::table::{
+    Board,
+    CopySegment, //
+};
+
 use crate::{
-    abstractions::{
-        board::{
-            Board,
-            CopySegment, //
-        },
-        workqueue::OwnedQueue, //
-    },
-    helpers::{
+    kernel::workqueue::OwnedQueue,
+    workers::{
         must_leave,
         pool::{
             Helped,

@@ -2,15 +2,16 @@
 
 //! How a batch is to be copied, under `/sys/kernel/mm/ferry/copy/nontemporal`.
 
+use super::folio_pair::PairedLists;
+
 use crate::{
-    abstractions::folio_pair::PairedLists,
-    helpers::settings,
     logic::method::{
         choose,
         Load,
         Method,
         When, //
-    }, //
+    },
+    workers::settings, //
 };
 
 /// How to copy a batch of so many folios, of so many base pages: as the setting says, by where its

@@ -18,42 +18,55 @@ pub mod copier;
 pub mod dma;
 pub mod eligible;
 pub mod engine;
+pub mod folio_pair;
+#[cfg(all(CONFIG_FERRY_KUNIT_TEST, CONFIG_X86_64, not(CONFIG_UML)))]
+pub mod half_readable;
+pub mod hooks;
 pub mod lane;
 pub mod method;
+pub mod migrate_batch;
+#[cfg(any(CONFIG_FERRY_KUNIT_TEST, CONFIG_FERRY_COPY_BENCH))]
+pub mod owned_pairs;
+#[cfg(CONFIG_FERRY_SOFT_DMA)]
+pub mod soft_dma;
+pub mod table;
 
 use kernel::{
     prelude::*,
     sync::SetOnce, //
 };
 
+use self::{
+    folio_pair::PairedLists,
+    migrate_batch::{
+        Ended,
+        MigrateBatch, //
+    }, //
+};
+
 use crate::{
-    abstractions::{
-        folio_pair::PairedLists,
+    kernel::{
+        isolated::IsolatedList,
+        vm_event::VmEvent, //
+    },
+    logic::batch_size::{
+        page_price,
+        HANDFUL,
+        LARGE_PAGES, //
+    },
+    workers::{
+        self,
         knob::{
             way,
             Knob, //
         },
-        migrate_batch::{
-            Ended,
-            MigrateBatch, //
-        },
-        migration::IsolatedList,
-        vm_event::VmEvent, //
-    },
-    helpers::{
-        self,
-        measured::{
+        settings,
+        throughput::{
             self,
             Nodes,
             Scope,
             WorkKind, //
-        },
-        settings, //
-    },
-    logic::budget::{
-        page_price,
-        HANDFUL,
-        LARGE_PAGES, //
+        }, //
     }, //
 };
 use copier::CpuCopier;
@@ -84,7 +97,7 @@ pub fn set(knob: Knob) -> Result {
         Knob::Method(word) if way(word).needs_channels() && dma::nr_open() == 0 => {
             return Err(ENODEV)
         }
-        _ => helpers::set(knob),
+        _ => workers::set(knob),
     }
     Ok(())
 }
@@ -126,7 +139,7 @@ pub fn count(ended: &Ended) {
     let tells = may_be_read && copied.left == 0;
     if tells {
         let ns = (flush_ns, unmapped_ns - flush_ns);
-        measured::learn_pace(folios, pages, threads + channels, ns, lost_cpu);
+        throughput::learn_pace(folios, pages, threads + channels, ns, lost_cpu);
     }
     if copied.pages == 0 {
         return;
@@ -137,7 +150,7 @@ pub fn count(ended: &Ended) {
         for to in [Some(nodes.1), None] {
             let nodes = Nodes { from: nodes.0, to };
             let kind = WorkKind::new(scope, nodes, folios, pages);
-            measured::learn(kind, threads, pages, unmapped_ns);
+            throughput::learn(kind, threads, pages, unmapped_ns);
         }
     }
     VmEvent::Batches.count(1);
@@ -176,7 +189,7 @@ pub fn price(list: &mut IsolatedList<'_>, limit: impl FnOnce() -> u32) -> Option
         large,
         handful,
         threads,
-        measured::pace(),
+        throughput::pace(),
         settings::unmapped_ns(),
     )
 }

@@ -9,22 +9,23 @@
 //! [`mm/vmscan.c`](srctree/mm/vmscan.c), `shrink_gathered_list()`
 
 use super::{
+    migration::{
+        MigrateCall,
+        Outcome, //
+    },
     muster,
+    reclaim_list::Parts,
     Session, //
 };
+
 use crate::{
-    abstractions::{
-        demotion::Parts,
+    kernel::{
         folio::Folio,
-        migration::{
-            IsolatedList,
-            MigrateCall,
-            Outcome, //
-        }, //
+        isolated::IsolatedList, //
     },
-    helpers::{
-        measured::Scope,
-        settings::has_crews, //
+    workers::{
+        settings::has_crews,
+        throughput::Scope, //
     }, //
 };
 

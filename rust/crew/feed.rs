@@ -5,27 +5,28 @@
 //! Contexts: that of `migrate_pages()`, which may sleep.
 
 use super::{
+    migration::{
+        Help,
+        MigrateCall,
+        Outcome,
+        SharedReason, //
+    },
+    user_pages::Destination,
     Candidates,
     Session, //
 };
+
 use crate::{
-    abstractions::{
+    kernel::{
         folio::Folio,
-        migration::{
-            Help,
-            IsolatedList,
-            MigrateCall,
-            Outcome,
-            SharedReason, //
-        },
-        move_pages::Destination,
+        isolated::IsolatedList,
         sched::NodeId, //
     },
-    helpers::{
-        measured::Scope,
-        settings::pages_per_worker, //
-    },
-    logic::crew::Size, //
+    logic::crew::Size,
+    workers::{
+        settings::pages_per_worker,
+        throughput::Scope, //
+    }, //
 };
 
 /// Pages of a call that is done by fewer than could, now and then, to learn what they are worth.

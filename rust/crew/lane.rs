@@ -22,31 +22,34 @@ use kernel::{
     }, //
 };
 
-use super::members::{
-    Member,
-    Members, //
+use super::{
+    chunks::Worker,
+    members::{
+        Member,
+        Members, //
+    },
+    migration::{
+        Ended,
+        MigrateCall,
+        Migration, //
+    }, //
 };
+
 use crate::{
-    abstractions::{
+    kernel::{
         cputime::runtime_ns,
-        lend::{
-            Lending,
-            Lent, //
-        },
-        migration::{
-            Ended,
-            IsolatedList,
-            MigrateCall,
-            Migration,
-            Worker, //
-        },
+        isolated::IsolatedList,
         sched::{
             has_cpu_quota,
             is_confined, //
         },
+        scoped_share::{
+            Lending,
+            Lent, //
+        },
         workqueue::OwnedQueue, //
     },
-    helpers::{
+    workers::{
         must_leave,
         pool::{
             Helped,

@@ -11,16 +11,16 @@ use kernel::sync::atomic::{
 };
 
 use crate::{
-    abstractions::sched::{
+    kernel::sched::{
         is_confined,
         is_kswapd,
         this_task, //
     },
-    helpers::MAX_HELPERS,
     logic::members::{
         self,
         Caller, //
-    }, //
+    },
+    workers::MAX_HELPERS, //
 };
 
 /// Members of all crews: while there are none nobody need look for them.

@@ -17,15 +17,23 @@
 //! the calling task: its allocation scopes, cpuset nodes and memory cgroup.
 //!
 //! Calls whose callbacks only their caller may run have no crew: see
-//! [`SharedReason`](crate::abstractions::migration::SharedReason).
+//! [`SharedReason`](crate::crew::migration::SharedReason).
 
+mod chunks;
+#[cfg(CONFIG_FERRY_KUNIT_TEST)]
+pub mod chunks_test;
 pub mod demotion;
 #[cfg(CONFIG_FERRY_SERVICE)]
 pub mod feed;
+pub mod hooks;
 pub mod lane;
 pub mod members;
+pub mod migration;
 #[cfg(CONFIG_NUMA_MIGRATION)]
 pub mod move_pages;
+pub mod reclaim_list;
+#[cfg(CONFIG_NUMA_MIGRATION)]
+pub mod user_pages;
 
 use core::cell::Cell;
 use kernel::{
@@ -34,22 +42,25 @@ use kernel::{
 };
 use pin_init::stack_pin_init;
 
+use self::migration::{
+    MigrateCall,
+    Outcome,
+    SharedReason, //
+};
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
-use crate::abstractions::sched::is_kswapd;
+use crate::kernel::sched::is_kswapd;
+
 use crate::{
-    abstractions::{
+    kernel::{
         clock::now_ns,
         cputime::{
             charge_cgroup,
             runtime_ns, //
         },
         folio::Folio,
-        isolated::IsolatedFolios,
-        migration::{
-            IsolatedList,
-            MigrateCall,
-            Outcome,
-            SharedReason, //
+        isolated::{
+            IsolatedFolios,
+            IsolatedList, //
         },
         sched::{
             self,
@@ -60,15 +71,20 @@ use crate::{
         },
         vm_event::VmEvent, //
     },
-    helpers::{
-        lanes_for_caller,
-        map,
-        measured::{
-            self,
-            Nodes,
-            Scope,
-            WorkKind, //
+    logic::{
+        batch_size::{
+            is_large,
+            pages_within, //
         },
+        crew::{
+            self,
+            Size, //
+        },
+        thread_choice, //
+    },
+    workers::{
+        cpu_map,
+        lanes_for_caller,
         near_node,
         pool::{
             Queues,
@@ -80,18 +96,13 @@ use crate::{
             has_crews,
             limit, //
         },
-        IdleCpus, //
-    },
-    logic::{
-        budget::{
-            is_large,
-            pages_within, //
-        },
-        crew::{
+        throughput::{
             self,
-            Size, //
+            Nodes,
+            Scope,
+            WorkKind, //
         },
-        gain, //
+        IdleCpus, //
     }, //
 };
 use lane::{
@@ -119,7 +130,7 @@ pub fn prepare() -> Result {
     if CREW.as_ref().is_some() {
         return Ok(());
     }
-    map::prepare()?;
+    cpu_map::prepare()?;
     let mut lanes = KVec::with_capacity(NR_LANES, GFP_KERNEL)?;
     for _ in 0..NR_LANES {
         lanes.push(Lane::new()?, GFP_KERNEL)?;
@@ -314,7 +325,7 @@ impl Candidates {
     ) -> Result<(R, Outcome), VmEvent> {
         let most = 1 + crew::helpers(size, self.limit, self.cpus.count() as u32);
         let kind = WorkKind::new(scope, self.nodes, size.folios, size.base_pages);
-        let (threads, learns) = measured::choose(kind, most, size.is_bounded);
+        let (threads, learns) = throughput::choose(kind, most, size.is_bounded);
         // Without helpers mainline's own way is the best; it is tried in chunks now and then, to
         // compare.
         if threads == 1 && !learns {
@@ -322,7 +333,7 @@ impl Candidates {
         }
         let helpers = threads - 1;
         let large = is_large(size.folios, size.base_pages);
-        let (pace, budget) = (measured::pace(), settings::unmapped_ns());
+        let (pace, budget) = (throughput::pace(), settings::unmapped_ns());
         let within = pages_within(large, pace, budget, LEAST_CHUNK_PAGES);
         let chunk_pages = crew::chunk_pages(size.pages, threads).min(within);
         let only = self.only_these.then_some(&self.cpus);
@@ -361,9 +372,9 @@ impl Candidates {
         };
         let moved = outcome.stats.nr_succeeded as u32;
         let preempted = sched::preemptions() != preemptions;
-        let tells = gain::is_undisturbed(outcome.report.ns, waited, ran, preempted);
+        let tells = thread_choice::is_undisturbed(outcome.report.ns, waited, ran, preempted);
         if tells && !dismissed && outcome.failed.is_ok() && moved > 0 && moved >= pages / 2 {
-            measured::learn(kind, threads, moved, outcome.report.ns);
+            throughput::learn(kind, threads, moved, outcome.report.ns);
         }
         Ok((result, outcome))
     }

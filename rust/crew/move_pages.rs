@@ -10,36 +10,37 @@ use kernel::prelude::*;
 use pin_init::stack_pin_init;
 
 use super::{
+    migration::{
+        Help,
+        MigrateCall,
+        SharedReason, //
+    },
+    user_pages::{
+        move_to_node,
+        Destination,
+        MovePages,
+        UserArray, //
+    },
     Candidates,
     Session, //
 };
+
 use crate::{
-    abstractions::{
+    kernel::{
         folio::Folio,
         isolated::IsolatedFolios,
-        migration::{
-            Help,
-            MigrateCall,
-            SharedReason, //
-        },
-        move_pages::{
-            move_to_node,
-            Destination,
-            MovePages,
-            UserArray, //
-        },
         sched::NodeId, //
     },
-    helpers::{
-        measured::Scope,
+    logic::{
+        crew::Size,
+        sorted_prefix::Ascent, //
+    },
+    workers::{
         settings::{
             has_crews,
             pages_per_worker, //
-        }, //
-    },
-    logic::{
-        ascent::Ascent,
-        crew::Size, //
+        },
+        throughput::Scope, //
     }, //
 };
 

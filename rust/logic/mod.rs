@@ -13,13 +13,13 @@
 //! - [`retention`]: for how long what waits for a flush may;
 //! - [`promotion`]: which page cache is promoted, and how much of it;
 //! - [`policy`]: how many helpers a batch deserves at most;
-//! - [`gain`]: how many are worth it, by what was measured;
-//! - [`budget`]: how large a batch may grow;
+//! - [`thread_choice`]: how many are worth it, by what was measured;
+//! - [`batch_size`]: how large a batch may grow;
 //! - [`crew`]: how many tasks a list deserves, and where it is cut into chunks;
 //! - [`topology`]: which CPUs help;
-//! - [`lend`]: a value that one task lends to others, and when it is back;
+//! - [`scoped_share`]: a value that one task lends to others, and when it is back;
 //! - [`members`]: which tasks are in a crew now;
-//! - [`ascent`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
+//! - [`sorted_prefix`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
 //! - [`span`]: which pages a range of bytes touches;
 //! - [`sync`]: the one place that knows whose atomics these are.
 //!
@@ -31,23 +31,23 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
-pub mod ascent;
 pub mod batch;
-pub mod budget;
+pub mod batch_size;
 pub mod claim;
 pub mod coverage;
 pub mod crew;
 pub mod flight;
-pub mod gain;
 pub mod item;
 pub mod leftover;
-pub mod lend;
 pub mod members;
 pub mod method;
 pub mod policy;
 pub mod promotion;
 pub mod retention;
 pub mod route;
+pub mod scoped_share;
+pub mod sorted_prefix;
 pub mod span;
 pub mod sync;
+pub mod thread_choice;
 pub mod topology;

@@ -21,6 +21,9 @@
 //! a hash; one of a batch notes in the ledger which CPUs it flushed, without a lock, if anything
 //! waits for one of them.
 
+pub mod group;
+pub mod hooks;
+
 use kernel::{
     prelude::*,
     sync::{
@@ -29,28 +32,28 @@ use kernel::{
     }, //
 };
 
+use self::group::{
+    ledger::{
+        CompletedFlush,
+        Ledger,
+        NotRetained, //
+    },
+    Drain,
+    FileBucket,
+    Group,
+    Limit,
+    Pending,
+    Unmapping, //
+};
+
 use crate::{
-    abstractions::{
+    kernel::{
         clock::now_ns,
-        group::{
-            self,
-            ledger::{
-                CompletedFlush,
-                Ledger,
-                NotRetained, //
-            },
-            Drain,
-            FileBucket,
-            Group,
-            Limit,
-            Pending,
-            Unmapping, //
-        },
-        later::{
+        delayed_fn::{
             Later,
             Queue, //
         },
-        may_flush::MayFlush, //
+        flush_token::MayFlush, //
     },
     logic::{
         coverage::Moment,

@@ -12,17 +12,20 @@ use super::{
     request::Admitted,
     Counts, //
 };
+
 use crate::{
-    abstractions::{
+    crew::{
+        feed,
+        user_pages::try_to_node, //
+    },
+    kernel::{
         isolated::{
             IsolatedFolios,
             IsolatedList, //
         },
         misc_device::is_being_killed,
-        move_pages::try_to_node,
         sched::cond_resched, //
-    },
-    crew::feed, //
+    }, //
 };
 
 /// Base pages that are isolated before some are migrated: 32 MB. Meanwhile nobody else can.

@@ -13,10 +13,14 @@
 //!
 //! C header: [`include/uapi/linux/page_migrate.h`](srctree/include/uapi/linux/page_migrate.h)
 
+pub mod events;
+pub mod hooks;
 pub mod lists;
+pub mod page_frame;
 pub mod physical;
 pub mod range;
 pub mod request;
+pub mod target;
 
 use core::mem::offset_of;
 use kernel::{
@@ -30,7 +34,9 @@ use kernel::{
     prelude::*, //
 };
 
-use crate::abstractions::{
+use self::events::ServiceEvent;
+
+use crate::kernel::{
     extensible::{
         Extensible,
         FromUser, //
@@ -38,10 +44,6 @@ use crate::abstractions::{
     misc_device::{
         self,
         BuiltIn, //
-    },
-    service_event::{
-        self,
-        ServiceEvent, //
     }, //
 };
 
@@ -134,7 +136,7 @@ fn serve<T: Call>(file: &File, arg: usize) -> Result {
     ServiceEvent::Successful.count(counts.successful);
     ServiceEvent::Failed.count(counts.failed);
     user.value.tell(counts);
-    service_event::trace(&bindings::ferry_service_report {
+    events::trace(&bindings::ferry_service_report {
         error: result.err().map_or(0, Error::to_errno),
         successful: counts.successful,
         failed: counts.failed,

@@ -19,33 +19,11 @@ use kernel::{
 use pin_init::stack_pin_init;
 
 use super::{
+    events::ServiceEvent,
     lists::{
         self,
         Source, //
     },
-    request::{
-        Admitted,
-        Request,
-        LONG,
-        PHYS_FLAGS, //
-    },
-    Counts, //
-};
-use crate::abstractions::{
-    folio::FolioRef,
-    isolated::{
-        IsolatedFolios,
-        IsolatedList, //
-    },
-    misc_device::{
-        is_being_killed,
-        Capability, //
-    },
-    move_pages::{
-        try_to_node,
-        UserArray, //
-    },
-    online_memory::OnlineMemory,
     page_frame::{
         self,
         drain_lru_batches,
@@ -53,12 +31,37 @@ use crate::abstractions::{
         Found,
         NoLruBatches, //
     },
-    sched::{
-        cond_resched,
-        NodeId, //
+    request::{
+        Admitted,
+        Request,
+        LONG,
+        PHYS_FLAGS, //
     },
-    service_event::ServiceEvent,
-    target::Owner, //
+    target::Owner,
+    Counts, //
+};
+
+use crate::{
+    crew::user_pages::{
+        try_to_node,
+        UserArray, //
+    },
+    kernel::{
+        folio::FolioRef,
+        isolated::{
+            IsolatedFolios,
+            IsolatedList, //
+        },
+        mem_hotplug::OnlineMemory,
+        misc_device::{
+            is_being_killed,
+            Capability, //
+        },
+        sched::{
+            cond_resched,
+            NodeId, //
+        }, //
+    }, //
 };
 
 type Phys = bindings::page_migrate_phys;

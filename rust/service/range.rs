@@ -15,19 +15,18 @@ use super::{
         self,
         Source, //
     },
+    page_frame::NoLruBatches,
     request::{
         Admitted,
         Request,
         RANGE_FLAGS, //
     },
+    target::Range,
     Counts, //
 };
+
 use crate::{
-    abstractions::{
-        migration::IsolatedList,
-        page_frame::NoLruBatches,
-        target::Range, //
-    },
+    kernel::isolated::IsolatedList,
     logic::span::whole_pages, //
 };
 

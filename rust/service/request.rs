@@ -7,17 +7,20 @@ use kernel::{
     prelude::*, //
 };
 
-use crate::abstractions::{
-    migration::{
-        AskedHelp,
-        Help, //
+use super::target::{
+    Name,
+    Target, //
+};
+
+use crate::{
+    crew::{
+        migration::{
+            AskedHelp,
+            Help, //
+        },
+        user_pages::Destination, //
     },
-    misc_device::Capability,
-    move_pages::Destination,
-    target::{
-        Name,
-        Target, //
-    }, //
+    kernel::misc_device::Capability, //
 };
 
 const SHARED: u32 = bindings::page_migrate_flags_PAGE_MIGRATE_SHARED;

@@ -22,14 +22,14 @@ use kernel::{
 };
 
 use crate::{
-    abstractions::{
-        lend::Lending,
+    crew::members::Members,
+    kernel::{
+        scoped_share::Lending,
         workqueue::{
             OwnedQueue,
             QueueKind, //
         }, //
-    },
-    crew::members::Members, //
+    }, //
 };
 
 fn what_helpers_are_helped() -> Result {

@@ -13,30 +13,29 @@ use kernel::{
 };
 
 use super::engine::MIXED;
+
 use crate::{
-    abstractions::{
-        board::{
-            Board,
-            Carried,
-            Copied,
-            Who, //
-        },
-        dmaengine::{
-            Port,
-            Requested, //
-        },
+    copy::{
+        copier::CpuCopier,
+        dma,
+        hooks::ferry_dma_leave,
+        lane::MAX_FOLIOS,
         owned_pairs::OwnedPairs,
         soft_dma::{
             Manners,
             Told, //
+        },
+        table::{
+            Board,
+            Carried,
+            Copied,
+            Who, //
         }, //
     },
-    copy::{
-        copier::CpuCopier,
-        dma,
-        lane::MAX_FOLIOS, //
+    kernel::dmaengine::{
+        Port,
+        Requested, //
     },
-    hooks::ferry_dma_leave,
     logic::{
         item::Outcome,
         method::Method, //

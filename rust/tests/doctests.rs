@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Runs the examples that the documentation of the abstractions shows.
+//! Runs the examples that the documentation shows.
 
 /// One module for each example, as they define what they like.
 macro_rules! examples {
     ($($name:ident),* $(,)?) => {
         $(mod $name {
-            include!(concat!("../abstractions/examples/", stringify!($name), ".rs"));
+            include!(concat!("examples/", stringify!($name), ".rs"));
 
             pub(super) fn run() -> Result {
                 example()
@@ -16,12 +16,12 @@ macro_rules! examples {
 }
 
 examples!(
-    board,
+    copy_table,
     clock,
     cputime,
     dmaengine,
     folio,
-    lend,
+    scoped_share,
     owned_pairs,
     sched,
     task_context,
@@ -30,7 +30,7 @@ examples!(
 );
 
 #[cfg(CONFIG_NUMA_MIGRATION)]
-examples!(move_pages);
+examples!(user_pages);
 
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
 examples!(promotion);
@@ -43,8 +43,8 @@ mod suite {
     use kernel::prelude::*;
 
     #[test]
-    fn board() -> Result {
-        super::board::run()
+    fn copy_table() -> Result {
+        super::copy_table::run()
     }
 
     #[test]
@@ -68,14 +68,14 @@ mod suite {
     }
 
     #[test]
-    fn lend() -> Result {
-        super::lend::run()
+    fn scoped_share() -> Result {
+        super::scoped_share::run()
     }
 
     #[test]
     #[cfg(CONFIG_NUMA_MIGRATION)]
-    fn move_pages() -> Result {
-        super::move_pages::run()
+    fn user_pages() -> Result {
+        super::user_pages::run()
     }
 
     #[test]

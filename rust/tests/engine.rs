@@ -26,16 +26,24 @@ use kernel::{
 };
 
 use crate::{
-    abstractions::{
-        board::{
+    copy::{
+        copier::CpuCopier,
+        engine::Engine,
+        lane::{
+            Lane,
+            MAX_FOLIOS, //
+        },
+        owned_pairs::OwnedPairs,
+        table::{
             Board,
             Copied,
             CopySegment,
             Filled,
             Segment,
             Unreadable, //
-        },
-        owned_pairs::OwnedPairs,
+        }, //
+    },
+    kernel::{
         sched::{
             cond_resched,
             NodeId, //
@@ -43,14 +51,6 @@ use crate::{
         workqueue::{
             OwnedQueue,
             QueueKind, //
-        }, //
-    },
-    copy::{
-        copier::CpuCopier,
-        engine::Engine,
-        lane::{
-            Lane,
-            MAX_FOLIOS, //
         }, //
     },
     logic::{
@@ -310,57 +310,57 @@ mod suite {
 
     #[test]
     fn helper_copies_all() -> Result {
-        super::super::helpers::helper_copies_all()
+        super::super::workers::helper_copies_all()
     }
 
     #[test]
     fn helpers_need_a_place() -> Result {
-        super::super::helpers::helpers_need_a_place()
+        super::super::workers::helpers_need_a_place()
     }
 
     #[test]
     fn helper_that_leaves_takes_no_place() -> Result {
-        super::super::helpers::helper_that_leaves_takes_no_place()
+        super::super::workers::helper_that_leaves_takes_no_place()
     }
 
     #[test]
     fn helper_leaves_within_a_step() -> Result {
-        super::super::helpers::helper_leaves_within_a_step()
+        super::super::workers::helper_leaves_within_a_step()
     }
 
     #[test]
     fn helper_can_be_preempted_between_grains() -> Result {
-        super::super::helpers::helper_can_be_preempted_between_grains()
+        super::super::workers::helper_can_be_preempted_between_grains()
     }
 
     #[test]
     fn folio_is_whole_when_taken_back() -> Result {
-        super::super::helpers::folio_is_whole_when_taken_back()
+        super::super::workers::folio_is_whole_when_taken_back()
     }
 
     #[test]
     fn folio_out_of_order_is_left_to_the_caller() -> Result {
-        super::super::helpers::folio_out_of_order_is_left_to_the_caller()
+        super::super::workers::folio_out_of_order_is_left_to_the_caller()
     }
 
     #[test]
     fn helpers_that_never_start() -> Result {
-        super::super::helpers::helpers_that_never_start()
+        super::super::workers::helpers_that_never_start()
     }
 
     #[test]
     fn helpers_that_come_late() -> Result {
-        super::super::helpers::helpers_that_come_late()
+        super::super::workers::helpers_that_come_late()
     }
 
     #[test]
     fn helpers_called_twice() -> Result {
-        super::super::helpers::helpers_called_twice()
+        super::super::workers::helpers_called_twice()
     }
 
     #[test]
     fn more_helpers_than_cpus() -> Result {
-        super::super::helpers::more_helpers_than_cpus()
+        super::super::workers::more_helpers_than_cpus()
     }
 
     #[test]

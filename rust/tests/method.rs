@@ -17,29 +17,28 @@ use super::engine::{
     cpus,
     MIXED, //
 };
+
 use crate::{
-    abstractions::{
-        board::{
+    copy::{
+        copier::CpuCopier,
+        engine::Engine,
+        lane::MAX_FOLIOS,
+        owned_pairs::OwnedPairs,
+        table::{
             Board,
             Copied,
             CopySegment,
             Filled,
             Segment,
             Unreadable, //
-        },
-        owned_pairs::OwnedPairs,
-        workqueue::{
-            OwnedQueue,
-            QueueKind, //
         }, //
     },
-    copy::{
-        copier::CpuCopier,
-        engine::Engine,
-        lane::MAX_FOLIOS, //
+    kernel::workqueue::{
+        OwnedQueue,
+        QueueKind, //
     },
-    helpers::pool::Helper,
-    logic::method::Method, //
+    logic::method::Method,
+    workers::pool::Helper, //
 };
 
 /// Lets `engine` copy `pairs` past the caches, cut for so many threads.
@@ -152,7 +151,7 @@ fn a_batch_has_one_method() -> Result {
 /// The copy ends at what cannot be read, and says how much is missing.
 #[cfg(all(CONFIG_X86_64, not(CONFIG_UML)))]
 fn unreadable_source_is_survived() -> Result {
-    use crate::abstractions::half_readable::HalfReadable;
+    use crate::copy::half_readable::HalfReadable;
     use kernel::page::PAGE_SIZE;
 
     let source = HalfReadable::new(0x5a)?;

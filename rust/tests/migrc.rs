@@ -4,7 +4,7 @@
 
 use kernel::prelude::*;
 
-use crate::abstractions::group::ledger::Ledger;
+use crate::migrc::group::ledger::Ledger;
 
 fn there_is_one_ledger() -> Result {
     for _ in 0..2 {

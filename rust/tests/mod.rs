@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! KUnit suites: `ferry_doctests`, the examples of the abstractions; `ferry_copy`, the engine on
+//! KUnit suites: `ferry_doctests`, the examples in the documentation; `ferry_copy`, the engine on
 //! real folios; `ferry_method`, how it copies them; `ferry_dma`, copies by engines;
 //! `ferry_crew`, members of a crew and lending; `ferry_work`, the work they share; and
 //! `ferry_migrc`, the ledger of retained groups.
@@ -35,14 +35,12 @@ macro_rules! assert_eq {
     };
 }
 
+mod chunks;
 mod crew;
 #[cfg(CONFIG_FERRY_SOFT_DMA)]
 mod dma;
 mod doctests;
 mod engine;
-mod helpers;
-mod measured;
 mod method;
-#[cfg(CONFIG_FERRY_MIGRC)]
-mod migrc;
-mod work;
+mod throughput;
+mod workers;

@@ -2,7 +2,7 @@
 
 //! What of the recorded is hot enough, and how soon to look again.
 
-use super::brake::EPOCH_MS;
+use super::backoff::EPOCH_MS;
 
 /// How often, in milliseconds, what readers have left is looked at while there is some.
 pub const BUSY_MS: u32 = 20;

@@ -6,11 +6,11 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use ferry_logic::promotion::brake::{Brake, EPOCH_MS, STOPPED};
+use ferry_logic::promotion::backoff::{Brake, EPOCH_MS, STOPPED};
 use ferry_logic::promotion::choose::{least_frequency, next_look_ms, AGAIN, BUSY_MS, IDLE_MS};
-use ferry_logic::promotion::lately::{Lately, Name, Word, SOON_S};
+use ferry_logic::promotion::hot_table::{Pick, Record, Tick, ENTRIES};
 use ferry_logic::promotion::rate::{Bucket, MB};
-use ferry_logic::promotion::record::{Pick, Record, Tick, ENTRIES};
+use ferry_logic::promotion::recent_moves::{Lately, Name, Word, SOON_S};
 use ferry_logic::promotion::ring::{Access, Ends, Ring, Slot};
 use proptest::prelude::*;
 

@@ -11,12 +11,12 @@
 mod claim;
 mod coverage;
 mod flight;
-mod gain;
 mod item;
 mod leftover;
-mod lend;
 mod members;
 mod ring;
+mod scoped_share;
+mod thread_choice;
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 

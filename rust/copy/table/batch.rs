@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! The owner of a board, and the batch that it collects.
+
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings,
+    sync::atomic::{
+        Relaxed,
+        Release, //
+    }, //
+};
+
+use super::{
+    active_batch::{
+        Copied,
+        Posted, //
+    },
+    in_flight::{
+        Flights,
+        Who, //
+    },
+    Board,
+    Carried,
+    CopySegment,
+    Slot,
+    Table, //
+};
+
+use crate::{
+    copy::folio_pair::FolioPair,
+    kernel::dmaengine::InUse,
+    logic::{
+        batch::Grains,
+        item::Item,
+        method::Method, //
+    }, //
+};
+
+/// The one who may post batches on a board; gives it back when dropped.
+///
+/// # Invariants
+///
+/// There is no other owner of the board, and nothing can be claimed on it but what it posted.
+#[must_use = "dropping it gives the board back"]
+pub struct Owner<'b, C>(pub(super) &'b Board<C>);
+
+impl<'b, C: CopySegment> Owner<'b, C> {
+    /// Begins a batch of folios that stay what they are for `'a`, to be copied by `method`,
+    /// whoever copies.
+    pub fn batch<'a>(mut self, method: Method) -> Batch<'b, 'a, C> {
+        let table = self.table_mut();
+        table.slots.clear();
+        table.starts.clear();
+        Batch {
+            owner: self,
+            pages: 0,
+            method,
+            _pairs: PhantomData,
+        }
+    }
+
+    fn table_mut(&mut self) -> &mut Table {
+        // SAFETY: By the type invariant nobody else writes the table, and as nothing can be
+        // claimed, nobody reads it. The owner is exclusively borrowed.
+        unsafe { &mut *self.0.table.get() }
+    }
+}
+
+impl<C> Owner<'_, C> {
+    pub(super) fn flights_mut(&mut self) -> &mut Flights {
+        // SAFETY: By the type invariants this is the owner, and it is exclusively borrowed.
+        unsafe { &mut *self.0.flights.get() }
+    }
+}
+
+impl<C> Drop for Owner<'_, C> {
+    fn drop(&mut self) {
+        self.flights_mut().give_back_all();
+        // Release: pairs with the Acquire of the next owner.
+        self.0.owned.store(false, Release);
+    }
+}
+
+/// A batch that is being collected.
+///
+/// # Invariants
+///
+/// The table has `pages` pages, of pairs that are valid for `'a`.
+#[must_use = "dropping it gives the board back"]
+pub struct Batch<'b, 'a, C> {
+    owner: Owner<'b, C>,
+    pages: u32,
+    method: Method,
+    _pairs: PhantomData<FolioPair<'a>>,
+}
+
+impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
+    /// Adds a pair; `false`: the table is full.
+    pub fn add(&mut self, pair: FolioPair<'a>) -> bool {
+        let table = self.owner.table_mut();
+        let Ok(nr_pages) = u32::try_from(pair.src().nr_pages()) else {
+            return false;
+        };
+        let Some(pages) = self.pages.checked_add(nr_pages) else {
+            return false;
+        };
+        let slot = Slot {
+            dst: NonNull::from(&*pair.dst()),
+            src: NonNull::from(&*pair.src()),
+            nr_pages,
+            item: Item::new(nr_pages),
+        };
+        // A start without a slot only ends the walk over a grain; never the other way round.
+        if table.starts.push_within_capacity(self.pages).is_err()
+            || table.slots.push_within_capacity(slot).is_err()
+        {
+            return false;
+        }
+        // INVARIANT: By that of `FolioPair` the pair is valid for `'a`.
+        self.pages = pages;
+        true
+    }
+
+    /// Base pages so far.
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// How it is to be copied.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Says who may copy the batch. A copy by an engine that was not answered for so long, in
+    /// nanoseconds, is given up.
+    pub fn set_who(&mut self, who: Who, give_up_ns: i64) {
+        self.owner.flights_mut().set(who, give_up_ns);
+    }
+
+    /// Lets an engine carry a share of the batch.
+    pub fn carry_by(&mut self, port: InUse<Carried>) {
+        self.owner.flights_mut().add(port);
+    }
+
+    /// Posts the batch, cut for `threads` threads, for the owner and all others to copy; runs `f`;
+    /// then copies and waits until all of it is there. May sleep.
+    pub fn run<R>(self, threads: u32, f: impl FnOnce(&mut Posted<'b, 'a, C>) -> R) -> (R, Copied) {
+        // SAFETY: It is finished below, within `'a`.
+        let mut posted = unsafe { self.post(threads, threads.saturating_sub(1)) };
+        let result = f(&mut posted);
+        (result, posted.finish())
+    }
+
+    /// Posts the batch, cut for `threads` threads and channels, the owner among them, for the owner
+    /// and at most `helpers` helpers to copy. Marks the destinations as posted.
+    ///
+    /// # Safety
+    ///
+    /// The batch must be finished or dropped while the folios that were not taken back are still as
+    /// they were posted: it must not be leaked.
+    pub unsafe fn post(mut self, threads: u32, helpers: u32) -> Posted<'b, 'a, C> {
+        let (pages, method) = (self.pages, self.method);
+        let table = self.owner.table_mut();
+        table.method = method;
+        table.grains = Grains::new(pages, threads);
+        table.helped.store(0, Relaxed);
+        table.helper_ns.store(0, Relaxed);
+        let grains = table.grains.count();
+        for slot in table.slots.iter() {
+            // SAFETY: The destination is that of a valid pair, which nobody else uses yet.
+            unsafe { bindings::ferry_folio_mark_posted(slot.dst.as_ptr().cast()) };
+        }
+        // The exclusive reference to the table ends here.
+        // What only engines may copy is offered to nobody.
+        let total = match self.owner.flights_mut().who() {
+            Who::EnginesOnly => 0,
+            _ => grains,
+        };
+        self.owner.0.cursor.publish(total, helpers);
+        // INVARIANT: It was just published, with no folio taken back.
+        let mut posted = Posted {
+            owner: self.owner,
+            next: 0,
+            copied: Copied {
+                pages,
+                ..Copied::default()
+            },
+            _pairs: PhantomData,
+        };
+        posted.board_flights(pages);
+        posted
+    }
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Safe wrappers over kernel C that know nothing of Ferry's features.
+//!
+//! Each could be proposed to `rust/kernel/` upstream. The wrappers of one feature stand in its own
+//! folder. Every example here has a runnable copy in `tests/examples/`, which the KUnit suite
+//! `ferry_doctests` runs.
+
+pub mod clock;
+pub mod cputime;
+pub mod delayed_fn;
+pub mod dmaengine;
+#[cfg(CONFIG_FERRY_SERVICE)]
+pub mod extensible;
+pub mod flush_token;
+pub mod folio;
+pub mod isolated;
+#[cfg(any(CONFIG_FERRY_SERVICE, CONFIG_FERRY_PAGECACHE_PROMOTION))]
+pub mod mem_hotplug;
+#[cfg(CONFIG_FERRY_SERVICE)]
+pub mod misc_device;
+pub mod sched;
+pub mod scoped_share;
+pub mod task_context;
+pub mod vm_event;
+pub mod workqueue;

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: GPL-2.0-only
+use crate::kernel::clock::now_ns;
+use kernel::prelude::*;
+
+fn example() -> Result {
+    let before = now_ns();
+    assert!(before > 0);
+    assert!(now_ns() >= before);
+    Ok(())
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: GPL-2.0-only
+use crate::kernel::cputime::{
+    charge_cgroup,
+    runtime_ns, //
+};
+use kernel::prelude::*;
+
+fn example() -> Result {
+    let before = runtime_ns();
+    let after = runtime_ns();
+    assert!(after >= before);
+    // As a task does for what its helpers took.
+    charge_cgroup(after - before);
+    Ok(())
+}

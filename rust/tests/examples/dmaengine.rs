@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0-only
+use crate::kernel::{
+    dmaengine::{
+        Answers,
+        Leg,
+        Load,
+        Port,
+        Refusal,
+        Requested, //
+    },
+    folio::OwnedFolio, //
+};
+use kernel::prelude::*;
+use kernel::sync::SetOnce;
+
+/// Memory of one's own: the engine has it until it is done.
+struct Both {
+    dst: OwnedFolio,
+    src: OwnedFolio,
+}
+
+// SAFETY: The folios are the load's own, of one page each, and are not looked at while it flies.
+unsafe impl Load for Both {
+    fn leg(&self) -> Leg<'_> {
+        Leg {
+            dst: &self.dst,
+            src: &self.src,
+            first_page: 0,
+            nr_pages: 1,
+        }
+    }
+}
+
+// Ports are for ever: an engine may answer late.
+static PORT: SetOnce<Port<Both>> = SetOnce::new();
+
+fn example() -> Result {
+    PORT.populate(Port::new());
+    let port: &'static Port<Both> = PORT.as_ref().ok_or(EBUSY)?;
+    let both = || -> Result<Both> {
+        let (dst, mut src) = (OwnedFolio::new(0)?, OwnedFolio::new(0)?);
+        src.bytes_mut().fill(0x2a);
+        Ok(Both { dst, src })
+    };
+
+    // Without a channel nothing is taken.
+    let mut user = port.try_use().ok_or(EBUSY)?;
+    assert!(port.try_use().is_none());
+    assert!(matches!(user.submit(both()?), Err((_, Refusal::Full))));
+    drop(user);
+
+    let Some(requested) = Requested::new() else {
+        return Ok(()); // no engine here
+    };
+    assert!(requested.open(port).is_ok());
+    assert!(port.is_open());
+
+    let mut user = port.try_use().ok_or(EBUSY)?;
+    assert!(user.submit(both()?).is_ok());
+    user.issue();
+    let mut landed = None;
+    while landed.is_none() && !user.is_idle() {
+        let answers = Answers::now();
+        user.collect(|load, good| landed = Some((load, good)));
+        if landed.is_none() {
+            answers.wait_for_more(1_000_000);
+        }
+    }
+    let (both, good) = landed.ok_or(EIO)?;
+    assert!(good && both.dst.bytes() == both.src.bytes());
+    drop(user);
+    port.close()
+}

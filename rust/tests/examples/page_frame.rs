@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: GPL-2.0-only
+use crate::{
+    kernel::mem_hotplug::OnlineMemory,
+    service::page_frame::{
+        drain_lru_batches,
+        find,
+        Found,
+        NoLruBatches, //
+    }, //
+};
+use kernel::prelude::*;
+
+fn example() -> Result {
+    // No memory is there, whatever the machine.
+    let online = OnlineMemory::begin();
+    for pfn in [u64::MAX, 1 << 52, u64::MAX >> 12] {
+        assert!(matches!(find(&online, pfn), Found::Nothing));
+    }
+    drop(online);
+    drain_lru_batches();
+    let none_in_batches = NoLruBatches::begin();
+    drop(none_in_batches);
+    Ok(())
+}

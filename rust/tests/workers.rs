@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Helpers of a batch on real folios, and the folios that its owner takes back from them.
+//!
+//! How much a helper copies depends on other tasks on its CPU, so no test demands a share for it.
+
+use kernel::{
+    cpu::CpuId,
+    prelude::*,
+    processor::cpu_relax,
+    sync::{
+        atomic::{
+            Atomic,
+            AtomicFlag,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+
+use super::engine::{
+    copy_on,
+    cpus,
+    MIXED, //
+};
+
+use crate::{
+    copy::{
+        copier::CpuCopier,
+        lane::Lane,
+        owned_pairs::OwnedPairs,
+        table::{
+            Board,
+            CopySegment,
+            Filled,
+            OutOfOrder,
+            Segment,
+            Unreadable, //
+        }, //
+    },
+    kernel::{
+        clock::now_ns,
+        cputime::runtime_ns,
+        sched::{
+            need_resched,
+            set_need_resched,
+            without_preemption, //
+        },
+        workqueue::{
+            OwnedQueue,
+            QueueKind, //
+        }, //
+    },
+    logic::{
+        batch::{
+            SMALL_GRAIN_PAGES,
+            STEP_PAGES, //
+        },
+        item::Outcome,
+        leftover::ROOM,
+        method::Method,
+        policy::SECTION_NS, //
+    },
+    workers::{
+        pool::{
+            Helped,
+            Helper, //
+        },
+        MAX_HELPERS, //
+    }, //
+};
+
+/// Copies, and counts the pages of each folio that it copied.
+struct Counting {
+    pages: [Atomic<u32>; MIXED.len()],
+}
+
+impl Counting {
+    fn new() -> Self {
+        Self {
+            pages: [const { Atomic::new(0) }; MIXED.len()],
+        }
+    }
+}
+
+impl CopySegment for Counting {
+    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
+        let (item, nr_pages) = (segment.item(), segment.nr_pages());
+        let filled = segment.copy_machine_check_safe()?;
+        if let Some(pages) = self.pages.get(item) {
+            pages.fetch_add(nr_pages, Relaxed);
+        }
+        Ok(filled)
+    }
+}
+
+impl<C: CopySegment> Helped for Board<C> {
+    fn help_out(&self) -> bool {
+        self.help(need_resched) > 0
+    }
+}
+
+/// Between post and finish this task is the helper: it copies all pages except those that it leaves
+/// to the owner when other tasks want its CPU.
+pub(super) fn helper_copies_all() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    let pages = pairs.pages() as u32;
+    let mut counted = false;
+    // A clock that advances by ticks may not see the first.
+    for _ in 0..1000 {
+        let mut helped = 0;
+        let start = runtime_ns();
+        let copied = copy_on(lane.board(), &mut pairs, || {
+            helped = lane.board().help(|| false);
+        })?;
+        let ran = runtime_ns() - start;
+        assert_eq!(copied.helped, helped);
+        assert!((1..=pages).contains(&helped));
+        assert!(copied.helper_ns <= ran);
+        counted = copied.helper_ns > 0;
+        if counted {
+            break;
+        }
+    }
+    assert!(counted);
+    // The next batch is not helped, and counts nothing of this one.
+    let next = copy_on(lane.board(), &mut pairs, || ())?;
+    assert_eq!((next.helped, next.helper_ns), (0, 0));
+    Ok(())
+}
+
+/// A batch without a place for a helper is not helped, not even by a helper of the batch before.
+pub(super) fn helpers_need_a_place() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    let pages = pairs.pages() as u32;
+    // A helper with a place copies some pages, and may leave others to the owner.
+    for (threads, wanted) in [(2, 1..=pages), (1, 0..=0), (3, 1..=pages), (1, 0..=0)] {
+        pairs.spoil();
+        let (helped, copied) = pairs.with_lists(|lists| {
+            let mut batch = lane.board().try_own().ok_or(EBUSY)?.batch(Method::Cached);
+            for pair in lists.into_pairs() {
+                assert!(batch.add(pair));
+            }
+            Ok::<_, Error>(batch.run(threads, |_| lane.board().help(|| false)))
+        })?;
+        assert!(wanted.contains(&helped));
+        assert_eq!(copied.helped, helped);
+        assert!(pairs.all_equal());
+        assert!(pairs.all_marked());
+    }
+    Ok(())
+}
+
+/// A helper that has to leave before it has begun takes no place.
+pub(super) fn helper_that_leaves_takes_no_place() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let board = lane.board();
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    let (left, helped) = pairs.with_lists(|lists| {
+        let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
+        for pair in lists.into_pairs() {
+            assert!(batch.add(pair));
+        }
+        let (helped, _) = batch.run(2, |_| (board.help(|| true), board.help(|| false)));
+        Ok::<_, Error>(helped)
+    })?;
+    assert_eq!(left, 0);
+    assert!(helped > 0);
+    Ok(())
+}
+
+/// A helper that is to let others run, be it lazily, copies no more than a step and leaves the rest
+/// of its grain; where there is no room for that it finishes the grain.
+pub(super) fn helper_leaves_within_a_step() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let board = lane.board();
+    // One folio, so a grain is one part of it, of several steps.
+    let mut pairs = OwnedPairs::new(&[9])?;
+    let mut sections = [0; ROOM + 1];
+    let copied = copy_on(board, &mut pairs, || {
+        without_preemption(|| {
+            set_need_resched();
+            let mut since = runtime_ns();
+            let Some(place) = board.enter() else {
+                return;
+            };
+            for pages in &mut sections {
+                *pages = board.help_section(&place, &mut since).unwrap_or(0);
+            }
+        });
+    })?;
+    let (last, others) = sections.split_last().ok_or(EINVAL)?;
+    assert!(others.iter().all(|&pages| pages == STEP_PAGES));
+    assert_eq!(*last, SMALL_GRAIN_PAGES);
+    assert_eq!(copied.helped, sections.iter().sum::<u32>());
+    Ok(())
+}
+
+/// A copier that takes longer than a helper may disable preemption, until it is `quick`.
+struct Slow {
+    quick: AtomicFlag,
+}
+
+impl CopySegment for Slow {
+    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
+        let start = now_ns();
+        while !self.quick.load(Relaxed) && now_ns() - start <= SECTION_NS {
+            cpu_relax();
+        }
+        segment.copy_machine_check_safe()
+    }
+}
+
+/// A helper that has copied for long enough without preemption claims no other grain.
+pub(super) fn helper_can_be_preempted_between_grains() -> Result {
+    let quick = AtomicFlag::new(false);
+    let board = Board::new(MIXED.len(), Slow { quick })?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    let mut helped = None;
+    copy_on(&board, &mut pairs, || {
+        let mut since = runtime_ns();
+        helped = board
+            .enter()
+            .and_then(|place| without_preemption(|| board.help_section(&place, &mut since)));
+        board.copier().quick.store(true, Relaxed);
+    })?;
+    assert!((1..=SMALL_GRAIN_PAGES).contains(&helped.unwrap_or(0)));
+    Ok(())
+}
+
+pub(super) fn folio_is_whole_when_taken_back() -> Result {
+    let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for _ in 0..100 {
+        let board = Arc::new(Board::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
+        let helpers = [Helper::new(board.clone())?, Helper::new(board.clone())?];
+        pairs.spoil();
+        pairs.with_lists(|lists| {
+            let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
+            for pair in lists.into_pairs() {
+                assert!(batch.add(pair));
+            }
+            let (result, _) = batch.run(32, |posted| {
+                for (cpu, helper) in cpus::<2>().into_iter().zip(helpers) {
+                    assert!(queue.enqueue_on(cpu, helper).is_ok());
+                }
+                for (order, pages) in MIXED.iter().zip(board.copier().pages.iter()) {
+                    assert_eq!(posted.take_next(), Some(Outcome::Copied));
+                    assert_eq!(pages.load(Relaxed), 1 << order);
+                }
+                assert_eq!(posted.take_next(), None);
+                Ok::<(), Error>(())
+            });
+            result
+        })?;
+        queue.flush();
+        assert!(pairs.all_equal());
+        assert!(pairs.all_marked());
+    }
+    Ok(())
+}
+
+/// A caller that asks for a folio out of its turn copies it itself, when no helper does.
+pub(super) fn folio_out_of_order_is_left_to_the_caller() -> Result {
+    const TAKEN: usize = 3;
+    let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    // The next pair but one; the next source with another destination; the other way round; a pair
+    // that was taken back before.
+    for (src, dst) in [(4, 4), (3, 4), (4, 3), (0, 0)] {
+        let board = Arc::new(Board::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
+        let helper = Helper::new(board.clone())?;
+        pairs.spoil();
+        pairs.with_lists(|lists| {
+            let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
+            let mut names = KVec::with_capacity(MIXED.len(), GFP_KERNEL)?;
+            for pair in lists.into_pairs() {
+                names.push((pair.src().as_raw(), pair.dst().as_raw()), GFP_KERNEL)?;
+                assert!(batch.add(pair));
+            }
+            let name = |nr: usize| names.get(nr).copied().ok_or(EINVAL);
+            let (result, copied) = batch.run(32, |posted| {
+                assert!(queue.enqueue_on(CpuId::current(), helper).is_ok());
+                for nr in 0..TAKEN {
+                    let (src, dst) = name(nr)?;
+                    assert_eq!(posted.take_pair(src, dst), Ok(Outcome::Copied));
+                }
+                let out_of_order = Err(OutOfOrder { is_lost: false });
+                assert_eq!(posted.take_pair(name(src)?.0, name(dst)?.1), out_of_order);
+                for (order, pages) in MIXED.iter().zip(board.copier().pages.iter()) {
+                    assert_eq!(pages.load(Relaxed), 1 << order);
+                }
+                for nr in TAKEN..MIXED.len() {
+                    let (src, dst) = name(nr)?;
+                    assert_eq!(posted.take_pair(src, dst), out_of_order);
+                }
+                Ok::<(), Error>(())
+            });
+            assert_eq!(copied.folios as usize, MIXED.len());
+            result
+        })?;
+        queue.flush();
+        assert!(board.is_free());
+        assert!(pairs.all_equal());
+        assert!(pairs.all_marked());
+    }
+    Ok(())
+}
+
+pub(super) fn helpers_that_never_start() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    assert_eq!(copy_on(lane.board(), &mut pairs, || ())?.helped, 0);
+    Ok(())
+}
+
+fn call_all(lane: &Lane<CpuCopier>, queue: &OwnedQueue) {
+    lane.call(queue, &cpus::<MAX_HELPERS>());
+}
+
+pub(super) fn helpers_that_come_late() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for _ in 0..20 {
+        copy_on(lane.board(), &mut pairs, || ())?;
+        // The batch is over: helpers find nothing, or the batch of the next round.
+        call_all(&lane, &queue);
+    }
+    queue.flush();
+    assert_eq!(lane.board().help(|| false), 0);
+    Ok(())
+}
+
+pub(super) fn helpers_called_twice() -> Result {
+    let lane = Lane::new(CpuCopier)?;
+    let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for _ in 0..200 {
+        copy_on(lane.board(), &mut pairs, || {
+            call_all(&lane, &queue);
+            call_all(&lane, &queue);
+        })?;
+    }
+    queue.flush();
+    Ok(())
+}
+
+pub(super) fn more_helpers_than_cpus() -> Result {
+    let board = Arc::new(Board::new(MIXED.len(), CpuCopier)?, GFP_KERNEL)?;
+    let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
+    let mut helpers = KVec::with_capacity(MAX_HELPERS, GFP_KERNEL)?;
+    for _ in 0..MAX_HELPERS {
+        helpers.push(Helper::new(board.clone())?, GFP_KERNEL)?;
+    }
+    let mut pairs = OwnedPairs::new(&MIXED)?;
+    for _ in 0..200 {
+        copy_on(&board, &mut pairs, || {
+            for (cpu, helper) in cpus::<MAX_HELPERS>().into_iter().zip(&helpers) {
+                // A helper may still be on its way.
+                drop(queue.enqueue_on(cpu, helper.clone()));
+            }
+        })?;
+    }
+    queue.flush();
+    Ok(())
+}
