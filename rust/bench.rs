@@ -22,7 +22,7 @@ use crate::{
         clock::now_ns,
         sched::NodeId, //
     },
-    logic::method::Method,
+    logic::store_kind::StoreKind,
     workers::IdleCpus, //
 };
 
@@ -138,8 +138,8 @@ fn copy(
         Config::Helped => idle.first(1),
     };
     let method = match config {
-        Config::Past => Method::NonTemporal,
-        _ => Method::Cached,
+        Config::Past => StoreKind::NonTemporal,
+        _ => StoreKind::Cached,
     };
     let copied = copy_with(engine, pairs, helpers, method).ok_or(EBUSY)?;
     if copied.folios as usize != case.count {
@@ -153,7 +153,7 @@ fn copy_with(
     engine: &Engine<CpuCopier>,
     pairs: &mut OwnedPairs,
     helpers: &[CpuId],
-    method: Method,
+    method: StoreKind,
 ) -> Option<Copied> {
     pairs.with_lists(|lists| {
         let (lane, batch) = engine.collect(lists, method)?;

@@ -26,23 +26,23 @@ use kernel::{
     }, //
 };
 
-use super::table::Carried;
+use super::table::DmaSegment;
 
 use crate::{
     kernel::{
         delayed_fn::{
-            Later,
+            DelayedFn,
             Queue, //
         },
         dmaengine::{
             self,
             is_suspending,
+            DmaChannel,
             InUse,
-            Port,
             Requested,
             MAX_CHANNELS, //
         },
-        flush_token::MayFlush,
+        flush_token::FlushToken,
         sched::NodeId, //
     },
     workers::{
@@ -58,44 +58,44 @@ const PATIENCE_NS: i64 = 10_000_000_000;
 
 /// Room for as many channels as there may be.
 #[pin_data]
-struct Fleet {
-    ports: KVec<KBox<Port<Carried>>>,
-    sweeper: Arc<Later>,
+struct Channels {
+    ports: KVec<KBox<DmaChannel<DmaSegment>>>,
+    sweeper: Arc<DelayedFn>,
     /// Lets go of the hooks when drivers have left the last channels.
-    releaser: Arc<Later>,
+    releaser: Arc<DelayedFn>,
     /// Ports that a batch may find free: a hint, so relaxed.
     usable: Atomic<u32>,
     #[pin]
     lock: Mutex<()>,
 }
 
-static FLEET: SetOnce<Pin<KBox<Fleet>>> = SetOnce::new();
+static FLEET: SetOnce<Pin<KBox<Channels>>> = SetOnce::new();
 
-impl Fleet {
+impl Channels {
     fn new() -> Result<Pin<KBox<Self>>> {
         let mut ports = KVec::with_capacity(MAX_CHANNELS, GFP_KERNEL)?;
         for _ in 0..MAX_CHANNELS {
-            ports.push(KBox::new(Port::new(), GFP_KERNEL)?, GFP_KERNEL)?;
+            ports.push(KBox::new(DmaChannel::new(), GFP_KERNEL)?, GFP_KERNEL)?;
         }
-        let sweeper = Later::new(Queue::Freezable, look_after)?;
-        let releaser = Later::new(Queue::Unbound, |_| knob::channels_gone())?;
+        let sweeper = DelayedFn::new(Queue::Freezable, look_after)?;
+        let releaser = DelayedFn::new(Queue::Unbound, |_| knob::channels_gone())?;
         KBox::pin_init(
             pin_init!(Self {
                 ports,
                 sweeper,
                 releaser,
                 usable: Atomic::new(0),
-                lock <- new_mutex!((), "ferry::Fleet::lock"),
+                lock <- new_mutex!((), "ferry::Channels::lock"),
             }),
             GFP_KERNEL,
         )
     }
 
-    fn ports(&'static self) -> impl Iterator<Item = &'static Port<Carried>> {
+    fn ports(&'static self) -> impl Iterator<Item = &'static DmaChannel<DmaSegment>> {
         self.ports.iter().map(|port| &**port)
     }
 
-    fn open_ports(&'static self) -> impl Iterator<Item = &'static Port<Carried>> {
+    fn open_ports(&'static self) -> impl Iterator<Item = &'static DmaChannel<DmaSegment>> {
         self.ports().filter(|port| port.is_open())
     }
 
@@ -106,7 +106,7 @@ impl Fleet {
     }
 }
 
-fn fleet() -> Option<&'static Fleet> {
+fn fleet() -> Option<&'static Channels> {
     FLEET.as_ref().map(|fleet| &**fleet)
 }
 
@@ -131,7 +131,7 @@ pub fn open(nr: usize) -> Result {
             return Ok(());
         }
         // Never lost: one caller at a time.
-        FLEET.populate(Fleet::new()?);
+        FLEET.populate(Channels::new()?);
     }
     let fleet = fleet().ok_or(ENOMEM)?;
     while nr_open() < nr {
@@ -151,13 +151,13 @@ pub fn open(nr: usize) -> Result {
     let _guard = fleet.lock.lock();
     let surplus = nr_open().saturating_sub(nr);
     // First those that do not answer.
-    let stuck = |port: &&Port<Carried>| port.parked() > 0;
+    let stuck = |port: &&DmaChannel<DmaSegment>| port.parked() > 0;
     let well = fleet.open_ports().filter(move |port| !stuck(port));
     let first = Iterator::chain(fleet.open_ports().filter(stuck), well);
     // Of each: one that stays does not keep the others.
     let closed = first
         .take(surplus)
-        .map(Port::close)
+        .map(DmaChannel::close)
         .fold(Ok(()), Result::and);
     fleet.count();
     closed?;
@@ -181,7 +181,7 @@ pub fn leave(device: usize) {
     };
     fleet.count();
     if nr_open() == 0 {
-        Later::after(&fleet.releaser, 0);
+        DelayedFn::after(&fleet.releaser, 0);
     }
 }
 
@@ -208,13 +208,13 @@ pub fn is_for(pages: u32) -> bool {
 }
 
 /// Up to `most` ports that are free now: first those of engines on `node`, to which is copied.
-pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<Carried>> {
-    let near = move |port: &&Port<Carried>| port.node() == node;
-    let all = || fleet().into_iter().flat_map(Fleet::open_ports);
+pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<DmaSegment>> {
+    let near = move |port: &&DmaChannel<DmaSegment>| port.node() == node;
+    let all = || fleet().into_iter().flat_map(Channels::open_ports);
     let far = all().filter(move |port| !near(port));
     Iterator::chain(all().filter(near), far)
         .take_while(|_| !is_suspending())
-        .filter_map(Port::try_use)
+        .filter_map(DmaChannel::try_use)
         .filter_map(|mut port| (port.room() > 0).then_some(port))
         .take(most as usize)
 }
@@ -223,17 +223,17 @@ pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<Carri
 pub fn sweep() {
     if let Some(fleet) = fleet() {
         fleet.count();
-        Later::after(&fleet.sweeper, SWEEP_MS);
+        DelayedFn::after(&fleet.sweeper, SWEEP_MS);
     }
 }
 
 /// Looks after copies that were given up, until their engines are done with them.
-fn look_after(_: MayFlush<'_>) {
+fn look_after(_: FlushToken<'_>) {
     let Some(fleet) = fleet() else {
         return;
     };
-    let parked = |port: &&Port<Carried>| port.parked() > 0;
-    for mut port in fleet.ports().filter(parked).filter_map(Port::try_use) {
+    let parked = |port: &&DmaChannel<DmaSegment>| port.parked() > 0;
+    for mut port in fleet.ports().filter(parked).filter_map(DmaChannel::try_use) {
         port.collect(|_, _| ());
         // Once for each channel: it stops, or is never asked to again.
         if port.is_late(PATIENCE_NS) && port.may_stop() && port.reclaim(0).is_err() {
@@ -246,6 +246,6 @@ fn look_after(_: MayFlush<'_>) {
         fleet.count();
     }
     if fleet.ports().any(|port| port.parked() > 0) {
-        Later::after(&fleet.sweeper, SWEEP_MS);
+        DelayedFn::after(&fleet.sweeper, SWEEP_MS);
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! A batch is left to the serial copy if it is small, if no CPU can help, or if all lanes that its
 //! caller may have are taken. A batch that goes past the caches is posted even then, unless no lane
-//! is free: the serial copy always goes through them. Posted folios are marked; mainline copies all
+//! is free: the serial copy always goes through them. ActiveBatch folios are marked; mainline copies all
 //! others as it always did.
 
 use kernel::{
@@ -19,7 +19,7 @@ use super::{
     dma,
     eligible::refusal,
     folio_pair::PairedLists,
-    lane::Lane,
+    lane::CopyLane,
     migrate_batch::MigrateBatch,
     table::{
         Batch,
@@ -41,12 +41,12 @@ use crate::{
             PAGES_PER_UNIT,
             UNITS, //
         },
-        method::Method,
         policy,
         route::{
             self,
-            Way, //
+            CopyMethod, //
         }, //
+        store_kind::StoreKind,
     },
     workers::{
         self,
@@ -72,7 +72,7 @@ const MAX_BATCH_PAGES: u32 = UNITS * PAGES_PER_UNIT * MAX_BATCH_THREADS;
 
 /// Lanes and the queues that their helpers run on.
 pub struct Engine<C: CopySegment> {
-    lanes: KVec<Lane<C>>,
+    lanes: KVec<CopyLane<C>>,
     queues: Queues,
 }
 
@@ -82,7 +82,7 @@ impl<C: CopySegment> Engine<C> {
         cpu_map::prepare()?;
         let mut lanes = KVec::with_capacity(nr_lanes, GFP_KERNEL)?;
         for _ in 0..nr_lanes {
-            lanes.push(Lane::new(copier())?, GFP_KERNEL)?;
+            lanes.push(CopyLane::new(copier())?, GFP_KERNEL)?;
         }
         Ok(Self {
             lanes,
@@ -106,7 +106,7 @@ impl<C: CopySegment> Engine<C> {
         lists: PairedLists<'a>,
         (folios, pages): (u32, u32),
         limit: impl FnOnce() -> u32,
-        method: Method,
+        method: StoreKind,
         into: &mut MigrateBatch<'a, C>,
     ) {
         let mut limit = Some(limit);
@@ -130,7 +130,7 @@ impl<C: CopySegment> Engine<C> {
         if route.cpus && shared.is_none() {
             shared = find();
         }
-        if method == Method::Cached && !route.channels {
+        if method == StoreKind::Cached && !route.channels {
             let reason = match &shared {
                 None => Some(VmEvent::SerialSmall),
                 Some((_, idle)) if idle.count() == 0 => Some(VmEvent::SerialAlone),
@@ -166,7 +166,7 @@ impl<C: CopySegment> Engine<C> {
         let (limit, idle) = shared.unwrap_or_else(|| (1, IdleCpus::none()));
         let per_thread = settings::pages_per_thread();
         let most = 1 + policy::helpers(batch.pages(), per_thread, limit, idle.count() as u32);
-        let scope = Scope::of_batch(method == Method::NonTemporal);
+        let scope = Scope::of_batch(method == StoreKind::NonTemporal);
         let kind = nodes.map(|nodes| WorkKind::new(scope, nodes, folios, pages));
         let (threads, _) = kind.map_or((most, false), |kind| throughput::choose(kind, most, true));
         let helpers = threads - 1;
@@ -182,7 +182,8 @@ impl<C: CopySegment> Engine<C> {
         into: &mut MigrateBatch<'a, C>,
     ) {
         let target = lists.target();
-        let collected = Self::collect_on(lanes_for_caller(&self.lanes), lists, Method::Cached, 1);
+        let collected =
+            Self::collect_on(lanes_for_caller(&self.lanes), lists, StoreKind::Cached, 1);
         if let Some((_, mut batch)) = collected {
             let channels = Self::add_channels(&mut batch, target, Who::EnginesOnly);
             into.post(batch, 0, channels);
@@ -204,13 +205,15 @@ impl<C: CopySegment> Engine<C> {
     /// wherever it goes; no more than make a batch larger. For any context but NMI.
     pub fn threads(&self, source: NodeId, limit: u32) -> u32 {
         let lanes = lanes_for_caller(&self.lanes);
-        if !lanes.iter().any(|lane| lane.board().is_free()) {
+        if !lanes.iter().any(|lane| lane.table().is_free()) {
             return 1;
         }
         let channels = dma::nr_usable();
         match settings::way() {
-            Way::Serial => return 1,
-            Way::Dma | Way::Hybrid if channels > 0 => return MAX_BATCH_THREADS.min(1 + channels),
+            CopyMethod::Serial => return 1,
+            CopyMethod::Dma | CopyMethod::Hybrid if channels > 0 => {
+                return MAX_BATCH_THREADS.min(1 + channels)
+            }
             _ => {}
         }
         let limit = limit.min(MAX_BATCH_THREADS);
@@ -223,7 +226,7 @@ impl<C: CopySegment> Engine<C> {
     }
 
     /// Calls helpers of `lane` to some CPUs. For any context but NMI.
-    pub fn call(&self, lane: &Lane<C>, cpus: &[CpuId]) {
+    pub fn call(&self, lane: &CopyLane<C>, cpus: &[CpuId]) {
         lane.call(self.queues.chosen(), cpus);
     }
 
@@ -232,8 +235,8 @@ impl<C: CopySegment> Engine<C> {
     pub fn collect<'b, 'a>(
         &'b self,
         lists: PairedLists<'a>,
-        method: Method,
-    ) -> Option<(&'b Lane<C>, Batch<'b, 'a, C>)> {
+        method: StoreKind,
+    ) -> Option<(&'b CopyLane<C>, Batch<'b, 'a, C>)> {
         Self::collect_on(
             lanes_for_caller(&self.lanes),
             lists,
@@ -243,14 +246,14 @@ impl<C: CopySegment> Engine<C> {
     }
 
     fn collect_on<'b, 'a>(
-        lanes: &'b [Lane<C>],
+        lanes: &'b [CopyLane<C>],
         lists: PairedLists<'a>,
-        method: Method,
+        method: StoreKind,
         least_pages: u32,
-    ) -> Option<(&'b Lane<C>, Batch<'b, 'a, C>)> {
+    ) -> Option<(&'b CopyLane<C>, Batch<'b, 'a, C>)> {
         let mut free = lanes
             .iter()
-            .filter_map(|lane| Some((lane, lane.board().try_own()?)));
+            .filter_map(|lane| Some((lane, lane.table().try_own()?)));
         let Some((lane, owner)) = free.next() else {
             VmEvent::SerialBusy.count(lists.size().1 as usize);
             return None;
@@ -273,7 +276,7 @@ impl<C: CopySegment> Engine<C> {
     }
 
     /// Base pages that a batch must have for CPUs to copy it by `method`.
-    fn least(method: Method) -> u32 {
+    fn least(method: StoreKind) -> u32 {
         method.least_pages(settings::pages_per_thread())
     }
 

@@ -24,8 +24,8 @@ use crate::kernel::{
 ///
 /// Both are locked for `'a` and have the same number of pages. The source is mapped nowhere. The
 /// destination is new: nobody but the bearer reads or writes its content or `migrate_info`. If it
-/// was posted on a [`Board`](super::table::Board) and came back
-/// [lost](crate::logic::item::Outcome::Lost), nobody at all reads or writes it, until its last
+/// was posted on a [`CopyTable`](super::table::CopyTable) and came back
+/// [lost](crate::logic::folio_progress::FolioOutcome::TimedOut), nobody at all reads or writes it, until its last
 /// reference is gone.
 pub struct FolioPair<'a> {
     dst: LockedFolio<'a>,
@@ -72,7 +72,7 @@ impl<'a> PairedLists<'a> {
     ///
     /// The type invariants must hold; both pointers are to the heads of lists of folios linked by
     /// `lru`. For `'a` only this value gives out the pairs. A pair that was posted on a
-    /// [`Board`](super::table::Board) and taken back need not stay what it is any longer, but for
+    /// [`CopyTable`](super::table::CopyTable) and taken back need not stay what it is any longer, but for
     /// the destination of one that is lost.
     pub unsafe fn from_raw(dst: *mut bindings::list_head, src: *mut bindings::list_head) -> Self {
         // INVARIANT: By the safety requirement.

@@ -23,7 +23,7 @@ use crate::{
     kernel::isolated::IsolatedList,
     logic::{
         flight::Ticket,
-        item::Outcome, //
+        folio_progress::FolioOutcome, //
     },
     workers::knob::Knob, //
 };
@@ -34,7 +34,7 @@ type Batch<'a> = MigrateBatch<'a, CpuCopier>;
 ///
 /// # Safety
 ///
-/// `batch` must be initialised, valid, the caller's own, and have no board.
+/// `batch` must be initialised, valid, the caller's own, and have no table.
 #[export]
 pub unsafe extern "C" fn ferry_copy_begin(batch: *mut bindings::ferry_batch) {
     // SAFETY: By the safety requirement.
@@ -87,10 +87,10 @@ pub unsafe extern "C" fn ferry_copy_take(
 ) -> c_int {
     // SAFETY: By the safety requirement.
     match unsafe { Batch::from_raw(batch) }.take_pair(src, dst) {
-        Some(Outcome::Copied) => 1,
-        Some(Outcome::Failed) => -(bindings::EHWPOISON as c_int),
-        Some(Outcome::Lost) => EIO.to_errno(),
-        Some(Outcome::Refused) => EOPNOTSUPP.to_errno(),
+        Some(FolioOutcome::Copied) => 1,
+        Some(FolioOutcome::Failed) => -(bindings::EHWPOISON as c_int),
+        Some(FolioOutcome::TimedOut) => EIO.to_errno(),
+        Some(FolioOutcome::NotCopied) => EOPNOTSUPP.to_errno(),
         None => 0,
     }
 }

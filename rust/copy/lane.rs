@@ -2,7 +2,7 @@
 
 //! A lane: one batch at a time, copied by its owner and by helpers.
 //!
-//! No locks. The board limits the helpers of a batch: a helper that comes late, from another batch,
+//! No locks. The table limits the helpers of a batch: a helper that comes late, from another batch,
 //! takes the place of one that was called.
 
 use kernel::{
@@ -12,8 +12,8 @@ use kernel::{
 };
 
 use super::table::{
-    Board,
     CopySegment, //
+    CopyTable,
 };
 
 use crate::{
@@ -31,22 +31,22 @@ use crate::{
 pub const MAX_FOLIOS: usize = 512;
 
 /// A lane.
-pub struct Lane<C: CopySegment> {
+pub struct CopyLane<C: CopySegment> {
     shared: Arc<Shared<C>>,
     helpers: Helpers<Shared<C>>,
 }
 
 /// What a lane's helpers see of it.
 struct Shared<C> {
-    board: Board<C>,
+    table: CopyTable<C>,
 }
 
-impl<C: CopySegment> Lane<C> {
+impl<C: CopySegment> CopyLane<C> {
     /// Allocates a lane with all its helpers. May sleep.
     pub fn new(copier: C) -> Result<Self> {
         let shared = Arc::new(
             Shared {
-                board: Board::new(MAX_FOLIOS, copier)?,
+                table: CopyTable::new(MAX_FOLIOS, copier)?,
             },
             GFP_KERNEL,
         )?;
@@ -57,8 +57,8 @@ impl<C: CopySegment> Lane<C> {
     }
 
     /// Where its batch is posted.
-    pub fn board(&self) -> &Board<C> {
-        &self.shared.board
+    pub fn table(&self) -> &CopyTable<C> {
+        &self.shared.table
     }
 
     /// Calls a helper to each CPU, for the batch that is posted. For any context but NMI.
@@ -69,6 +69,6 @@ impl<C: CopySegment> Lane<C> {
 
 impl<C: CopySegment> Helped for Shared<C> {
     fn help_out(&self) -> bool {
-        self.board.help(must_leave) > 0 && !must_leave()
+        self.table.help(must_leave) > 0 && !must_leave()
     }
 }

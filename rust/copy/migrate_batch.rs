@@ -15,12 +15,12 @@ use kernel::{
 };
 
 use super::table::{
+    ActiveBatch,
     Batch,
     Copied,
     CopySegment,
     OutOfOrder,
-    Posted,
-    RawPosted, //
+    RawActiveBatch, //
 };
 
 use crate::{
@@ -32,13 +32,13 @@ use crate::{
         }, //
     },
     logic::{
-        item::Outcome,
-        method::Method, //
+        folio_progress::FolioOutcome,
+        store_kind::StoreKind, //
     }, //
 };
 
 /// What became of a batch.
-pub struct Ended {
+pub struct EndedBatch {
     /// What was posted of it.
     pub copied: Copied,
     /// Folios that were unmapped.
@@ -67,7 +67,7 @@ pub struct Ended {
 ///
 /// # Invariants
 ///
-/// `raw.board`, unless null, is the [`Board<C>`](super::table::Board) that the batch is posted on,
+/// `raw.board`, unless null, is the [`CopyTable<C>`](super::table::CopyTable) that the batch is posted on,
 /// and `raw` says how far it has come. [`MigrateBatch::end`] is called before any folio that was
 /// posted and not taken back stops to be what it is.
 pub struct MigrateBatch<'a, C> {
@@ -80,7 +80,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
     ///
     /// # Safety
     ///
-    /// `raw` must be initialised, valid, and nobody else's for `'a`, and its board either null or
+    /// `raw` must be initialised, valid, and nobody else's for `'a`, and its table either null or
     /// set by this type, with the same `C`. Each folio that was posted and not taken back must
     /// still be what it was, and stay so until [`MigrateBatch::end`], which must be called.
     pub unsafe fn from_raw(raw: *mut bindings::ferry_batch) -> Self {
@@ -121,7 +121,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
     pub fn post(&mut self, batch: Batch<'static, 'a, C>, helpers: u32, channels: u32) {
         // One that is there already would be leaked.
         drop(self.take());
-        self.raw.nontemporal = batch.method() == Method::NonTemporal;
+        self.raw.nontemporal = batch.method() == StoreKind::NonTemporal;
         // SAFETY: By the type invariant `end` finishes it in time.
         let posted = unsafe { batch.post(helpers + channels + 1, helpers) };
         self.raw.helpers = helpers;
@@ -137,7 +137,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         &mut self,
         src: *const bindings::folio,
         dst: *const bindings::folio,
-    ) -> Option<Outcome> {
+    ) -> Option<FolioOutcome> {
         let mut posted = self.take()?;
         let taken = posted.take_pair(src, dst);
         self.put_back(posted);
@@ -147,9 +147,9 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
                 // SAFETY: No requirements.
                 unsafe { bindings::ferry_warn_order() };
                 match is_lost {
-                    true => Some(Outcome::Lost),
+                    true => Some(FolioOutcome::TimedOut),
                     false if self.may_be_read() => None,
-                    false => Some(Outcome::Refused),
+                    false => Some(FolioOutcome::NotCopied),
                 }
             }
         }
@@ -157,13 +157,13 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
 
     /// The batch ends now: tells the tracepoint `ferry:ferry_batch` and the histograms, counts what
     /// helpers did for the reason, and tells the caller what became of it. May sleep.
-    pub fn end(&mut self, reason: c_int) -> Ended {
+    pub fn end(&mut self, reason: c_int) -> EndedBatch {
         let unmapped_ns = now_ns() - self.raw.start_ns;
-        let copied = self.take().map(Posted::finish).unwrap_or_default();
+        let copied = self.take().map(ActiveBatch::finish).unwrap_or_default();
         self.keep(&copied);
         // SAFETY: The structure is valid, and only read during the call.
         unsafe { bindings::ferry_report_batch(self.raw, reason, unmapped_ns) };
-        Ended {
+        EndedBatch {
             copied,
             folios: self.raw.all_folios,
             pages: self.raw.all_pages,
@@ -178,10 +178,10 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         }
     }
 
-    fn take(&mut self) -> Option<Posted<'static, 'a, C>> {
-        let board = NonNull::new(core::mem::take(&mut self.raw.board).cast())?;
-        let raw = RawPosted {
-            board,
+    fn take(&mut self) -> Option<ActiveBatch<'static, 'a, C>> {
+        let table = NonNull::new(core::mem::take(&mut self.raw.board).cast())?;
+        let raw = RawActiveBatch {
+            table,
             next: self.raw.next as usize,
             copied: Copied {
                 pages: self.raw.pages,
@@ -195,15 +195,15 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
             },
         };
         // SAFETY: By the type invariant this is what `put_back` has kept, and is gone now.
-        Some(unsafe { Posted::from_raw(raw) })
+        Some(unsafe { ActiveBatch::from_raw(raw) })
     }
 
-    fn put_back(&mut self, posted: Posted<'static, 'a, C>) {
+    fn put_back(&mut self, posted: ActiveBatch<'static, 'a, C>) {
         let raw = posted.into_raw();
         self.keep(&raw.copied);
         self.raw.next = raw.next as u32;
         // INVARIANT: All of `raw` is kept.
-        self.raw.board = raw.board.as_ptr().cast();
+        self.raw.board = raw.table.as_ptr().cast();
     }
 
     fn keep(&mut self, copied: &Copied) {

@@ -6,7 +6,7 @@
 //! - [`lane`]: one batch at a time, its owner and its helpers;
 //! - [`eligible`]: which folios may be copied before their mapping is switched;
 //! - [`dma`]: the channels of DMA engines that it may use;
-//! - [`method`]: whether it is copied through the caches;
+//! - [`store_kind`]: whether it is copied through the caches;
 //! - [`copier`]: the copy of a segment, by the CPU.
 //!
 //! Contexts: the migrating task's, which may sleep, holds folio locks and may run under memory
@@ -23,12 +23,12 @@ pub mod folio_pair;
 pub mod half_readable;
 pub mod hooks;
 pub mod lane;
-pub mod method;
 pub mod migrate_batch;
 #[cfg(any(CONFIG_FERRY_KUNIT_TEST, CONFIG_FERRY_COPY_BENCH))]
 pub mod owned_pairs;
 #[cfg(CONFIG_FERRY_SOFT_DMA)]
 pub mod soft_dma;
+pub mod store_kind;
 pub mod table;
 
 use kernel::{
@@ -39,7 +39,7 @@ use kernel::{
 use self::{
     folio_pair::PairedLists,
     migrate_batch::{
-        Ended,
+        EndedBatch,
         MigrateBatch, //
     }, //
 };
@@ -94,7 +94,7 @@ pub fn prepare() -> Result {
 pub fn set(knob: Knob) -> Result {
     match knob {
         Knob::DmaChannels(nr) => return dma::open(nr as usize),
-        Knob::Method(word) if way(word).needs_channels() && dma::nr_open() == 0 => {
+        Knob::StoreKind(word) if way(word).needs_channels() && dma::nr_open() == 0 => {
             return Err(ENODEV)
         }
         _ => workers::set(knob),
@@ -115,14 +115,14 @@ pub fn post<'a>(
         if !into.may_be_read() {
             return engine.post_to_channels(lists, into);
         }
-        let method = method::of(&lists, size);
+        let method = store_kind::of(&lists, size);
         engine.post(lists, size, limit, method, into);
     }
 }
 
 /// Counts what became of a batch, and learns from it. For any context but NMI.
-pub fn count(ended: &Ended) {
-    let &Ended {
+pub fn count(ended: &EndedBatch) {
+    let &EndedBatch {
         copied,
         folios,
         pages,

@@ -7,11 +7,11 @@
 use kernel::bindings;
 
 /// How the engine behaves, as long as this lives; after that it is good again.
-pub struct Manners(());
+pub struct FaultInjection(());
 
 /// What it can be told. The default is to be good.
 #[derive(Clone, Copy)]
-pub struct Told {
+pub struct Faults {
     /// For how long a copy takes, in microseconds.
     pub delay_us: u32,
     /// How many of a million copies fail.
@@ -24,7 +24,7 @@ pub struct Told {
     pub mute: bool,
 }
 
-impl Default for Told {
+impl Default for Faults {
     fn default() -> Self {
         Self {
             delay_us: 0,
@@ -36,15 +36,15 @@ impl Default for Told {
     }
 }
 
-impl Manners {
+impl FaultInjection {
     /// Tells the engine how to behave. For any context.
-    pub fn new(told: Told) -> Self {
+    pub fn new(told: Faults) -> Self {
         behave(told);
         Self(())
     }
 }
 
-fn behave(told: Told) {
+fn behave(told: Faults) {
     let manners = bindings::ferry_soft_manners {
         delay_us: told.delay_us,
         fail_ppm: told.fail_ppm,
@@ -56,8 +56,8 @@ fn behave(told: Told) {
     unsafe { bindings::ferry_soft_behave(&manners) };
 }
 
-impl Drop for Manners {
+impl Drop for FaultInjection {
     fn drop(&mut self) {
-        behave(Told::default());
+        behave(Faults::default());
     }
 }

@@ -60,7 +60,7 @@ pub enum Worker {
 /// A bit of `free` is set if the chunk with that number is not being migrated. The lists of a chunk
 /// are then empty.
 #[pin_data]
-pub(super) struct Work {
+pub(super) struct ChunkList {
     /// Of no span.
     #[pin]
     rest: CListHead,
@@ -112,13 +112,13 @@ impl Span {
     }
 }
 
-/// A chunk. It is its worker's from [`Work::cut`] to [`Work::put`].
+/// A chunk. It is its worker's from [`ChunkList::cut`] to [`ChunkList::put`].
 #[pin_data]
 struct Chunk {
     /// Its folios, isolated, and its worker's alone.
     #[pin]
     folios: CListHead,
-    /// Where on `Work::done` goes what is not migrated.
+    /// Where on `ChunkList::done` goes what is not migrated.
     #[pin]
     place: CListHead,
     /// Of which span it was cut: its index, and its number, as another may be there now.
@@ -139,7 +139,7 @@ impl Chunk {
 ///
 /// # Invariants
 ///
-/// Until it is put no other chunk has this number. `folios` is valid for as long as its [`Work`],
+/// Until it is put no other chunk has this number. `folios` is valid for as long as its [`ChunkList`],
 /// and links isolated folios that have no other user.
 #[must_use]
 pub(super) struct Cut {
@@ -163,7 +163,7 @@ pub(super) struct Total {
     pub(super) helper_ns: u64,
 }
 
-impl Work {
+impl ChunkList {
     /// Nothing to do yet, and what is known for its tracepoint.
     pub(super) fn new(report: bindings::ferry_crew_report) -> impl PinInit<Self> {
         // INVARIANT: All lists are empty.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A [`Work`] with folios of its own, for tests: who migrates a chunk is made up, the lists are
+//! A [`ChunkList`] with folios of its own, for tests: who migrates a chunk is made up, the lists are
 //! real.
 
 use core::mem::offset_of;
@@ -15,8 +15,8 @@ use kernel::{
 use pin_init::stack_pin_init;
 
 use super::chunks::{
+    ChunkList,
     Cut,
-    Work,
     Worker, //
 };
 
@@ -37,15 +37,15 @@ const INDEX: usize = offset_of!(
 /// # Invariants
 ///
 /// `flying` has the chunks that were cut and not put, and whose worker has not died.
-pub struct Trial {
+pub struct ChunkListTest {
     folios: KVec<OwnedFolio>,
     step: u64,
-    work: Pin<KBox<Work>>,
+    work: Pin<KBox<ChunkList>>,
     flying: KVec<Cut>,
     has_died: bool,
 }
 
-impl Trial {
+impl ChunkListTest {
     /// So many folios, each so many pages behind the one before, none of them added. May sleep.
     pub fn new(nr_folios: usize, step: u64) -> Result<Self> {
         let mut folios = KVec::with_capacity(nr_folios, GFP_KERNEL)?;
@@ -58,7 +58,7 @@ impl Trial {
         Ok(Self {
             folios,
             step,
-            work: KBox::pin_init(Work::new(Default::default()), GFP_KERNEL)?,
+            work: KBox::pin_init(ChunkList::new(Default::default()), GFP_KERNEL)?,
             flying: KVec::new(),
             has_died: false,
         })
@@ -159,7 +159,7 @@ impl Trial {
     }
 }
 
-impl Drop for Trial {
+impl Drop for ChunkListTest {
     fn drop(&mut self) {
         // Chunks that were cut leave the lists that go with `work`; links of folios are not looked
         // at any more.

@@ -9,13 +9,13 @@
 //! [`mm/vmscan.c`](srctree/mm/vmscan.c), `shrink_gathered_list()`
 
 use super::{
+    classify_list,
     migration::{
+        CrewOutcome, //
         MigrateCall,
-        Outcome, //
     },
-    muster,
     reclaim_list::Parts,
-    Session, //
+    ListProducer, //
 };
 
 use crate::{
@@ -37,12 +37,12 @@ pub fn demote(
     call: MigrateCall<'_>,
     parts: &mut Parts<'_>,
     left: &mut IsolatedList<'_>,
-) -> Option<Outcome> {
+) -> Option<CrewOutcome> {
     if !has_crews() {
         return None;
     }
-    let (size, candidates) = muster(&mut parts.rest(), &call).ok()?;
-    let shrink = |session: &Session<'_>| {
+    let (size, candidates) = classify_list(&mut parts.rest(), &call).ok()?;
+    let shrink = |session: &ListProducer<'_>| {
         let mut pages = 0u32;
         while let Some(mut found) = parts.shrink_next() {
             let more: usize = found.iter().map(Folio::nr_pages).sum();

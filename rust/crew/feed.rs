@@ -6,14 +6,14 @@
 
 use super::{
     migration::{
+        CrewOutcome,
         Help,
         MigrateCall,
-        Outcome,
         SharedReason, //
     },
     user_pages::Destination,
-    Candidates,
-    Session, //
+    HelperSet,
+    ListProducer, //
 };
 
 use crate::{
@@ -51,14 +51,14 @@ pub fn migrate(
     (node, help): (Destination, Help),
     left: &mut IsolatedList<'_>,
     mut more: impl FnMut(usize, &mut IsolatedList<'_>) -> Option<usize>,
-) -> Option<Outcome> {
+) -> Option<CrewOutcome> {
     let source = folios.iter().next().map(Folio::nid)?;
     let target = NodeId(node.nid());
-    let candidates = Candidates::now(SharedReason::Syscall, source, Some(target))?;
+    let candidates = HelperSet::now(SharedReason::Syscall, source, Some(target))?;
     let call = MigrateCall::to_node(node, help).ok()?;
     let count = |pages: usize| u32::try_from(pages).unwrap_or(u32::MAX);
     let size = size(folios, count(pages), count(most.max(pages)));
-    let feed = |session: &Session<'_>| {
+    let feed = |session: &ListProducer<'_>| {
         let mut pages = pages;
         session.announce();
         session.add(folios, count(pages));

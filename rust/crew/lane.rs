@@ -7,7 +7,7 @@
 //! and its helpers go on until no chunk is left to begin. If a helper dies, the caller waits for
 //! ever, as for a lock that a dead task holds.
 //!
-//! Locks: the mutex of [`Lending`] when a job is shared, borrowed and given back; inside a job,
+//! Locks: the mutex of [`ScopedShare`] when a job is shared, borrowed and given back; inside a job,
 //! that of its [`Migration`]. Never both.
 
 use kernel::{
@@ -29,7 +29,7 @@ use super::{
         Members, //
     },
     migration::{
-        Ended,
+        EndedList,
         MigrateCall,
         Migration, //
     }, //
@@ -44,8 +44,8 @@ use crate::{
             is_confined, //
         },
         scoped_share::{
-            Lending,
-            Lent, //
+            ScopedShare,
+            ShareGuard, //
         },
         workqueue::OwnedQueue, //
     },
@@ -66,7 +66,7 @@ use crate::{
 /// The state that the workers of a lane share while a list is migrated. It is in the lane, and refers
 /// to nothing on a stack.
 #[pin_data]
-pub struct Job {
+pub struct SharedList {
     #[pin]
     migration: Migration,
     chunk_pages: u32,
@@ -79,7 +79,7 @@ pub struct Job {
     dismissed: Atomic<bool>,
 }
 
-impl Job {
+impl SharedList {
     /// A list yet to come, for chunks of so many pages, and so many helpers, on those CPUs alone.
     /// May sleep.
     pub fn new<'c>(
@@ -190,22 +190,22 @@ impl Job {
 #[pin_data]
 struct Shared {
     #[pin]
-    lending: Lending<Job>,
+    lending: ScopedShare<SharedList>,
     members: Members,
 }
 
 /// A lane.
-pub struct Lane {
+pub struct CrewLane {
     shared: Arc<Shared>,
     helpers: Helpers<Shared>,
 }
 
-impl Lane {
+impl CrewLane {
     /// Allocates a lane with all its helpers. May sleep.
     pub fn new() -> Result<Self> {
         let shared = Arc::pin_init(
             pin_init!(Shared {
-                lending <- Lending::new(),
+                lending <- ScopedShare::new(),
                 members: Members::default(),
             }),
             GFP_KERNEL,
@@ -218,7 +218,7 @@ impl Lane {
 
     /// Initializes `job` in the lane, and lets helpers take part until the guard is dropped;
     /// [`None`]: the lane is in use. May sleep.
-    pub fn share(&self, job: impl PinInit<Job>) -> Option<SharedJob<'_>> {
+    pub fn share(&self, job: impl PinInit<SharedList>) -> Option<SharedJob<'_>> {
         let lent = self.shared.lending.lend(job)?;
         let member = self.members().enter_caller(lent.get().helpers());
         Some(SharedJob { member, lent })
@@ -242,18 +242,18 @@ impl Lane {
 pub struct SharedJob<'l> {
     // Dropped first: a caller that waits is no member any more.
     member: Member<'l>,
-    lent: Lent<'l, Job>,
+    lent: ShareGuard<'l, SharedList>,
 }
 
 impl SharedJob<'_> {
     /// Returns the job.
-    pub fn job(&self) -> &Job {
+    pub fn job(&self) -> &SharedList {
         self.lent.get()
     }
 
     /// Waits for the helpers that take part, gives back the folios left over, and leaves the lane.
     /// May sleep.
-    pub fn end(self, left: &mut IsolatedList<'_>) -> Ended {
+    pub fn end(self, left: &mut IsolatedList<'_>) -> EndedList {
         let Self { member, lent } = self;
         lent.get().migration.will_wait();
         drop(member);

@@ -28,8 +28,8 @@ use super::user_pages::Destination;
 
 use super::chunks::{
     add_stats,
+    ChunkList,
     Total,
-    Work,
     Worker, //
 };
 
@@ -237,7 +237,7 @@ impl<'a> MigrateCall<'a> {
 
 /// What came of a [`Migration`].
 #[must_use]
-pub struct Outcome {
+pub struct CrewOutcome {
     /// Folios that were not migrated, or what stopped it.
     pub failed: Result<c_int>,
     /// In mainline's counters.
@@ -249,7 +249,7 @@ pub struct Outcome {
     mode: bindings::migrate_mode,
 }
 
-impl Outcome {
+impl CrewOutcome {
     /// Adds it to what `migrate_pages()` has counted so far. For any context.
     pub fn tell(&self, stats: &mut bindings::migrate_pages_stats, nr_failed: &mut c_int) {
         add_stats(stats, &self.stats);
@@ -342,7 +342,7 @@ pub struct Migration {
     call: SharedCall,
     context: TaskContext,
     #[pin]
-    work: Mutex<Work>,
+    work: Mutex<ChunkList>,
 }
 
 impl Migration {
@@ -352,7 +352,7 @@ impl Migration {
         pin_init!(Self {
             call <- SharedCall::new(asked),
             context: TaskContext::of_current(),
-            work <- new_mutex!(Work::new(bindings::ferry_crew_report {
+            work <- new_mutex!(ChunkList::new(bindings::ferry_crew_report {
                 reason: asked.raw.reason as i32,
                 ns: -now_ns(),
                 helpers,
@@ -426,10 +426,10 @@ impl Migration {
     /// in their order, then those not tried. Called again, it gives back none. May sleep.
     ///
     /// As the caller has the migration for itself no chunk is being migrated.
-    pub fn end(self: Pin<&mut Self>, left: &mut IsolatedList<'_>) -> Ended {
+    pub fn end(self: Pin<&mut Self>, left: &mut IsolatedList<'_>) -> EndedList {
         // SAFETY: No other task has the migration, so no chunk is in flight; the list is the
         // caller's, and may have these folios.
-        Ended(unsafe { self.project().work.lock().as_mut().end(left.as_raw()) })
+        EndedList(unsafe { self.project().work.lock().as_mut().end(left.as_raw()) })
     }
 }
 
@@ -444,9 +444,9 @@ impl PinnedDrop for Migration {
 
 /// The result of a [`Migration`] before its caller has done its own part.
 #[must_use]
-pub struct Ended(Total);
+pub struct EndedList(Total);
 
-impl Ended {
+impl EndedList {
     /// Migrates the folios of `left` that may have to be waited for, in the task that made `call`, and
     /// gives back the others. May sleep.
     pub fn finish(
@@ -454,7 +454,7 @@ impl Ended {
         call: &MigrateCall<'_>,
         left: &mut IsolatedList<'_>,
         ret: &mut IsolatedList<'_>,
-    ) -> Outcome {
+    ) -> CrewOutcome {
         let Total {
             mut failed,
             mut stats,
@@ -477,7 +477,7 @@ impl Ended {
         // SAFETY: Both are lists of isolated folios, and the caller's.
         unsafe { bindings::ferry_list_splice_tail_init(left.as_raw(), ret.as_raw()) };
         report.ns += now_ns();
-        Outcome {
+        CrewOutcome {
             failed,
             stats,
             report,

@@ -43,8 +43,8 @@ use kernel::{
 use pin_init::stack_pin_init;
 
 use self::migration::{
+    CrewOutcome,
     MigrateCall,
-    Outcome,
     SharedReason, //
 };
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
@@ -106,8 +106,8 @@ use crate::{
     }, //
 };
 use lane::{
-    Job,
-    Lane, //
+    CrewLane, //
+    SharedList,
 };
 use members::Members;
 
@@ -121,7 +121,7 @@ static CREW: SetOnce<Crew> = SetOnce::new();
 
 /// Lanes and the queues that their helpers run on.
 struct Crew {
-    lanes: KVec<Lane>,
+    lanes: KVec<CrewLane>,
     queues: Queues,
 }
 
@@ -133,7 +133,7 @@ pub fn prepare() -> Result {
     cpu_map::prepare()?;
     let mut lanes = KVec::with_capacity(NR_LANES, GFP_KERNEL)?;
     for _ in 0..NR_LANES {
-        lanes.push(Lane::new()?, GFP_KERNEL)?;
+        lanes.push(CrewLane::new()?, GFP_KERNEL)?;
     }
     // Never lost: callers are serialised by the sysctl's lock.
     CREW.populate(Crew {
@@ -155,18 +155,18 @@ pub fn migrate(
     call: MigrateCall<'_>,
     from: &mut IsolatedList<'_>,
     ret: &mut IsolatedList<'_>,
-) -> Option<Outcome> {
+) -> Option<CrewOutcome> {
     if !has_crews() {
         return None;
     }
-    let (size, candidates) = match muster(from, &call) {
+    let (size, candidates) = match classify_list(from, &call) {
         Ok(found) => found,
         Err(why) => {
             why.count(1);
             return None;
         }
     };
-    let add = |session: &Session<'_>| session.add(from, size.pages);
+    let add = |session: &ListProducer<'_>| session.add(from, size.pages);
     match candidates.session(Scope::List, call, size, ret, add) {
         Ok(((), outcome)) => Some(outcome),
         Err(why) => {
@@ -203,7 +203,7 @@ pub fn is_for_kswapd() -> bool {
 /// The members of each crew.
 fn all_members() -> impl Iterator<Item = &'static Members> {
     let lanes = CREW.as_ref().into_iter().flat_map(|crew| &crew.lanes);
-    lanes.map(Lane::members)
+    lanes.map(CrewLane::members)
 }
 
 /// Charges nanoseconds for which helpers ran for the calling task to its cgroup; if it is a helper
@@ -217,16 +217,16 @@ pub fn charge(ns: u64) {
 }
 
 /// A list that a crew migrates, while its caller may still add to it.
-struct Session<'s> {
+struct ListProducer<'s> {
     crew: &'s Crew,
-    lane: &'s Lane,
-    job: &'s Job,
+    lane: &'s CrewLane,
+    job: &'s SharedList,
     cpus: &'s IdleCpus,
     /// Whether helpers were called before.
     called: Cell<bool>,
 }
 
-impl Session<'_> {
+impl ListProducer<'_> {
     /// Says that the call begins, for one that did not come from `migrate_pages()`.
     fn announce(&self) {
         self.job.migration().announce();
@@ -270,7 +270,7 @@ impl Session<'_> {
 }
 
 /// Who could be the crew of a call, found at the moment of asking.
-struct Candidates {
+struct HelperSet {
     crew: &'static Crew,
     limit: u32,
     /// Whether nobody else may help.
@@ -279,7 +279,7 @@ struct Candidates {
     nodes: Nodes,
 }
 
-impl Candidates {
+impl HelperSet {
     /// For a call that migrates from `source` to `target`, as far as that is known; [`None`]:
     /// nobody. For any context but NMI.
     fn now(reason: SharedReason, source: NodeId, target: Option<NodeId>) -> Option<Self> {
@@ -321,8 +321,8 @@ impl Candidates {
         call: MigrateCall<'_>,
         size: Size,
         ret: &mut IsolatedList<'_>,
-        f: impl FnOnce(&Session<'_>) -> R,
-    ) -> Result<(R, Outcome), VmEvent> {
+        f: impl FnOnce(&ListProducer<'_>) -> R,
+    ) -> Result<(R, CrewOutcome), VmEvent> {
         let most = 1 + crew::helpers(size, self.limit, self.cpus.count() as u32);
         let kind = WorkKind::new(scope, self.nodes, size.folios, size.base_pages);
         let (threads, learns) = throughput::choose(kind, most, size.is_bounded);
@@ -338,13 +338,13 @@ impl Candidates {
         let chunk_pages = crew::chunk_pages(size.pages, threads).min(within);
         let only = self.only_these.then_some(&self.cpus);
         let (start, preemptions) = (runtime_ns(), sched::preemptions());
-        let share = |lane: &'static Lane| {
-            let job = Job::new(&call, chunk_pages, helpers, only);
+        let share = |lane: &'static CrewLane| {
+            let job = SharedList::new(&call, chunk_pages, helpers, only);
             Some((lane, lane.share(job)?))
         };
         let mut lanes = lanes_for_caller(&self.crew.lanes).iter();
         let (lane, shared) = lanes.find_map(share).ok_or(VmEvent::CrewBusy)?;
-        let session = Session {
+        let session = ListProducer {
             crew: self.crew,
             lane,
             job: shared.job(),
@@ -380,7 +380,7 @@ impl Candidates {
     }
 }
 
-fn count(outcome: &Outcome) {
+fn count(outcome: &CrewOutcome) {
     let report = &outcome.report;
     let own = report.pages.saturating_sub(report.helped_pages);
     VmEvent::Crews.count(1);
@@ -391,10 +391,10 @@ fn count(outcome: &Outcome) {
 }
 
 /// How long a list is, as far as that matters, and who could be its crew; or why it has none.
-fn muster(
+fn classify_list(
     list: &mut IsolatedList<'_>,
     call: &MigrateCall<'_>,
-) -> Result<(Size, Candidates), VmEvent> {
+) -> Result<(Size, HelperSet), VmEvent> {
     let first = list.iter().next().map(Folio::nid);
     let mut folios = list.iter();
     let mut size = Size::new(settings::pages_per_worker());
@@ -404,7 +404,7 @@ fn muster(
     }
     let source = first.ok_or(VmEvent::CrewSmall)?;
     let candidates =
-        Candidates::now(call.reason(), source, call.target()).ok_or(VmEvent::CrewAlone)?;
+        HelperSet::now(call.reason(), source, call.target()).ok_or(VmEvent::CrewAlone)?;
     let plenty = |size: &Size| size.is_plenty(candidates.workers());
     count_until(plenty, &mut size, &mut folios);
     size.is_bounded = folios.next().is_none();

@@ -21,8 +21,8 @@ use super::{
         MovePages,
         UserArray, //
     },
-    Candidates,
-    Session, //
+    HelperSet,
+    ListProducer, //
 };
 
 use crate::{
@@ -33,7 +33,7 @@ use crate::{
     },
     logic::{
         crew::Size,
-        sorted_prefix::Ascent, //
+        sorted_prefix::SortedPrefix, //
     },
     workers::{
         settings::{
@@ -118,7 +118,7 @@ struct Mover<'a> {
     /// The first page that no crew was given.
     handed_over: usize,
     node: Option<Destination>,
-    ascent: Ascent,
+    ascent: SortedPrefix,
     /// Whether every page of the run is a folio of its own, mapped once.
     alone: bool,
     /// Elements to look at together.
@@ -143,7 +143,7 @@ impl<'a> Mover<'a> {
             at: 0,
             handed_over: 0,
             node: None,
-            ascent: Ascent::default(),
+            ascent: SortedPrefix::default(),
             alone: true,
             step: WINDOW,
             aliased: status.overlaps(&request.pages()) || status.overlaps(&request.nodes()),
@@ -192,7 +192,7 @@ impl<'a> Mover<'a> {
         self.start = self.at;
         self.handed_over = self.at;
         self.node = None;
-        self.ascent = Ascent::default();
+        self.ascent = SortedPrefix::default();
         self.alone = true;
 
         let mut moved = 0;
@@ -235,7 +235,7 @@ impl<'a> Mover<'a> {
         let source = folios.as_mut().list().iter().next().map(Folio::nid)?;
         let node = self.node?;
         let target = NodeId(node.nid());
-        let candidates = Candidates::now(SharedReason::Syscall, source, Some(target))?;
+        let candidates = HelperSet::now(SharedReason::Syscall, source, Some(target))?;
         let call = MigrateCall::to_node(node, self.request.help()).ok()?;
         // From the first that is not migrated.
         let first = self.handed_over;
@@ -277,7 +277,12 @@ impl<'a> Mover<'a> {
     }
 
     /// Gives what is isolated to the crew, `pages` in all so far.
-    fn hand_over(&mut self, session: &Session<'_>, folios: Pin<&mut IsolatedFolios>, pages: u32) {
+    fn hand_over(
+        &mut self,
+        session: &ListProducer<'_>,
+        folios: Pin<&mut IsolatedFolios>,
+        pages: u32,
+    ) {
         session.add(&mut folios.list(), pages);
         self.handed_over = self.at;
     }

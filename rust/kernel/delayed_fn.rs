@@ -18,7 +18,7 @@ use kernel::{
     }, //
 };
 
-use super::flush_token::MayFlush;
+use super::flush_token::FlushToken;
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
 use super::sched::NodeId;
 
@@ -34,14 +34,14 @@ pub enum Queue {
 
 /// What is called.
 enum Call {
-    Plain(fn(MayFlush<'_>)),
+    Plain(fn(FlushToken<'_>)),
     #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
-    ForNode(fn(NodeId, MayFlush<'_>), NodeId),
+    ForNode(fn(NodeId, FlushToken<'_>), NodeId),
 }
 
 /// A function, and the work item that calls it.
 #[pin_data]
-pub struct Later {
+pub struct DelayedFn {
     #[pin]
     work: DelayedWork<Self>,
     queue: Queue,
@@ -49,12 +49,12 @@ pub struct Later {
 }
 
 impl_has_delayed_work! {
-    impl HasDelayedWork<Self> for Later { self.work }
+    impl HasDelayedWork<Self> for DelayedFn { self.work }
 }
 
-impl Later {
+impl DelayedFn {
     /// Has `call` called by a queue. May sleep; fails with `ENOMEM`.
-    pub fn new(queue: Queue, call: fn(MayFlush<'_>)) -> Result<Arc<Self>> {
+    pub fn new(queue: Queue, call: fn(FlushToken<'_>)) -> Result<Arc<Self>> {
         Self::calling(queue, Call::Plain(call))
     }
 
@@ -63,7 +63,7 @@ impl Later {
     pub fn for_node(
         queue: Queue,
         node: NodeId,
-        call: fn(NodeId, MayFlush<'_>),
+        call: fn(NodeId, FlushToken<'_>),
     ) -> Result<Arc<Self>> {
         Self::calling(queue, Call::ForNode(call, node))
     }
@@ -71,7 +71,7 @@ impl Later {
     fn calling(queue: Queue, call: Call) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                work <- new_delayed_work!("ferry::Later"),
+                work <- new_delayed_work!("ferry::DelayedFn"),
                 queue,
                 call,
             }),
@@ -93,13 +93,13 @@ impl Later {
     }
 }
 
-impl WorkItem for Later {
+impl WorkItem for DelayedFn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
         // SAFETY: A work item runs in a task of its own, with interrupts on.
         unsafe {
-            MayFlush::with(|may| match this.call {
+            FlushToken::with(|may| match this.call {
                 Call::Plain(call) => call(may),
                 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
                 Call::ForNode(call, node) => call(node, may),

@@ -8,15 +8,15 @@ use kernel::types::NotThreadSafe;
 /// That the caller may wait for other CPUs to flush their TLBs, and sleep: a task with interrupts
 /// on and no spinlock held.
 #[derive(Clone, Copy)]
-pub struct MayFlush<'a>(PhantomData<(&'a (), NotThreadSafe)>);
+pub struct FlushToken<'a>(PhantomData<(&'a (), NotThreadSafe)>);
 
-impl MayFlush<'_> {
+impl FlushToken<'_> {
     /// Does what needs that.
     ///
     /// # Safety
     ///
     /// It must be so.
-    pub unsafe fn with<R>(f: impl FnOnce(MayFlush<'_>) -> R) -> R {
-        f(MayFlush(PhantomData))
+    pub unsafe fn with<R>(f: impl FnOnce(FlushToken<'_>) -> R) -> R {
+        f(FlushToken(PhantomData))
     }
 }

@@ -19,9 +19,9 @@ use kernel::{
 /// # Invariants
 ///
 /// It was begun by the bearer's task.
-pub struct OnlineMemory(NotThreadSafe);
+pub struct MemHotplugGuard(NotThreadSafe);
 
-impl OnlineMemory {
+impl MemHotplugGuard {
     /// Waits for memory that is coming or going. May sleep.
     pub fn begin() -> Self {
         // SAFETY: It is ended when this is dropped, in the same task.
@@ -31,7 +31,7 @@ impl OnlineMemory {
     }
 }
 
-impl Drop for OnlineMemory {
+impl Drop for MemHotplugGuard {
     fn drop(&mut self) {
         // SAFETY: By the type invariant.
         unsafe { bindings::ferry_online_mems_end() };

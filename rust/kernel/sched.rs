@@ -15,7 +15,7 @@ use kernel::{
     ffi::c_ulong, //
 };
 
-use crate::logic::topology::Place;
+use crate::logic::topology::CpuPlace;
 
 /// Runs `f` without being preempted; it must not sleep, and be short.
 ///
@@ -125,12 +125,12 @@ pub fn has_cpu_quota() -> bool {
 /// What each CPU shares with others, of all that there can be, in the order of their numbers. Of
 /// those that are offline less is known. For any context, but slow: it takes time that grows with
 /// the square of the CPUs.
-pub fn places() -> impl Iterator<Item = Place> {
+pub fn places() -> impl Iterator<Item = CpuPlace> {
     (0..nr_cpu_ids()).map(|cpu| {
         let cpu = cpu as i32;
         // SAFETY: It is below `nr_cpu_ids`, and the functions ask whether there can be such a CPU.
         let node = unsafe { bindings::ferry_cpu_to_node(cpu) };
-        Place {
+        CpuPlace {
             // SAFETY: As above.
             core: unsafe { bindings::ferry_cpu_core(cpu) } as u32,
             // SAFETY: As above.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Lending a value to other tasks, in storage that outlives the task that lends it.
+//! ScopedShare a value to other tasks, in storage that outlives the task that lends it.
 //!
-//! The value is in the [`Lending`], not on the lender's stack: a task that dies in an oops is not
+//! The value is in the [`ScopedShare`], not on the lender's stack: a task that dies in an oops is not
 //! unwound, and the kernel uses its stack for its exit, then frees it. The place of a lender that
-//! died stays taken, and the lent value stays valid, for as long as the [`Lending`] exists.
+//! died stays taken, and the lent value stays valid, for as long as the [`ScopedShare`] exists.
 //!
 //! [`logic::lend`](crate::logic::scoped_share), checked with loom, defines the order of steps. Locks: each
-//! [`Lending`] has a mutex, innermost, which is held for a few instructions.
+//! [`ScopedShare`] has a mutex, innermost, which is held for a few instructions.
 
 use core::mem::ManuallyDrop;
 use kernel::{
@@ -25,7 +25,7 @@ use pin_init::{
     raw_init, //
 };
 
-use crate::logic::scoped_share::Place;
+use crate::logic::scoped_share::ShareState;
 
 /// A place where one task at a time lends a `T`.
 ///
@@ -40,9 +40,9 @@ use crate::logic::scoped_share::Place;
 #[doc = include_str!("../tests/examples/scoped_share.rs")]
 /// ```
 #[pin_data(PinnedDrop)]
-pub struct Lending<T: Send + Sync + 'static> {
+pub struct ScopedShare<T: Send + Sync + 'static> {
     #[pin]
-    place: Mutex<Place>,
+    place: Mutex<ShareState>,
     #[pin]
     returned: CondVar,
     #[pin]
@@ -50,26 +50,26 @@ pub struct Lending<T: Send + Sync + 'static> {
 }
 
 // SAFETY: The `T` inside may be sent to any task, and dropped there.
-unsafe impl<T: Send + Sync + 'static> Send for Lending<T> {}
+unsafe impl<T: Send + Sync + 'static> Send for ScopedShare<T> {}
 // SAFETY: By the type invariants borrowers share the `T`, and a lender has it alone.
-unsafe impl<T: Send + Sync + 'static> Sync for Lending<T> {}
+unsafe impl<T: Send + Sync + 'static> Sync for ScopedShare<T> {}
 
-impl<T: Send + Sync + 'static> Lending<T> {
+impl<T: Send + Sync + 'static> ScopedShare<T> {
     /// A place where nothing is lent.
     pub fn new() -> impl PinInit<Self> {
         // INVARIANT: The place is not full.
         pin_init!(Self {
-            place <- new_mutex!(Place::new()),
+            place <- new_mutex!(ShareState::new()),
             returned <- new_condvar!(),
             value <- init_zeroed(),
         })
     }
 
     /// Makes `value` here, and lends it until the guard is dropped or
-    /// [taken back](Lent::take_back). May sleep.
+    /// [taken back](ShareGuard::take_back). May sleep.
     ///
     /// [`None`], and no value is made, if a lender has the place.
-    pub fn lend(&self, value: impl PinInit<T>) -> Option<Lent<'_, T>> {
+    pub fn lend(&self, value: impl PinInit<T>) -> Option<ShareGuard<'_, T>> {
         if !self.place.lock().take() {
             return None;
         }
@@ -78,7 +78,7 @@ impl<T: Send + Sync + 'static> Lending<T> {
         unsafe { raw_init(self.value.get(), value) };
         // INVARIANT: The value was just made.
         self.place.lock().lend();
-        Some(Lent(self))
+        Some(ShareGuard(self))
     }
 
     /// Borrows what is lent now, if anything. May sleep.
@@ -91,7 +91,7 @@ impl<T: Send + Sync + 'static> Lending<T> {
 }
 
 #[pinned_drop]
-impl<T: Send + Sync + 'static> PinnedDrop for Lending<T> {
+impl<T: Send + Sync + 'static> PinnedDrop for ScopedShare<T> {
     fn drop(self: Pin<&mut Self>) {
         // The lender has forgotten its guard.
         if self.place.lock().is_full() {
@@ -108,9 +108,9 @@ impl<T: Send + Sync + 'static> PinnedDrop for Lending<T> {
 ///
 /// The bearer has taken the place, which is lent.
 #[must_use = "dropping it ends the lending"]
-pub struct Lent<'l, T: Send + Sync + 'static>(&'l Lending<T>);
+pub struct ShareGuard<'l, T: Send + Sync + 'static>(&'l ScopedShare<T>);
 
-impl<'l, T: Send + Sync + 'static> Lent<'l, T> {
+impl<'l, T: Send + Sync + 'static> ShareGuard<'l, T> {
     /// Returns the value.
     pub fn get(&self) -> &T {
         // SAFETY: By the type invariant the value is there, and only shared.
@@ -134,7 +134,7 @@ impl<'l, T: Send + Sync + 'static> Lent<'l, T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Drop for Lent<'_, T> {
+impl<T: Send + Sync + 'static> Drop for ShareGuard<'_, T> {
     fn drop(&mut self) {
         drop(self.end());
     }
@@ -147,7 +147,7 @@ impl<T: Send + Sync + 'static> Drop for Lent<'_, T> {
 ///
 /// The bearer has taken the place, which is full and back.
 #[must_use = "dropping it leaves the place"]
-pub struct Returned<'l, T: Send + Sync + 'static>(&'l Lending<T>);
+pub struct Returned<'l, T: Send + Sync + 'static>(&'l ScopedShare<T>);
 
 impl<T: Send + Sync + 'static> Returned<'_, T> {
     /// Returns the value.
@@ -173,7 +173,7 @@ impl<T: Send + Sync + 'static> Drop for Returned<'_, T> {
 ///
 /// The bearer is counted as a borrower of the place.
 #[must_use = "dropping it gives it back"]
-pub struct Borrowed<'b, T: Send + Sync + 'static>(&'b Lending<T>);
+pub struct Borrowed<'b, T: Send + Sync + 'static>(&'b ScopedShare<T>);
 
 impl<T: Send + Sync + 'static> Borrowed<'_, T> {
     /// What was borrowed.

@@ -35,7 +35,7 @@ pub fn is_large(folios: u32, pages: u32) -> bool {
 /// A batch of `n` pages is unmapped for `flush_ns + n * page_ns`, where `page_ns` is one of the
 /// other three fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
+pub struct PageCosts {
     /// Of the TLB flush of a batch.
     pub flush_ns: u32,
     /// Of a page in folios of less than [`LARGE_PAGES`]: to unmap, copy and map it again.
@@ -46,7 +46,7 @@ pub struct Pace {
     pub shared_ns: u32,
 }
 
-impl Pace {
+impl PageCosts {
     /// Returns how long the pages of a batch may take: the rest of `budget_ns` after the flush, or
     /// as long as the flush takes, if that is more.
     ///
@@ -99,29 +99,29 @@ pub fn learn(page_ns: u32, pages: u32, ns: u64) -> u32 {
 /// whichever comes first.
 ///
 /// ```
-/// use ferry_logic::batch_size::{page_price, Pace, PARTS};
+/// use ferry_logic::batch_size::{page_price, PageCosts, PARTS};
 ///
 /// let ns = 4_000_000;
 /// let price = |large, handful, threads, pace| page_price(large, handful, threads, pace, ns);
 /// let folios = |price: u32| 512 * PARTS / (512 * price);
-/// let unknown = Pace::default();
+/// let unknown = PageCosts::default();
 /// assert_eq!(price(true, false, 1, unknown), None); // nobody helps
 /// assert_eq!(price(true, false, 2, unknown).map(folios), Some(8));
 /// assert_eq!(price(true, false, 32, unknown).map(folios), Some(16));
 /// assert_eq!(price(true, true, 2, unknown).map(folios), Some(4));
 /// // A huge folio takes a millisecond.
-/// let slow = Pace { shared_ns: 1_953, ..unknown };
+/// let slow = PageCosts { shared_ns: 1_953, ..unknown };
 /// assert_eq!(price(true, false, 2, slow).map(folios), Some(4));
 /// assert_eq!(price(false, false, 1, slow), None);
 /// // A flush takes twice the budget: the pages may take as long as the flush.
-/// let late = Pace { flush_ns: 8_000_000, small_ns: 10_000, ..unknown };
+/// let late = PageCosts { flush_ns: 8_000_000, small_ns: 10_000, ..unknown };
 /// assert_eq!(price(false, false, 1, late), None);
 /// ```
 pub fn page_price(
     large: bool,
     handful: bool,
     threads: u32,
-    pace: Pace,
+    pace: PageCosts,
     budget_ns: u64,
 ) -> Option<u32> {
     let (page_ns, pages_per_unit) = match (large, threads) {
@@ -147,18 +147,18 @@ pub fn page_price(
 /// One worker migrates it.
 ///
 /// ```
-/// use ferry_logic::batch_size::{pages_within, Pace};
+/// use ferry_logic::batch_size::{pages_within, PageCosts};
 ///
-/// let pace = Pace { small_ns: 4_000, ..Pace::default() };
+/// let pace = PageCosts { small_ns: 4_000, ..PageCosts::default() };
 /// assert_eq!(pages_within(false, pace, 400_000, 16), 100);
 /// assert_eq!(pages_within(false, pace, 4_000, 16), 16);
 /// assert_eq!(pages_within(true, pace, 4_000, 16), u32::MAX);
-/// let flush = Pace { flush_ns: 100_000, ..pace };
+/// let flush = PageCosts { flush_ns: 100_000, ..pace };
 /// assert_eq!(pages_within(false, flush, 400_000, 16), 75);
-/// let late = Pace { flush_ns: 8_000_000, ..pace };
+/// let late = PageCosts { flush_ns: 8_000_000, ..pace };
 /// assert_eq!(pages_within(false, late, 400_000, 16), 2000);
 /// ```
-pub fn pages_within(large: bool, pace: Pace, budget_ns: u64, least: u32) -> u32 {
+pub fn pages_within(large: bool, pace: PageCosts, budget_ns: u64, least: u32) -> u32 {
     let page_ns = if large { pace.alone_ns } else { pace.small_ns };
     pace.left_ns(budget_ns)
         .checked_div(page_ns.into())

@@ -55,7 +55,7 @@ impl Generation {
 /// It is never given back: the place of a helper that leaves while grains are left stays taken.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a batch has only a number of places"]
-pub struct Place(Generation);
+pub struct HelperPlace(Generation);
 
 /// One grain that the bearer, and nobody else, is to copy and then [`Cursor::complete`].
 #[derive(Debug, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl Cursor {
     /// cursor.publish(1, 0);
     /// assert!(cursor.claim_in(&place).is_none() && cursor.enter().is_none());
     /// ```
-    pub fn enter(&self) -> Option<Place> {
+    pub fn enter(&self) -> Option<HelperPlace> {
         // Relaxed, and so is a failed exchange: a stale word is only a wrong guess.
         let mut seen = self.places.load_relaxed();
         loop {
@@ -216,7 +216,7 @@ impl Cursor {
             };
             // Acquire: pairs with the release of `publish`.
             match self.places.cmpxchg_acquire(seen, taken.pack()) {
-                Ok(_) => return Some(Place(Generation(places.generation))),
+                Ok(_) => return Some(HelperPlace(Generation(places.generation))),
                 Err(now) => seen = now,
             }
         }
@@ -242,7 +242,7 @@ impl Cursor {
     ///
     /// At any time. Read nothing of the lane before this succeeds. Lock-free: a retry means that
     /// another worker was given a grain, or a batch was published.
-    pub fn claim_in(&self, place: &Place) -> Option<Claim> {
+    pub fn claim_in(&self, place: &HelperPlace) -> Option<Claim> {
         self.claim_if(|generation| generation == place.0)
     }
 

@@ -170,7 +170,7 @@ impl<L, const N: usize> Places<L, N> {
 
     /// Returns whether the engine has a load that was submitted at `before_ns` or earlier, and given
     /// up since.
-    pub fn has_parked_since(&self, before_ns: i64) -> bool {
+    pub fn has_timed_out_since(&self, before_ns: i64) -> bool {
         let mut flights = self.flights.iter().flatten();
         flights.any(|flight| flight.given_up && flight.since_ns <= before_ns)
     }
@@ -197,8 +197,8 @@ mod tests {
         assert_eq!(told, [2]);
         places.give_up_late(95, 0, |&load| told.push(load));
         assert_eq!(told, [2, 1]);
-        assert!(!places.has(|_| true) && places.has_parked_since(90));
-        assert!(!places.has_parked_since(89));
+        assert!(!places.has(|_| true) && places.has_timed_out_since(90));
+        assert!(!places.has_timed_out_since(89));
         assert_eq!((places.taken(), places.free()), (2, Some(2)));
     }
 }

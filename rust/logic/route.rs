@@ -4,7 +4,7 @@
 
 /// The words of `copy/method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum CopyMethod {
     /// Whichever is there: CPUs that are idle, else channels.
     Auto,
     /// As mainline does: the migrating task, folio by folio.
@@ -17,10 +17,10 @@ pub enum Way {
     Hybrid,
 }
 
-impl Way {
+impl CopyMethod {
     /// Whether an operator who chooses it wants channels.
     pub fn needs_channels(self) -> bool {
-        matches!(self, Way::Dma | Way::Hybrid)
+        matches!(self, CopyMethod::Dma | CopyMethod::Hybrid)
     }
 }
 
@@ -47,31 +47,31 @@ impl Route {
 /// Of small folios, each with a descriptor of its own, channels cost more than they spare.
 ///
 /// ```
-/// use ferry_logic::route::{choose, Route, Way};
+/// use ferry_logic::route::{choose, Route, CopyMethod};
 ///
 /// let channels = Route { cpus: false, channels: true };
-/// assert_eq!(choose(Way::Auto, true, true, || 0), Some(channels));
-/// assert_eq!(choose(Way::Auto, true, true, || 3), Some(Route { cpus: true, channels: false }));
+/// assert_eq!(choose(CopyMethod::Auto, true, true, || 0), Some(channels));
+/// assert_eq!(choose(CopyMethod::Auto, true, true, || 3), Some(Route { cpus: true, channels: false }));
 /// // Without a channel CPUs copy.
-/// assert_eq!(choose(Way::Dma, false, true, || 3), Some(Route { cpus: true, channels: false }));
-/// assert_eq!(choose(Way::Serial, true, true, || 3), None);
+/// assert_eq!(choose(CopyMethod::Dma, false, true, || 3), Some(Route { cpus: true, channels: false }));
+/// assert_eq!(choose(CopyMethod::Serial, true, true, || 3), None);
 /// ```
 pub fn choose(
-    way: Way,
+    way: CopyMethod,
     channels: bool,
     large: bool,
     idle: impl FnOnce() -> usize,
 ) -> Option<Route> {
     let (cpus, channels) = match way {
-        Way::Serial => return None,
-        Way::Cpu => (true, false),
-        Way::Auto if channels && large => match idle() {
+        CopyMethod::Serial => return None,
+        CopyMethod::Cpu => (true, false),
+        CopyMethod::Auto if channels && large => match idle() {
             0 => (false, true),
             _ => (true, false),
         },
-        Way::Auto => (true, false),
-        Way::Dma => (!channels, channels),
-        Way::Hybrid => (true, channels),
+        CopyMethod::Auto => (true, false),
+        CopyMethod::Dma => (!channels, channels),
+        CopyMethod::Hybrid => (true, channels),
     };
     Some(Route { cpus, channels })
 }
@@ -80,7 +80,13 @@ pub fn choose(
 mod tests {
     use super::*;
 
-    const WAYS: [Way; 5] = [Way::Auto, Way::Serial, Way::Cpu, Way::Dma, Way::Hybrid];
+    const WAYS: [CopyMethod; 5] = [
+        CopyMethod::Auto,
+        CopyMethod::Serial,
+        CopyMethod::Cpu,
+        CopyMethod::Dma,
+        CopyMethod::Hybrid,
+    ];
 
     #[test]
     fn without_channels_no_way_but_serial_is_without_cpus() {
@@ -91,7 +97,7 @@ mod tests {
                     cpus: true,
                     channels: false,
                 };
-                assert_eq!(route, (way != Way::Serial).then_some(cpus));
+                assert_eq!(route, (way != CopyMethod::Serial).then_some(cpus));
             }
         }
     }
@@ -111,7 +117,7 @@ mod tests {
         for way in WAYS {
             let both =
                 choose(way, true, false, || 1).is_some_and(|route| route.cpus && route.channels);
-            assert_eq!(both, way == Way::Hybrid);
+            assert_eq!(both, way == CopyMethod::Hybrid);
         }
     }
 }

@@ -4,13 +4,13 @@
 //!
 //! | task | calls | when |
 //! |---|---|---|
-//! | lender | [`Place::take`] | at any time |
-//! | lender | [`Place::lend`] | once the value is in the place |
-//! | borrower | [`Place::borrow`] | at any time |
-//! | borrower | [`Place::give_back`] | once for each successful borrow |
-//! | lender | [`Place::end`] | after it has lent |
-//! | lender | [`Place::is_back`] | after that, until it returns `true` |
-//! | lender | [`Place::leave`] | after that, once the value is out of the place |
+//! | lender | [`ShareState::take`] | at any time |
+//! | lender | [`ShareState::lend`] | once the value is in the place |
+//! | borrower | [`ShareState::borrow`] | at any time |
+//! | borrower | [`ShareState::give_back`] | once for each successful borrow |
+//! | lender | [`ShareState::end`] | after it has lent |
+//! | lender | [`ShareState::is_back`] | after that, until it returns `true` |
+//! | lender | [`ShareState::leave`] | after that, once the value is out of the place |
 //!
 //! The lender waits for each task that has borrowed, and for no other. A lender that dies before it
 //! leaves has the place for ever: the value stays there, and no other lender can take the place.
@@ -23,7 +23,7 @@ enum Stage {
     /// A lender has the place, and may write the value.
     Taken,
     /// The value may be borrowed.
-    Lent,
+    ShareGuard,
     /// The value is there, and may not be borrowed any more.
     Ended,
 }
@@ -31,9 +31,9 @@ enum Stage {
 /// The state of a place.
 ///
 /// ```
-/// use ferry_logic::scoped_share::Place;
+/// use ferry_logic::scoped_share::ShareState;
 ///
-/// let mut place = Place::new();
+/// let mut place = ShareState::new();
 /// assert!(!place.borrow());
 /// assert!(place.take() && !place.take());
 /// assert!(!place.borrow());
@@ -46,12 +46,12 @@ enum Stage {
 /// place.leave();
 /// assert!(place.take());
 /// ```
-pub struct Place {
+pub struct ShareState {
     stage: Stage,
     borrowers: u32,
 }
 
-impl Place {
+impl ShareState {
     /// A place where nothing is lent.
     pub const fn new() -> Self {
         Self {
@@ -72,13 +72,13 @@ impl Place {
 
     /// Lends the value.
     pub fn lend(&mut self) {
-        self.stage = Stage::Lent;
+        self.stage = Stage::ShareGuard;
     }
 
     /// Borrows the value; `false`: none is lent.
     #[must_use]
     pub fn borrow(&mut self) -> bool {
-        if self.stage != Stage::Lent {
+        if self.stage != Stage::ShareGuard {
             return false;
         }
         let more = self.borrowers.checked_add(1);
@@ -111,11 +111,11 @@ impl Place {
     /// Returns whether a value is in the place.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        matches!(self.stage, Stage::Lent | Stage::Ended)
+        matches!(self.stage, Stage::ShareGuard | Stage::Ended)
     }
 }
 
-impl Default for Place {
+impl Default for ShareState {
     fn default() -> Self {
         Self::new()
     }

@@ -17,7 +17,7 @@ pub const TAGGED: usize = 1 << 48;
 
 /// The addresses of a run so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ascent {
+pub struct SortedPrefix {
     /// The page of the last that ascended.
     last: Option<usize>,
     /// How many did.
@@ -25,13 +25,13 @@ pub struct Ascent {
     broken: bool,
 }
 
-impl Ascent {
+impl SortedPrefix {
     /// How many of `pages`, which come next, ascend from what was before, and from each other.
     ///
     /// ```
-    /// use ferry_logic::sorted_prefix::Ascent;
+    /// use ferry_logic::sorted_prefix::SortedPrefix;
     ///
-    /// let mut run = Ascent::default();
+    /// let mut run = SortedPrefix::default();
     /// assert_eq!(run.climbs(&[0x1000, 0x2000, 0x2fff, 0x3000]), 2);
     /// ```
     pub fn climbs(&self, pages: &[usize]) -> usize {
@@ -50,7 +50,7 @@ impl Ascent {
             .count()
     }
 
-    /// Adds addresses that ascend, as [`Ascent::climbs`] has found.
+    /// Adds addresses that ascend, as [`SortedPrefix::climbs`] has found.
     pub fn add(&mut self, pages: &[usize]) {
         if let Some(addr) = pages.last() {
             self.last = Some(addr >> PAGE_SHIFT);
@@ -72,10 +72,10 @@ impl Ascent {
     /// which those were, or [`None`] if that cannot be said any longer.
     ///
     /// ```
-    /// use ferry_logic::sorted_prefix::Ascent;
+    /// use ferry_logic::sorted_prefix::SortedPrefix;
     ///
     /// let pages = [0x1000, 0x3000, 0x7000];
-    /// let mut run = Ascent::default();
+    /// let mut run = SortedPrefix::default();
     /// run.add(&pages);
     /// assert!(run.has(0x3abc, |at| pages.get(at).copied()));
     /// assert!(!run.has(0x4000, |at| pages.get(at).copied()));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn only_what_ascends_climbs() {
-        let mut run = Ascent::default();
+        let mut run = SortedPrefix::default();
         run.add(&[0x1000, 0x5000]);
         assert_eq!(run.climbs(&[0x6000, 0x7000]), 2);
         assert_eq!(run.climbs(&[0x5fff, 0x7000]), 0);
@@ -121,7 +121,7 @@ mod tests {
     fn each_that_ascended_is_found_and_no_other() {
         for len in 0..40 {
             let pages: Vec<usize> = (0..len).map(|i| (2 * i + 1) << PAGE_SHIFT).collect();
-            let mut run = Ascent::default();
+            let mut run = SortedPrefix::default();
             let (a, b) = pages.split_at(len / 3);
             run.add(a);
             run.add(b);
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_again_is_not_found() {
-        let mut run = Ascent::default();
+        let mut run = SortedPrefix::default();
         run.add(&[0x1000, 0x2000]);
         assert!(!run.has(0x1000, |_| None));
     }

@@ -11,7 +11,7 @@ use core::cell::Cell;
 
 /// What a CPU shares with others: equal numbers say that it is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct CpuPlace {
     /// Of its physical core.
     pub core: u32,
     /// Of its last-level cache.
@@ -41,7 +41,7 @@ pub const MAX_REFUSALS: u32 = 64;
 /// Seats everybody: `places` by CPU number, of which there may be 65536.
 ///
 /// In time that grows with the square of the CPUs: to be called once.
-pub fn seat(places: &[Place], seats: &mut [Seat]) {
+pub fn seat(places: &[CpuPlace], seats: &mut [Seat]) {
     for (cpu, place) in places.iter().enumerate().take(seats.len()) {
         let before = || places.iter().zip(seats.iter()).enumerate().take(cpu);
         let siblings = || before().filter(|(_, (other, _))| other.core == place.core);
@@ -71,7 +71,7 @@ pub fn seat(places: &[Place], seats: &mut [Seat]) {
 ///
 /// `places` and `seats` are by CPU number; `order` is as long.
 pub fn order(
-    places: &[Place],
+    places: &[CpuPlace],
     seats: &[Seat],
     distance: impl Fn(u32) -> u32,
     order: &mut [u16],
@@ -114,11 +114,11 @@ impl View<'_> {
     /// Callers on different CPUs begin at different ones of the nearest node.
     ///
     /// ```
-    /// use ferry_logic::topology::{order, seat, Place, Seat, View};
+    /// use ferry_logic::topology::{order, seat, CpuPlace, Seat, View};
     ///
     /// // Two last-level caches, two cores each, two threads each: core 0 has CPUs 0 and 4.
-    /// let places: Vec<Place> = (0..8)
-    ///     .map(|cpu| Place { core: cpu % 4, llc: cpu % 4 / 2, node: 0 })
+    /// let places: Vec<CpuPlace> = (0..8)
+    ///     .map(|cpu| CpuPlace { core: cpu % 4, llc: cpu % 4 / 2, node: 0 })
     ///     .collect();
     /// let (mut seats, mut cpus) = ([Seat::default(); 8], [0; 8]);
     /// seat(&places, &mut seats);

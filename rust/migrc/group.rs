@@ -32,7 +32,7 @@ use kernel::{
 };
 
 use crate::{
-    kernel::flush_token::MayFlush,
+    kernel::flush_token::FlushToken,
     logic::coverage::{
         Coverage,
         Moment,
@@ -184,7 +184,7 @@ impl sealed::GiveUp for Flushed {
 
 /// Folios that wait for a flush.
 ///
-/// A group that is [`Pending`] or [`Listed`] is consumed by a flush, for which [`MayFlush`] is
+/// A group that is [`Pending`] or [`Listed`] is consumed by a flush, for which [`FlushToken`] is
 /// needed. To drop it is a mistake: that warns, and leaves the flush to a workqueue, as the drop
 /// may happen where no flush is allowed.
 ///
@@ -256,7 +256,7 @@ pub enum InBatch {
 }
 
 impl InBatch {
-    /// Takes it back from C, if there is one. For who may flush, see [`MayFlush`].
+    /// Takes it back from C, if there is one. For who may flush, see [`FlushToken`].
     ///
     /// # Safety
     ///
@@ -285,7 +285,7 @@ impl Group<Unmapping> {
     ///
     /// [`None`]: there is no memory, migrc is off, or this task has one: it migrates to have memory
     /// for another migration. What it unmaps then is noted in that other one.
-    pub fn begin(_: MayFlush<'_>) -> Option<Self> {
+    pub fn begin(_: FlushToken<'_>) -> Option<Self> {
         // SAFETY: There are no requirements.
         let raw = NonNull::new(unsafe { bindings::ferry_group_alloc() })?;
         // SAFETY: It is new, and stays until this task is told of none.
@@ -299,7 +299,7 @@ impl Group<Unmapping> {
 
     /// All is unmapped: the flush is left for later. [`None`]: it was made at once, as it must be,
     /// or there was nothing to flush. May sleep.
-    pub fn defer(self, _: MayFlush<'_>) -> Option<Group<Pending>> {
+    pub fn defer(self, _: FlushToken<'_>) -> Option<Group<Pending>> {
         // SAFETY: It is ours, this task's, and the caller may wait for CPUs.
         match unsafe { bindings::ferry_group_defer(self.as_ptr()) } {
             // INVARIANT: Its flush is its own now.
@@ -324,7 +324,7 @@ impl Group<Pending> {
     }
 
     /// Flushes it. May sleep.
-    pub fn flush(self, _: MayFlush<'_>) -> Group<Flushed> {
+    pub fn flush(self, _: FlushToken<'_>) -> Group<Flushed> {
         // SAFETY: It is ours, and the caller may wait for CPUs. Tasks that recall its batch find it
         // until it is flushed, and no longer.
         unsafe {
@@ -389,7 +389,7 @@ impl Group<Listed> {
 
 impl Group<Flushed> {
     /// Frees what it keeps; how many pages that was. May sleep.
-    pub fn release(self, _: MayFlush<'_>) -> u32 {
+    pub fn release(self, _: FlushToken<'_>) -> u32 {
         // SAFETY: By the type invariant nobody can read its folios, and it is ours.
         unsafe { bindings::ferry_group_release(self.as_ptr()) }
     }

@@ -20,7 +20,7 @@ use super::group::{
 };
 
 use crate::{
-    kernel::flush_token::MayFlush,
+    kernel::flush_token::FlushToken,
     logic::coverage::Moment,
     migrc, //
 };
@@ -50,7 +50,7 @@ fn put_back<S: OfTask>(slot: &mut *mut c_void, group: Option<Group<S>>) {
 #[export]
 pub unsafe extern "C" fn ferry_migrc_begin(batch: *mut bindings::ferry_batch) {
     // SAFETY: By the safety requirement.
-    unsafe { put_back(slot(batch), MayFlush::with(migrc::begin)) };
+    unsafe { put_back(slot(batch), FlushToken::with(migrc::begin)) };
 }
 
 /// A batch is unmapped: called by `ferry_unmap_flush()`. May sleep.
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn ferry_migrc_flush(batch: *mut bindings::ferry_batch) {
     // SAFETY: By the safety requirement.
     if let Some(InBatch::Unmapping(group)) = unsafe { InBatch::take(slot) } {
         // SAFETY: By the safety requirement.
-        put_back(slot, unsafe { MayFlush::with(|may| group.defer(may)) });
+        put_back(slot, unsafe { FlushToken::with(|may| group.defer(may)) });
     }
 }
 
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn ferry_migrc_keep(
         match unsafe { group.keep(src, dst) } {
             true => put_back(slot, Some(group)),
             // SAFETY: By the safety requirement.
-            false => unsafe { MayFlush::with(|may| migrc::overflow(group, may)) },
+            false => unsafe { FlushToken::with(|may| migrc::overflow(group, may)) },
         }
     }
 }
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn ferry_migrc_end(batch: *mut bindings::ferry_batch) {
     // nothing to flush for.
     if let Some(InBatch::Pending(group)) = unsafe { InBatch::take(slot(batch)) } {
         // SAFETY: By the safety requirement.
-        unsafe { MayFlush::with(|may| migrc::end(group, may)) };
+        unsafe { FlushToken::with(|may| migrc::end(group, may)) };
     }
 }
 
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn ferry_migrc_drain(why: bindings::ferry_drain) -> c_uint
         return 0;
     };
     // SAFETY: By the safety requirement.
-    unsafe { MayFlush::with(|may| migrc::drain(why, may)) }
+    unsafe { FlushToken::with(|may| migrc::drain(why, may)) }
 }
 
 /// A flush of all of an address space is about to begin: called by `ferry_before_mm_flush()`.
@@ -158,7 +158,7 @@ pub extern "C" fn ferry_migrc_complete() {
 #[export]
 pub unsafe extern "C" fn ferry_migrc_drain_file(file: c_uint) {
     // SAFETY: The caller may sleep, with interrupts on, and `file` is below the bound.
-    unsafe { MayFlush::with(|may| migrc::drain_file(FileBucket::from_raw(file), may)) };
+    unsafe { FlushToken::with(|may| migrc::drain_file(FileBucket::from_raw(file), may)) };
 }
 
 /// Numbers a flush of CPUs that is about to begin: called by `ferry_before_batch_flush()`. For

@@ -50,10 +50,10 @@ use crate::{
     kernel::{
         clock::now_ns,
         delayed_fn::{
-            Later,
+            DelayedFn,
             Queue, //
         },
-        flush_token::MayFlush, //
+        flush_token::FlushToken, //
     },
     logic::{
         coverage::Moment,
@@ -75,8 +75,8 @@ const COLLECT_MS: u32 = 1;
 struct Retained {
     #[pin]
     ledger: Ledger,
-    old: Arc<Later>,
-    complete: Arc<Later>,
+    old: Arc<DelayedFn>,
+    complete: Arc<DelayedFn>,
 }
 
 static RETAINED: SetOnce<Pin<KBox<Retained>>> = SetOnce::new();
@@ -91,8 +91,8 @@ pub fn prepare() -> Result {
         return Ok(());
     }
     let ledger = Ledger::new()?;
-    let old = Later::new(Queue::Unbound, drain_old)?;
-    let complete = Later::new(Queue::Unbound, free_complete)?;
+    let old = DelayedFn::new(Queue::Unbound, drain_old)?;
+    let complete = DelayedFn::new(Queue::Unbound, free_complete)?;
     let retained = KBox::pin_init(
         pin_init!(Retained {
             ledger <- ledger,
@@ -106,19 +106,19 @@ pub fn prepare() -> Result {
 }
 
 /// A batch begins that may be left unflushed. May sleep.
-pub fn begin(may: MayFlush<'_>) -> Option<Group<Unmapping>> {
+pub fn begin(may: FlushToken<'_>) -> Option<Group<Unmapping>> {
     retained()?;
     Group::begin(may)
 }
 
 /// A folio of a batch had no room, or the batch was recalled: all of it is flushed, and freed. May
 /// sleep.
-pub fn overflow(group: Group<Pending>, may: MayFlush<'_>) {
+pub fn overflow(group: Group<Pending>, may: FlushToken<'_>) {
     Drain::BOUND.count(group.flush(may).release(may));
 }
 
 /// A batch is migrated: what it keeps is retained. May sleep.
-pub fn end(group: Group<Pending>, may: MayFlush<'_>) {
+pub fn end(group: Group<Pending>, may: FlushToken<'_>) {
     let Some(retained) = retained() else {
         return overflow(group, may);
     };
@@ -130,12 +130,12 @@ pub fn end(group: Group<Pending>, may: MayFlush<'_>) {
 
 /// Flushes and frees all that is retained; how many pages. When this returns, all that was when it
 /// was called is flushed, and is free but for what other tasks are freeing: a group each. May sleep.
-pub fn drain(why: Drain, may: MayFlush<'_>) -> u32 {
+pub fn drain(why: Drain, may: FlushToken<'_>) -> u32 {
     retained().map_or(0, |retained| retained.drain(why, None, may))
 }
 
 /// As [`drain`], of the groups that have a file of a bucket.
-pub fn drain_file(file: FileBucket, may: MayFlush<'_>) {
+pub fn drain_file(file: FileBucket, may: FlushToken<'_>) {
     if let Some(retained) = retained() {
         retained.drain(Drain::WRITE, Some(file), may);
     }
@@ -150,7 +150,7 @@ pub fn now() -> Option<Moment> {
 /// Notes that a group is covered: a worker frees it soon. For any context but NMI.
 pub fn complete() {
     if let Some(retained) = retained() {
-        Later::after(&retained.complete, COLLECT_MS);
+        DelayedFn::after(&retained.complete, COLLECT_MS);
     }
 }
 
@@ -164,19 +164,19 @@ pub fn covering(cpus: &[usize]) -> Option<Moment> {
 pub fn covered(flush: CompletedFlush) {
     if let Some(retained) = retained() {
         retained.ledger.covered(flush);
-        Later::after(&retained.complete, COLLECT_MS);
+        DelayedFn::after(&retained.complete, COLLECT_MS);
     }
 }
 
 /// From a workqueue: what others have flushed is freed.
-fn free_complete(may: MayFlush<'_>) {
+fn free_complete(may: FlushToken<'_>) {
     if let Some(retained) = retained() {
         retained.ledger.free_covered(may);
     }
 }
 
 /// From a workqueue: what is too old is flushed, and with it all else.
-fn drain_old(may: MayFlush<'_>) {
+fn drain_old(may: FlushToken<'_>) {
     let Some(retained) = retained() else {
         return;
     };
@@ -187,12 +187,12 @@ fn drain_old(may: MayFlush<'_>) {
         None if !Limit::Age.is_out() => {
             retained.drain(Drain::AGE, None, may);
         }
-        left => Later::after(&retained.old, left.unwrap_or(LOOK_MS).min(LOOK_MS)),
+        left => DelayedFn::after(&retained.old, left.unwrap_or(LOOK_MS).min(LOOK_MS)),
     }
 }
 
 impl Retained {
-    fn add(&self, mut group: Group<Pending>, may: MayFlush<'_>) {
+    fn add(&self, mut group: Group<Pending>, may: FlushToken<'_>) {
         while let Err(not_retained) = self.ledger.retain(group) {
             group = match not_retained {
                 NotRetained::Full(group) => group,
@@ -201,14 +201,14 @@ impl Retained {
             self.drain(Drain::BOUND, None, may);
         }
         let due = until_due_ms(0, 0, group::max_age_ns());
-        Later::after(&self.old, due.unwrap_or(0).min(LOOK_MS));
+        DelayedFn::after(&self.old, due.unwrap_or(0).min(LOOK_MS));
         let (kept, limit) = group::fullest_node();
         if !has_room(kept, limit) && !Limit::Pages.is_out() {
             self.drain(Drain::BOUND, None, may);
         }
     }
 
-    fn drain(&self, why: Drain, file: Option<FileBucket>, may: MayFlush<'_>) -> u32 {
+    fn drain(&self, why: Drain, file: Option<FileBucket>, may: FlushToken<'_>) -> u32 {
         self.ledger.owe(file).make(may).free(why, may)
     }
 }

@@ -3,7 +3,7 @@
 //! Folios of the page cache that are to be promoted: found by their numbers, looked at, isolated
 //! and migrated.
 //!
-//! Locks: that of memory hotplug, see [`OnlineMemory`]; inside it, for each folio, its own lock if
+//! Locks: that of memory hotplug, see [`MemHotplugGuard`]; inside it, for each folio, its own lock if
 //! that is free, then that of its LRU. To migrate takes the locks of folios, without it.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_promotion.h`
@@ -20,9 +20,9 @@ use kernel::{
 };
 
 use crate::kernel::{
-    flush_token::MayFlush,
+    flush_token::FlushToken,
     folio::FolioRef,
-    mem_hotplug::OnlineMemory,
+    mem_hotplug::MemHotplugGuard,
     sched::NodeId, //
 };
 
@@ -32,9 +32,9 @@ use crate::kernel::{
 ///
 /// `0` is below `FERRY_NR_UNPROMOTED`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal(bindings::ferry_promotion_refusal);
+pub struct PromotionRefusal(bindings::ferry_promotion_refusal);
 
-impl Refusal {
+impl PromotionRefusal {
     /// There is no such folio any more, on this node.
     pub const GONE: Self = Self(bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_GONE);
     /// There is no room for it, or somebody else has isolated it just then.
@@ -63,7 +63,7 @@ pub enum Event {
     Lost = bindings::ferry_promotion_event_FERRY_PROMOTION_LOST,
     /// Times that folios had to wait, by the rate.
     RateLimited = bindings::ferry_promotion_event_FERRY_PROMOTION_RATE_LIMITED,
-    /// And by what the brake has left of it.
+    /// And by what the backoff has left of it.
     Braked = bindings::ferry_promotion_event_FERRY_PROMOTION_BRAKED,
     /// Folios that came back, of those that are looked at.
     CameBack = bindings::ferry_promotion_event_FERRY_PROMOTION_CAME_BACK,
@@ -113,7 +113,7 @@ pub type Cached = bindings::ferry_cached;
 /// ```ignore
 #[doc = include_str!("../tests/examples/promotion.rs")]
 /// ```
-pub fn candidate(_online: &OnlineMemory, pfn: u64, node: NodeId) -> Option<Candidate<'_>> {
+pub fn candidate(_online: &MemHotplugGuard, pfn: u64, node: NodeId) -> Option<Candidate<'_>> {
     // SAFETY: Any number will do, as no memory goes meanwhile.
     let folio = unsafe { bindings::ferry_folio_get_pfn(pfn as c_ulong, node.0) };
     // SAFETY: The function has taken a reference for us.
@@ -123,19 +123,19 @@ pub fn candidate(_online: &OnlineMemory, pfn: u64, node: NodeId) -> Option<Candi
 
 /// A folio that somebody may use, with a reference. It is given back before memory may go: a
 /// reference keeps others from freeing and migrating.
-pub struct Candidate<'a>(FolioRef, PhantomData<&'a OnlineMemory>);
+pub struct Candidate<'a>(FolioRef, PhantomData<&'a MemHotplugGuard>);
 
 impl Candidate<'_> {
     /// Where in the page cache it is, if it may be promoted, or why it is to be left where it is:
     /// others may change that at any time. For tasks.
-    pub fn place(&self) -> Result<Cached, Refusal> {
+    pub fn place(&self) -> Result<Cached, PromotionRefusal> {
         let mut cached = Cached::default();
         // SAFETY: By the type invariant of the reference the folio exists; it was on an LRU when we
         // took that, so it is none of those that cannot be locked.
         match unsafe { bindings::ferry_unpromoted(self.0.as_raw(), &mut cached) } {
             bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_NONE => Ok(cached),
             // INVARIANT: It is one of them.
-            why => Err(Refusal(why)),
+            why => Err(PromotionRefusal(why)),
         }
     }
 
@@ -186,7 +186,7 @@ impl Isolated {
         unsafe { bindings::ferry_has_room(self.to.0, self.pages.saturating_add(more)) }
     }
 
-    /// Isolates a folio, as the last. `false`: it is where it was, see [`Refusal::NO_ROOM`]. May
+    /// Isolates a folio, as the last. `false`: it is where it was, see [`PromotionRefusal::NO_ROOM`]. May
     /// not be called with interrupts off.
     pub fn add(self: Pin<&mut Self>, candidate: Candidate<'_>) -> bool {
         let pages = candidate.nr_pages();
@@ -204,7 +204,7 @@ impl Isolated {
     }
 
     /// Migrates them; how many base pages. None is left. May sleep.
-    pub fn promote(self: Pin<&mut Self>, _: MayFlush<'_>) -> u32 {
+    pub fn promote(self: Pin<&mut Self>, _: FlushToken<'_>) -> u32 {
         let this = self.project();
         // INVARIANT: The list is left empty, which is no pages.
         if core::mem::take(this.pages) == 0 {

@@ -78,8 +78,8 @@ pub extern "C" fn ferry_promotion_stop() {
     promotion::stop();
 }
 
-/// How far the brake is drawn, 0 to 8. For any context.
+/// How far the backoff is drawn, 0 to 8. For any context.
 #[export]
 pub extern "C" fn ferry_promotion_brake() -> c_uint {
-    promotion::brake_level()
+    promotion::backoff_level()
 }

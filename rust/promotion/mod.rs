@@ -47,11 +47,11 @@ use crate::{
     kernel::{
         clock::now_ns,
         delayed_fn::{
-            Later,
+            DelayedFn,
             Queue, //
         },
-        flush_token::MayFlush,
-        mem_hotplug::OnlineMemory,
+        flush_token::FlushToken,
+        mem_hotplug::MemHotplugGuard,
         sched::{
             cond_resched,
             nr_nodes,
@@ -60,7 +60,7 @@ use crate::{
     },
     logic::promotion::{
         backoff::{
-            Brake,
+            Backoff,
             STOPPED, //
         },
         choose::{
@@ -70,7 +70,7 @@ use crate::{
         },
         hot_table::{
             self,
-            Record,
+            HotTable,
             Tick, //
         },
         rate::{
@@ -80,8 +80,8 @@ use crate::{
         recent_moves::{
             self,
             sample_shift,
-            Lately,
-            Name, //
+            FolioId, //
+            RecentMoves,
         },
         ring::{
             self,
@@ -95,7 +95,7 @@ use crate::{
 };
 
 use worker::{
-    Pick,
+    HotFolio,
     BATCH, //
 };
 
@@ -103,7 +103,7 @@ use worker::{
 #[derive(Default)]
 struct Control {
     bucket: Bucket,
-    brake: Brake,
+    backoff: Backoff,
 }
 
 /// A node, which is of a lower tier or may be one day.
@@ -115,10 +115,10 @@ struct Node {
     table: Mutex<KVVec<u64>>,
     /// What its worker has taken of that.
     #[pin]
-    busy: Mutex<KVec<Pick>>,
+    busy: Mutex<KVec<HotFolio>>,
     /// Where to begin in the table, the next time.
     from: Atomic<u32>,
-    worker: Arc<Later>,
+    worker: Arc<DelayedFn>,
 }
 
 #[pin_data]
@@ -126,7 +126,7 @@ struct Promotion {
     /// A ring for each CPU: their ends, and the slots of all.
     ends: KVVec<Ends>,
     slots: KVVec<Slot>,
-    collector: Arc<Later>,
+    collector: Arc<DelayedFn>,
     /// When the collector looks again, in milliseconds.
     #[pin]
     pause: Mutex<u32>,
@@ -135,12 +135,12 @@ struct Promotion {
     control: Mutex<Control>,
     /// Of `control`: to be read without.
     level: Atomic<u32>,
-    lately: KVVec<recent_moves::Word>,
-    /// Which pages are looked at, see [`Name::is_sample`]; and of those, how many were promoted,
-    /// and came back, since the brake has looked. Relaxed, as nothing depends on them.
+    recent_moves: KVVec<recent_moves::Word>,
+    /// Which pages are looked at, see [`FolioId::is_sample`]; and of those, how many were promoted,
+    /// and came back, since the backoff has looked. Relaxed, as nothing depends on them.
     shift: Atomic<u32>,
     promoted: Atomic<u32>,
-    came_back: Atomic<u32>,
+    refaults: Atomic<u32>,
     /// Whether folios were demoted to make room.
     made_room: Atomic<bool>,
 }
@@ -174,7 +174,7 @@ fn many<T>(nr: usize, new: impl Fn() -> T) -> Result<KVVec<T>> {
 impl Node {
     fn new(id: NodeId) -> Result<Pin<KBox<Self>>> {
         let picks = KVec::with_capacity(BATCH, GFP_KERNEL)?;
-        let worker = Later::for_node(Queue::Unbound, id, worker::run)?;
+        let worker = DelayedFn::for_node(Queue::Unbound, id, worker::run)?;
         KBox::pin_init(
             pin_init!(Self {
                 id,
@@ -197,8 +197,8 @@ impl Promotion {
         }
         let ends = many(cpus, Ends::new)?;
         let slots = many(cpus * ring::SLOTS, Slot::new)?;
-        let lately = many(recent_moves::ENTRIES, recent_moves::Word::new)?;
-        let collector = Later::new(Queue::Unbound, collect)?;
+        let recent_moves = many(recent_moves::ENTRIES, recent_moves::Word::new)?;
+        let collector = DelayedFn::new(Queue::Unbound, collect)?;
         KBox::pin_init(
             pin_init!(Self {
                 ends,
@@ -208,10 +208,10 @@ impl Promotion {
                 nodes,
                 control <- new_mutex!(Control::default(), "ferry::promotion::Promotion::control"),
                 level: Atomic::new(0),
-                lately,
+                recent_moves,
                 shift: Atomic::new(0),
                 promoted: Atomic::new(0),
-                came_back: Atomic::new(0),
+                refaults: Atomic::new(0),
                 made_room: Atomic::new(false),
             }),
             GFP_KERNEL,
@@ -232,39 +232,39 @@ impl Promotion {
 
     /// Whether it is looked at whether that folio comes back, in the table or of a frame: of large
     /// ones more often, so that as many pages are looked at of all orders.
-    fn is_sample(&self, name: Name, order: u32) -> bool {
+    fn is_sample(&self, name: FolioId, order: u32) -> bool {
         name.is_sample(self.shift.load(Relaxed).saturating_sub(order))
     }
 
     /// What a folio is, if it is one of those that are remembered when they are promoted.
-    fn if_promoted(&self, cached: &Cached) -> Option<Name> {
+    fn if_promoted(&self, cached: &Cached) -> Option<FolioId> {
         Some(name(cached)).filter(|&name| self.is_sample(name, cached.order))
     }
 
     /// Or of those when they are demoted: by where they are then.
-    fn if_demoted(&self, cached: &Cached) -> Option<Name> {
-        self.is_sample(Name::of_frame(cached.pfn as u64), cached.order)
+    fn if_demoted(&self, cached: &Cached) -> Option<FolioId> {
+        self.is_sample(FolioId::of_frame(cached.pfn as u64), cached.order)
             .then(|| name(cached))
     }
 
     /// It is back, if it is remembered.
-    fn came_back(&self, name: Name) {
-        if Lately(&self.lately).take(name, now_s()) {
-            self.came_back.fetch_add(1, Relaxed);
+    fn refaults(&self, name: FolioId) {
+        if RecentMoves(&self.recent_moves).take(name, now_s()) {
+            self.refaults.fetch_add(1, Relaxed);
             Event::CameBack.count(1);
         }
     }
 
-    /// A folio of a lower tier is hot: it is back, if it was promoted lately, or demoted for room.
+    /// A folio of a lower tier is hot: it is back, if it was promoted recent_moves, or demoted for room.
     fn found_hot(&self, cached: &Cached) {
         let name = self.if_promoted(cached).or_else(|| self.if_demoted(cached));
-        name.into_iter().for_each(|name| self.came_back(name));
+        name.into_iter().for_each(|name| self.refaults(name));
     }
 
     /// A folio was read again and again: it may have been demoted for room.
-    fn read_again(&self, online: &OnlineMemory, access: Access) {
+    fn read_again(&self, online: &MemHotplugGuard, access: Access) {
         // Its order is not known yet, but how much it is at most.
-        if !self.is_sample(Name::of_frame(access.pfn), access.pfn.trailing_zeros()) {
+        if !self.is_sample(FolioId::of_frame(access.pfn), access.pfn.trailing_zeros()) {
             return;
         }
         let folio = candidate(online, access.pfn, NodeId(i32::from(access.from)));
@@ -277,7 +277,7 @@ impl Promotion {
     /// something may be promoted; whether there was something. May sleep.
     fn gather(&self, now: Now) -> bool {
         let tick = Tick::at(now_ms());
-        let online = now.has_made_room.then(OnlineMemory::begin);
+        let online = now.has_made_room.then(MemHotplugGuard::begin);
         let mut held: Option<Held<'_>> = None;
         // There was no memory for the table of that one.
         let mut without = None;
@@ -298,8 +298,8 @@ impl Promotion {
                 if let Some(held) = held.as_mut().filter(|held| held.from == access.from) {
                     let Access { pfn, to, .. } = access;
                     let frequency = 1;
-                    let pick = hot_table::Pick { to, pfn, frequency };
-                    let read = Record(&mut held.table).note(pick, tick);
+                    let pick = hot_table::HotFolio { to, pfn, frequency };
+                    let read = HotTable(&mut held.table).note(pick, tick);
                     if let Some(online) = online.as_ref().filter(|_| read >= AGAIN) {
                         self.read_again(online, access);
                     }
@@ -320,9 +320,9 @@ impl Promotion {
                 ring.drain(drop);
             }
         }
-        Lately(&self.lately).forget();
+        RecentMoves(&self.recent_moves).forget();
         self.promoted.store(0, Relaxed);
-        self.came_back.store(0, Relaxed);
+        self.refaults.store(0, Relaxed);
         self.made_room.store(false, Relaxed);
         self.level.store(0, Relaxed);
     }
@@ -336,12 +336,12 @@ impl Promotion {
             table.resize(hot_table::ENTRIES, 0, GFP_KERNEL).ok()?;
         }
         if is_called {
-            Later::after(&node.worker, 0);
+            DelayedFn::after(&node.worker, 0);
         }
         Some(Held { from, table })
     }
 
-    /// Lets the brake look at what came back, and into the bucket what there may be by now. May
+    /// Lets the backoff look at what came back, and into the bucket what there may be by now. May
     /// sleep.
     fn adjust(&self) -> Now {
         let rate = u64::from(rate_mbps()) * MB;
@@ -349,28 +349,28 @@ impl Promotion {
         let now = now_ms();
         if self.made_room.load(Relaxed) {
             self.made_room.store(false, Relaxed);
-            control.brake.made_room();
-            self.level.store(control.brake.level(), Relaxed);
+            control.backoff.made_room();
+            self.level.store(control.backoff.level(), Relaxed);
         }
-        if control.brake.is_due(now) {
+        if control.backoff.is_due(now) {
             let promoted = self.promoted.xchg(0, Relaxed);
-            let came_back = self.came_back.xchg(0, Relaxed);
-            control.brake.look(now, promoted.into(), came_back.into());
-            self.level.store(control.brake.level(), Relaxed);
+            let refaults = self.refaults.xchg(0, Relaxed);
+            control.backoff.look(now, promoted.into(), refaults.into());
+            self.level.store(control.backoff.level(), Relaxed);
             self.shift
                 .store(sample_shift(top_tier_pages(), rate), Relaxed);
         }
-        let limit = control.brake.limit(rate);
+        let limit = control.backoff.limit(rate);
         control.bucket.refill(now_us(), limit);
         Now {
-            has_made_room: control.brake.has_made_room(),
+            has_made_room: control.backoff.has_made_room(),
             is_worth_while: control.bucket.is_half_full(limit),
         }
     }
 }
 
-fn name(cached: &Cached) -> Name {
-    Name::of(cached.file as u64, cached.index as u64)
+fn name(cached: &Cached) -> FolioId {
+    FolioId::of(cached.file as u64, cached.index as u64)
 }
 
 /// What the collector does this time, beside sorting.
@@ -408,7 +408,7 @@ pub fn promoted(cached: &Cached) {
         return;
     };
     if let Some(name) = promotion.if_promoted(cached) {
-        Lately(&promotion.lately).remember(name, now_s());
+        RecentMoves(&promotion.recent_moves).remember(name, now_s());
         promotion.promoted.fetch_add(1, Relaxed);
     }
 }
@@ -420,14 +420,14 @@ pub fn demoted(cached: &Cached, from_top: bool) {
         return;
     };
     if let Some(name) = promotion.if_promoted(cached) {
-        promotion.came_back(name);
+        promotion.refaults(name);
     }
     if !from_top || !crew::is_for_kswapd() {
         return;
     }
     promotion.made_room.store(true, Relaxed);
     if let Some(name) = promotion.if_demoted(cached) {
-        Lately(&promotion.lately).remember(name, now_s());
+        RecentMoves(&promotion.recent_moves).remember(name, now_s());
     }
 }
 
@@ -446,7 +446,7 @@ pub fn start() -> Result {
     promotion.forget();
     *promotion.control.lock() = Control::default();
     drop(pause);
-    Later::after(&promotion.collector, 0);
+    DelayedFn::after(&promotion.collector, 0);
     Ok(())
 }
 
@@ -464,13 +464,13 @@ pub fn stop() {
     }
 }
 
-/// How far the brake is drawn, from 0 on. For any context.
-pub fn brake_level() -> u32 {
+/// How far the backoff is drawn, from 0 on. For any context.
+pub fn backoff_level() -> u32 {
     promotion().map_or(0, |promotion| promotion.level.load(Relaxed))
 }
 
 /// From a workqueue: the collector.
-fn collect(_: MayFlush<'_>) {
+fn collect(_: FlushToken<'_>) {
     let Some(promotion) = promotion() else {
         return;
     };
@@ -479,6 +479,6 @@ fn collect(_: MayFlush<'_>) {
         return;
     }
     let found = promotion.gather(promotion.adjust());
-    *pause = next_look_ms(*pause, found, brake_level());
-    Later::after(&promotion.collector, *pause);
+    *pause = next_look_ms(*pause, found, backoff_level());
+    DelayedFn::after(&promotion.collector, *pause);
 }

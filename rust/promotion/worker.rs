@@ -22,7 +22,7 @@ use super::{
         Candidate,
         Event,
         Isolated,
-        Refusal, //
+        PromotionRefusal, //
     },
     now_ms,
     promotion,
@@ -32,8 +32,8 @@ use super::{
 
 use crate::{
     kernel::{
-        flush_token::MayFlush,
-        mem_hotplug::OnlineMemory,
+        flush_token::FlushToken,
+        mem_hotplug::MemHotplugGuard,
         sched::{
             cond_resched,
             NodeId, //
@@ -43,7 +43,7 @@ use crate::{
         choose::least_frequency,
         hot_table::{
             self,
-            Record,
+            HotTable,
             Tick, //
         }, //
     }, //
@@ -57,7 +57,7 @@ const FULL_AFTER: u32 = 8;
 
 /// What is taken out of a table. A cell, as core sorts what is none by a function that ends in one
 /// that does not return, and objtool does not know that one.
-pub(super) type Pick = Cell<hot_table::Pick>;
+pub(super) type HotFolio = Cell<hot_table::HotFolio>;
 
 /// Why no more folios are added to a batch.
 enum Ended {
@@ -70,7 +70,7 @@ enum Ended {
 }
 
 /// From a workqueue: promotes what is hot of a node.
-pub(super) fn run(id: NodeId, may: MayFlush<'_>) {
+pub(super) fn run(id: NodeId, may: FlushToken<'_>) {
     let Some((promotion, node)) = promotion().and_then(|all| Some((all, all.node(id)?))) else {
         return;
     };
@@ -93,12 +93,12 @@ pub(super) fn run(id: NodeId, may: MayFlush<'_>) {
 
 /// Takes out of the table what is hot, in the order of targets and addresses; whether there is
 /// something.
-fn choose(promotion: &Promotion, node: &Node, picks: &mut KVec<Pick>) -> bool {
+fn choose(promotion: &Promotion, node: &Node, picks: &mut KVec<HotFolio>) -> bool {
     picks.clear();
     let least = least_frequency(promotion.level.load(Relaxed));
     let from = node.from.fetch_add(BATCH as u32, Relaxed) as usize;
     let mut table = node.table.lock();
-    Record(&mut table).choose(Tick::at(now_ms()), least, picks.capacity(), from, |pick| {
+    HotTable(&mut table).choose(Tick::at(now_ms()), least, picks.capacity(), from, |pick| {
         // There is room for as many.
         let _ = picks.push_within_capacity(Cell::new(pick));
     });
@@ -108,7 +108,7 @@ fn choose(promotion: &Promotion, node: &Node, picks: &mut KVec<Pick>) -> bool {
 }
 
 /// Has what could not be promoted yet in the table again.
-fn put_back(promotion: &Promotion, node: &Node, picks: &[Pick]) {
+fn put_back(promotion: &Promotion, node: &Node, picks: &[HotFolio]) {
     let event = match promotion.level.load(Relaxed) {
         0 => Event::RateLimited,
         _ => Event::Braked,
@@ -117,21 +117,21 @@ fn put_back(promotion: &Promotion, node: &Node, picks: &[Pick]) {
     let tick = Tick::at(now_ms());
     let mut table = node.table.lock();
     for pick in picks {
-        Record(&mut table).note(pick.get(), tick);
+        HotTable(&mut table).note(pick.get(), tick);
     }
 }
 
 /// Promotes folios; how many of the last could not be tried, by the rate. May sleep.
-fn carry(promotion: &Promotion, node: &Node, picks: &[Pick], may: MayFlush<'_>) -> usize {
+fn carry(promotion: &Promotion, node: &Node, picks: &[HotFolio], may: FlushToken<'_>) -> usize {
     let mut rest = picks;
-    while let Some(hot_table::Pick { to, .. }) = rest.first().map(Cell::get) {
+    while let Some(hot_table::HotFolio { to, .. }) = rest.first().map(Cell::get) {
         stack_pin_init!(let batch = Isolated::new(NodeId(i32::from(to))));
         let ended = fill(promotion, node, &mut rest, batch.as_mut());
         let pages = batch.pages();
         let promoted = batch.as_mut().promote(may);
         // Those that failed have had their part of the rate: to try costs as much.
         Event::Promoted.count(promoted);
-        Refusal::FAILED.count(pages.saturating_sub(promoted));
+        PromotionRefusal::FAILED.count(pages.saturating_sub(promoted));
         if let Ended::Rate = ended {
             break;
         }
@@ -147,11 +147,11 @@ fn bytes(pages: u32) -> u64 {
 fn fill(
     promotion: &Promotion,
     node: &Node,
-    rest: &mut &[Pick],
+    rest: &mut &[HotFolio],
     mut batch: Pin<&mut Isolated>,
 ) -> Ended {
     // Nothing is isolated yet.
-    let online = OnlineMemory::begin();
+    let online = MemHotplugGuard::begin();
     let most = max_isolated();
     let mut no_room = 0;
     let to = rest.first().map(|pick| pick.get().to);
@@ -165,7 +165,7 @@ fn fill(
         }
         let Some(candidate) = candidate(&online, pick.pfn, node.id) else {
             Event::Candidates.count(1);
-            Refusal::GONE.count(1);
+            PromotionRefusal::GONE.count(1);
             *rest = others;
             continue;
         };
@@ -181,10 +181,10 @@ fn fill(
         *rest = others;
         let refusal = match no_room < FULL_AFTER {
             true => isolate(promotion, candidate, batch.as_mut()),
-            false => Some(Refusal::NO_ROOM),
+            false => Some(PromotionRefusal::NO_ROOM),
         };
         no_room = match refusal {
-            Some(Refusal::NO_ROOM) => no_room + 1,
+            Some(PromotionRefusal::NO_ROOM) => no_room + 1,
             _ => 0,
         };
         if let Some(refusal) = refusal {
@@ -200,12 +200,12 @@ fn isolate(
     promotion: &Promotion,
     candidate: Candidate<'_>,
     batch: Pin<&mut Isolated>,
-) -> Option<Refusal> {
+) -> Option<PromotionRefusal> {
     match candidate.place() {
         Ok(cached) => {
             // If it was promoted before, it is here and hot again.
             promotion.found_hot(&cached);
-            (!batch.add(candidate)).then_some(Refusal::NO_ROOM)
+            (!batch.add(candidate)).then_some(PromotionRefusal::NO_ROOM)
         }
         Err(refusal) => Some(refusal),
     }

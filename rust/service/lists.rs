@@ -9,7 +9,7 @@ use kernel::prelude::*;
 use pin_init::stack_pin_init;
 
 use super::{
-    request::Admitted,
+    request::CheckedRequest,
     Counts, //
 };
 
@@ -75,7 +75,7 @@ pub trait Source {
 
 /// Migrates all of `source`. May sleep. `ENOMEM`: there is no memory on the node; else the error of
 /// `source`.
-pub fn migrate<S: Source>(job: &Admitted, source: &mut S, counts: &mut Counts) -> Result {
+pub fn migrate<S: Source>(job: &CheckedRequest, source: &mut S, counts: &mut Counts) -> Result {
     while !source.is_done() {
         one_list(job, source, counts)?;
     }
@@ -83,7 +83,7 @@ pub fn migrate<S: Source>(job: &Admitted, source: &mut S, counts: &mut Counts) -
 }
 
 /// Isolates a list and migrates it.
-fn one_list<S: Source>(job: &Admitted, source: &mut S, counts: &mut Counts) -> Result {
+fn one_list<S: Source>(job: &CheckedRequest, source: &mut S, counts: &mut Counts) -> Result {
     stack_pin_init!(let folios = IsolatedFolios::new());
     let held = source.hold();
     let crewed = job.help.may_come();
@@ -120,7 +120,7 @@ fn one_list<S: Source>(job: &Admitted, source: &mut S, counts: &mut Counts) -> R
 /// Has a crew migrate what is isolated, so many base pages, and what follows; [`None`]: there is no
 /// crew. What is held is given up once no more is to be isolated.
 fn share<S: Source>(
-    job: &Admitted,
+    job: &CheckedRequest,
     source: &mut S,
     held: &mut Option<S::Held>,
     (mut folios, first): (Pin<&mut IsolatedFolios>, usize),

@@ -108,7 +108,7 @@ trait Call: Extensible {
     type Job;
 
     /// Whether the caller may have it done. May sleep.
-    fn let_in(&self, file: &File) -> Result<Self::Job>;
+    fn check_access(&self, file: &File) -> Result<Self::Job>;
     /// Does it. May sleep.
     fn run(&self, job: &Self::Job, counts: &mut Counts) -> Result;
     /// Sets its two numbers.
@@ -121,7 +121,7 @@ trait Call: Extensible {
 fn serve<T: Call>(file: &File, arg: usize) -> Result {
     let mut user = FromUser::<T>::read(arg).inspect_err(|_| ServiceEvent::Refused.count(1))?;
     let mut counts = Counts::default();
-    let result = match user.value.let_in(file) {
+    let result = match user.value.check_access(file) {
         Ok(job) => {
             T::EVENT.count(1);
             let result = user.value.run(&job, &mut counts);
@@ -149,10 +149,10 @@ fn serve<T: Call>(file: &File, arg: usize) -> Result {
 impl Call for bindings::page_migrate_phys {
     const EVENT: ServiceEvent = ServiceEvent::PhysCalls;
     const COUNTS: (usize, usize) = (offset_of!(Self, successful), offset_of!(Self, failed) + 8);
-    type Job = request::Admitted;
+    type Job = request::CheckedRequest;
 
-    fn let_in(&self, file: &File) -> Result<Self::Job> {
-        physical::let_in(self, file)
+    fn check_access(&self, file: &File) -> Result<Self::Job> {
+        physical::check_access(self, file)
     }
 
     fn run(&self, job: &Self::Job, counts: &mut Counts) -> Result {
@@ -178,10 +178,10 @@ impl Call for bindings::page_migrate_phys {
 impl Call for bindings::page_migrate_range {
     const EVENT: ServiceEvent = ServiceEvent::RangeCalls;
     const COUNTS: (usize, usize) = (offset_of!(Self, successful), offset_of!(Self, failed) + 8);
-    type Job = request::Admitted;
+    type Job = request::CheckedRequest;
 
-    fn let_in(&self, _file: &File) -> Result<Self::Job> {
-        range::let_in(self)
+    fn check_access(&self, _file: &File) -> Result<Self::Job> {
+        range::check_access(self)
     }
 
     fn run(&self, job: &Self::Job, counts: &mut Counts) -> Result {

@@ -2,7 +2,7 @@
 
 //! Folios by the numbers of their page frames: whatever number is given, nobody is harmed.
 //!
-//! Locks: that of memory hotplug, see [`OnlineMemory`]; inside it that of one folio, to see whose
+//! Locks: that of memory hotplug, see [`MemHotplugGuard`]; inside it that of one folio, to see whose
 //! it is; inside that those of rmap.
 //!
 //! C file: [`mm/ferry/c-glue/service.c`](srctree/mm/ferry/c-glue/service.c)
@@ -20,7 +20,7 @@ use crate::kernel::{
         LockedFolio, //
     },
     isolated::IsolatedList,
-    mem_hotplug::OnlineMemory, //
+    mem_hotplug::MemHotplugGuard, //
 };
 
 /// What is at a page frame.
@@ -41,7 +41,7 @@ pub enum Found {
 /// ```ignore
 #[doc = include_str!("../tests/examples/page_frame.rs")]
 /// ```
-pub fn find(_online: &OnlineMemory, pfn: u64) -> Found {
+pub fn find(_online: &MemHotplugGuard, pfn: u64) -> Found {
     let mut unsettled = false;
     // SAFETY: Any number will do, as no memory goes meanwhile; the flag is ours.
     let folio = unsafe { bindings::ferry_folio_at(pfn as usize, &mut unsettled) };

@@ -32,7 +32,7 @@ use super::{
         NoLruBatches, //
     },
     request::{
-        Admitted,
+        CheckedRequest,
         Request,
         LONG,
         PHYS_FLAGS, //
@@ -52,7 +52,7 @@ use crate::{
             IsolatedFolios,
             IsolatedList, //
         },
-        mem_hotplug::OnlineMemory,
+        mem_hotplug::MemHotplugGuard,
         misc_device::{
             is_being_killed,
             Capability, //
@@ -74,7 +74,7 @@ const _: () = assert!(MAX_TABLE * size_of::<u64>() == PAGE_SIZE);
 const MAX_LONG_TABLE: usize = bindings::PAGE_MIGRATE_MAX_LONG_TABLE as usize;
 
 /// Whether the caller may have it done. May sleep.
-pub fn let_in(call: &Phys, file: &File) -> Result<Admitted> {
+pub fn check_access(call: &Phys, file: &File) -> Result<CheckedRequest> {
     Capability::SysAdmin.check_with(file)?;
     let most = match call.flags & LONG {
         0 => MAX_TABLE,
@@ -94,7 +94,7 @@ pub fn let_in(call: &Phys, file: &File) -> Result<Admitted> {
 /// Migrates them. May sleep.
 ///
 /// `EFAULT`: the table cannot be read; `ENOMEM`; `EINTR`: the caller is being killed.
-pub fn migrate(call: &Phys, job: &Admitted, counts: &mut Counts) -> Result {
+pub fn migrate(call: &Phys, job: &CheckedRequest, counts: &mut Counts) -> Result {
     let frames = read_table(call)?;
     ServiceEvent::PhysEntries.count(frames.len() as u64);
     let mut table = Table::new(job, frames);
@@ -115,7 +115,7 @@ pub fn migrate(call: &Phys, job: &Admitted, counts: &mut Counts) -> Result {
 }
 
 /// Migrates a table as one list.
-fn at_once(job: &Admitted, table: &mut Table<'_>, counts: &mut Counts) -> Result {
+fn at_once(job: &CheckedRequest, table: &mut Table<'_>, counts: &mut Counts) -> Result {
     stack_pin_init!(let folios = IsolatedFolios::new());
     let mut moved = 0;
     let mut work = || -> Result {
@@ -138,7 +138,7 @@ fn at_once(job: &Admitted, table: &mut Table<'_>, counts: &mut Counts) -> Result
 }
 
 /// Migrates what is isolated; whether that was all. May sleep. `ENOMEM`: there is none on the node.
-fn carry(job: &Admitted, folios: Pin<&mut IsolatedFolios>, moved: &mut u64) -> Result<bool> {
+fn carry(job: &CheckedRequest, folios: Pin<&mut IsolatedFolios>, moved: &mut u64) -> Result<bool> {
     if folios.is_empty() {
         return Ok(true);
     }
@@ -173,7 +173,7 @@ const MAX_LOOKED_NOW: usize = 4096;
 /// `unsettled` and `list_from` are `next` at most, and that is how many `frames` there are at most;
 /// `unsettled` may be one more while one is looked at.
 struct Table<'a> {
-    job: &'a Admitted,
+    job: &'a CheckedRequest,
     /// The first ones, as many as are [`unsettled`](Self::unsettled), are those that may be worth
     /// another look.
     frames: KVVec<u64>,
@@ -203,7 +203,7 @@ struct Table<'a> {
 }
 
 /// What became of one.
-enum Fate {
+enum LookupResult {
     /// Which, and where the process has it.
     Isolated(FolioRef, usize),
     /// The process's, but may not be migrated, or not now: base pages.
@@ -229,7 +229,7 @@ enum Patience {
 }
 
 impl<'a> Table<'a> {
-    fn new(job: &'a Admitted, frames: KVVec<u64>) -> Self {
+    fn new(job: &'a CheckedRequest, frames: KVVec<u64>) -> Self {
         // INVARIANT: None was looked at.
         Self {
             job,
@@ -263,7 +263,7 @@ impl<'a> Table<'a> {
 
     /// Waits for who has the next one locked. Who is killed meanwhile sees it at the next.
     fn wait_for_next(&self) {
-        let online = OnlineMemory::begin();
+        let online = MemHotplugGuard::begin();
         let found = (self.frames.get(self.next)).map(|&frame| page_frame::find(&online, frame));
         // Who takes memory away is not to wait for others.
         drop(online);
@@ -274,7 +274,7 @@ impl<'a> Table<'a> {
 
     /// Isolates what is at all page frames that are to be looked at. `list` has none yet.
     fn isolate_all(&mut self, list: &mut IsolatedList<'_>) -> Result {
-        let online = OnlineMemory::begin();
+        let online = MemHotplugGuard::begin();
         self.isolate_some(&online, (usize::MAX, usize::MAX), list, Patience::Wait)
     }
 
@@ -282,7 +282,7 @@ impl<'a> Table<'a> {
     /// somebody is in the way.
     fn isolate_some(
         &mut self,
-        online: &OnlineMemory,
+        online: &MemHotplugGuard,
         (want, looks): (usize, usize),
         list: &mut IsolatedList<'_>,
         patience: Patience,
@@ -307,25 +307,25 @@ impl<'a> Table<'a> {
                     false => patience,
                 };
                 match self.look(online, frame, list, patience)? {
-                    Fate::Isolated(folio, at) => {
+                    LookupResult::Isolated(folio, at) => {
                         let nr = folio.nr_pages();
                         self.last = around(frame, nr);
                         self.isolated += nr;
                         self.in_order = at == self.follows;
                         self.follows = at.wrapping_add(nr * PAGE_SIZE);
                     }
-                    Fate::Failed(nr) => {
+                    LookupResult::Failed(nr) => {
                         self.last = around(frame, nr);
                         self.failed += nr as u64;
                     }
-                    Fate::Ignored => self.ignored += 1,
-                    Fate::Unsettled => {
+                    LookupResult::Ignored => self.ignored += 1,
+                    LookupResult::Unsettled => {
                         if let Some(place) = self.frames.get_mut(self.unsettled) {
                             *place = frame;
                         }
                         self.unsettled += 1;
                     }
-                    Fate::Busy => {
+                    LookupResult::Busy => {
                         self.busy = true;
                         return Ok(());
                     }
@@ -364,23 +364,23 @@ impl<'a> Table<'a> {
 
     fn look(
         &self,
-        online: &OnlineMemory,
+        online: &MemHotplugGuard,
         frame: u64,
         list: &mut IsolatedList<'_>,
         patience: Patience,
-    ) -> Result<Fate> {
+    ) -> Result<LookupResult> {
         if is_being_killed() {
             return Err(EINTR);
         }
         cond_resched();
         let folio = match page_frame::find(online, frame) {
             Found::Folio(folio) => folio,
-            Found::Unsettled => return Ok(Fate::Unsettled),
-            Found::Nothing => return Ok(Fate::Ignored),
+            Found::Unsettled => return Ok(LookupResult::Unsettled),
+            Found::Nothing => return Ok(LookupResult::Ignored),
         };
         // Nobody's is not waited for: it may be locked for as long as a disk takes, or a server.
         if folio.nid() == NodeId(self.job.node.nid()) || !page_frame::is_mapped(&folio) {
-            return Ok(Fate::Ignored);
+            return Ok(LookupResult::Ignored);
         }
         let pages = folio.nr_pages();
         let waits = patience == Patience::Wait;
@@ -395,16 +395,16 @@ impl<'a> Table<'a> {
         let (owner, refused) = match found {
             Some(found) => found,
             None if is_being_killed() => return Err(EINTR),
-            None => return Ok(Fate::Busy),
+            None => return Ok(LookupResult::Busy),
         };
         Ok(match owner {
-            Owner::Others => Fate::Ignored,
-            _ if refused => Fate::Failed(pages),
-            Owner::Shared(_) if !self.job.shared => Fate::Failed(pages),
+            Owner::Others => LookupResult::Ignored,
+            _ if refused => LookupResult::Failed(pages),
+            Owner::Shared(_) if !self.job.shared => LookupResult::Failed(pages),
             Owner::Alone(at) | Owner::Shared(at) if page_frame::isolate(&folio, list) => {
-                Fate::Isolated(folio, at)
+                LookupResult::Isolated(folio, at)
             }
-            _ => Fate::Failed(pages),
+            _ => LookupResult::Failed(pages),
         })
     }
 }
@@ -412,15 +412,15 @@ impl<'a> Table<'a> {
 /// Of a long table, while CPUs keep no folios in batches: what is not where it can be isolated is
 /// in use by somebody else, or named twice, and looked at once more in the end.
 impl Source for Table<'_> {
-    type Held = OnlineMemory;
+    type Held = MemHotplugGuard;
 
-    fn hold(&mut self) -> OnlineMemory {
+    fn hold(&mut self) -> MemHotplugGuard {
         let busy = core::mem::take(&mut self.busy);
         if busy {
             self.wait_for_next();
         }
         (self.list_from, self.was_busy) = (self.next, busy);
-        OnlineMemory::begin()
+        MemHotplugGuard::begin()
     }
 
     fn wants_pause(&self) -> bool {
@@ -439,7 +439,7 @@ impl Source for Table<'_> {
 
     fn isolate(
         &mut self,
-        held: &OnlineMemory,
+        held: &MemHotplugGuard,
         want: usize,
         list: &mut IsolatedList<'_>,
     ) -> (usize, Result) {
@@ -450,7 +450,7 @@ impl Source for Table<'_> {
 
     fn isolate_now(
         &mut self,
-        held: &OnlineMemory,
+        held: &MemHotplugGuard,
         want: usize,
         list: &mut IsolatedList<'_>,
     ) -> Option<(usize, Result)> {

@@ -17,7 +17,7 @@ use super::{
     },
     page_frame::NoLruBatches,
     request::{
-        Admitted,
+        CheckedRequest,
         Request,
         RANGE_FLAGS, //
     },
@@ -35,7 +35,7 @@ use crate::{
 const SHORT_PAGES: usize = 512;
 
 /// Whether the caller may have it done. May sleep.
-pub fn let_in(call: &bindings::page_migrate_range) -> Result<Admitted> {
+pub fn check_access(call: &bindings::page_migrate_range) -> Result<CheckedRequest> {
     let request = Request {
         flags: call.flags,
         node: call.node,
@@ -47,7 +47,11 @@ pub fn let_in(call: &bindings::page_migrate_range) -> Result<Admitted> {
 /// Migrates it. May sleep.
 ///
 /// `EFAULT`: the range has a hole; `ENOMEM`; `EINTR`: the caller is being killed.
-pub fn migrate(call: &bindings::page_migrate_range, job: &Admitted, counts: &mut Counts) -> Result {
+pub fn migrate(
+    call: &bindings::page_migrate_range,
+    job: &CheckedRequest,
+    counts: &mut Counts,
+) -> Result {
     if call.length == 0 {
         return Ok(());
     }
@@ -68,7 +72,7 @@ pub fn migrate(call: &bindings::page_migrate_range, job: &Admitted, counts: &mut
     walk(job, pages, counts)
 }
 
-fn walk(job: &Admitted, pages: core::ops::Range<usize>, counts: &mut Counts) -> Result {
+fn walk(job: &CheckedRequest, pages: core::ops::Range<usize>, counts: &mut Counts) -> Result {
     let mut range = job.target.range(pages, job.node, job.shared, job.holes);
     let result = lists::migrate(job, &mut range, counts);
     counts.failed += range.failed();

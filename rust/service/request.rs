@@ -50,7 +50,7 @@ pub struct Request {
 }
 
 /// A request that was found good.
-pub struct Admitted {
+pub struct CheckedRequest {
     /// Whose pages.
     pub target: Target,
     /// Where they are to go.
@@ -71,7 +71,7 @@ impl Request {
     ///
     /// `EINVAL`: another flag, or a process of the kernel's own; `EPERM`; `ESRCH`; `EBADF`;
     /// `ENODEV`; `EINTR`: the caller is being killed.
-    pub fn admit(self, known: u32) -> Result<Admitted> {
+    pub fn admit(self, known: u32) -> Result<CheckedRequest> {
         let has = |flag| self.flags & flag != 0;
         if has(!known) {
             return Err(EINVAL);
@@ -87,7 +87,7 @@ impl Request {
         let target = Target::find(name)?;
         let node = target.destination(self.node)?;
         let asked = has(MT).then(AskedHelp::new).flatten();
-        Ok(Admitted {
+        Ok(CheckedRequest {
             target,
             node,
             shared: has(SHARED),

@@ -6,7 +6,7 @@
 use kernel::prelude::*;
 
 use crate::{
-    crew::chunks_test::Trial,
+    crew::chunks_test::ChunkListTest,
     workers::MAX_THREADS, //
 };
 
@@ -17,7 +17,7 @@ const TABLE: u64 = 512;
 fn nobody_is_sent_away() -> Result {
     // Each folio is in a page table of its own, so a span and a chunk.
     let workers = MAX_THREADS as usize;
-    let mut trial = Trial::new(workers + 1, TABLE)?;
+    let mut trial = ChunkListTest::new(workers + 1, TABLE)?;
     trial.add(0..workers + 1);
     for _ in 0..workers {
         assert!(trial.cut(1)?);
@@ -34,7 +34,7 @@ fn nobody_is_sent_away() -> Result {
 /// The chunk of a worker that dies stays unchanged and in its place: all others are migrated.
 fn dead_worker_keeps_its_chunk() -> Result {
     // Eight folios to a page table; two to a chunk.
-    let mut trial = Trial::new(24, TABLE / 8)?;
+    let mut trial = ChunkListTest::new(24, TABLE / 8)?;
     trial.add(0..16);
     // 0 and 1, 8 and 9, 2 and 3.
     for _ in 0..3 {
@@ -57,7 +57,7 @@ fn dead_worker_keeps_its_chunk() -> Result {
 /// Two workers are in two page tables, the third shares one.
 fn page_tables_apart() -> Result {
     // Eight folios to a page table; two to a chunk.
-    let mut trial = Trial::new(16, TABLE / 8)?;
+    let mut trial = ChunkListTest::new(16, TABLE / 8)?;
     trial.add(0..16);
     for _ in 0..3 {
         assert!(trial.cut(2)?);
@@ -74,7 +74,7 @@ fn page_tables_apart() -> Result {
 
 /// What failed comes first, in its order, then what nobody has begun.
 fn what_is_left_after_an_error() -> Result {
-    let mut trial = Trial::new(32, TABLE / 8)?;
+    let mut trial = ChunkListTest::new(32, TABLE / 8)?;
     trial.add(0..24);
     for _ in 0..4 {
         assert!(trial.cut(2)?);
@@ -104,7 +104,7 @@ fn any_order() -> Result {
             state ^= state << 17;
             (state >> 33) as usize % below
         };
-        let mut trial = Trial::new(FOLIOS, TABLE >> random(8))?;
+        let mut trial = ChunkListTest::new(FOLIOS, TABLE >> random(8))?;
         let (workers, chunk_pages) = (1 + random(32), 1 + random(6) as u32);
         let is_left = |nr: u64| (nr ^ seed) % 5 == 0;
         let mut added = 0;

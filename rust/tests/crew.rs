@@ -24,7 +24,7 @@ use kernel::{
 use crate::{
     crew::members::Members,
     kernel::{
-        scoped_share::Lending,
+        scoped_share::ScopedShare,
         workqueue::{
             OwnedQueue,
             QueueKind, //
@@ -68,7 +68,7 @@ impl Drop for Counted {
 /// A lender that dies: it lends a number, and ends before it takes the number back.
 #[pin_data]
 struct Dying {
-    lending: Arc<Lending<Counted>>,
+    lending: Arc<ScopedShare<Counted>>,
     dropped: Arc<Atomic<u32>>,
     #[pin]
     work: Work<Dying>,
@@ -79,7 +79,7 @@ impl_has_work! {
 }
 
 impl Dying {
-    fn new(lending: Arc<Lending<Counted>>, dropped: Arc<Atomic<u32>>) -> Result<Arc<Self>> {
+    fn new(lending: Arc<ScopedShare<Counted>>, dropped: Arc<Atomic<u32>>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 lending,
@@ -106,7 +106,7 @@ impl WorkItem for Dying {
 
 /// The value of a dead lender stays where it is, and no other lender gets there.
 fn dead_lender_keeps_the_place() -> Result {
-    let lending = Arc::pin_init(Lending::new(), GFP_KERNEL)?;
+    let lending = Arc::pin_init(ScopedShare::new(), GFP_KERNEL)?;
     let dropped = Arc::new(Atomic::new(0), GFP_KERNEL)?;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let dying = Dying::new(lending.clone(), dropped.clone())?;

@@ -22,23 +22,23 @@ use crate::{
         lane::MAX_FOLIOS,
         owned_pairs::OwnedPairs,
         soft_dma::{
-            Manners,
-            Told, //
+            FaultInjection,
+            Faults, //
         },
         table::{
-            Board,
-            Carried,
             Copied,
+            CopyTable,
+            DmaSegment,
             Who, //
         }, //
     },
     kernel::dmaengine::{
-        Port,
+        DmaChannel,
         Requested, //
     },
     logic::{
-        item::Outcome,
-        method::Method, //
+        folio_progress::FolioOutcome,
+        store_kind::StoreKind, //
     }, //
 };
 
@@ -72,13 +72,13 @@ fn copy(
     pairs: &mut OwnedPairs,
     who: Who,
     give_up_ns: i64,
-    mut each: impl FnMut(usize, Outcome) -> Result,
+    mut each: impl FnMut(usize, FolioOutcome) -> Result,
 ) -> Result<Copied> {
-    let board = Board::new(MAX_FOLIOS, CpuCopier)?;
+    let table = CopyTable::new(MAX_FOLIOS, CpuCopier)?;
     pairs.spoil();
     pairs.with_lists(|lists| {
         let target = lists.target();
-        let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
+        let mut batch = table.try_own().ok_or(EBUSY)?.batch(StoreKind::Cached);
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }
@@ -90,7 +90,7 @@ fn copy(
         }
         let (result, copied) = batch.run(1 + channels, |posted| {
             let mut nr = 0;
-            while let Some(outcome) = posted.take_next() {
+            while let Some(outcome) = posted.wait_next_folio() {
                 each(nr, outcome)?;
                 nr += 1;
             }
@@ -100,8 +100,8 @@ fn copy(
     })
 }
 
-fn must_be_copied(_: usize, outcome: Outcome) -> Result {
-    assert_eq!(outcome, Outcome::Copied);
+fn must_be_copied(_: usize, outcome: FolioOutcome) -> Result {
+    assert_eq!(outcome, FolioOutcome::Copied);
     Ok(())
 }
 
@@ -148,9 +148,9 @@ fn more_folios_than_places() -> Result {
 
 fn owner_and_channels_share() -> Result {
     let _open = Open::new(CHANNELS)?;
-    let _slow = Manners::new(Told {
+    let _slow = FaultInjection::new(Faults {
         delay_us: 200,
-        ..Told::default()
+        ..Faults::default()
     });
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
@@ -162,10 +162,10 @@ fn owner_and_channels_share() -> Result {
 
 fn the_last_lands_first() -> Result {
     let _open = Open::new(CHANNELS)?;
-    let _reverse = Manners::new(Told {
+    let _reverse = FaultInjection::new(Faults {
         reverse: true,
         delay_us: 50,
-        ..Told::default()
+        ..Faults::default()
     });
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
@@ -180,9 +180,9 @@ fn failed_copies_are_made_good() -> Result {
     let _open = Open::new(CHANNELS)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for fail_ppm in [10_000, 200_000, 1_000_000] {
-        let _bad = Manners::new(Told {
+        let _bad = FaultInjection::new(Faults {
             fail_ppm,
-            ..Told::default()
+            ..Faults::default()
         });
         let mut failed = 0;
         for _ in 0..50 {
@@ -199,10 +199,10 @@ fn engine_takes_few() -> Result {
     let _open = Open::new(CHANNELS)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for descriptors in [0, 1, 3] {
-        let _few = Manners::new(Told {
+        let _few = FaultInjection::new(Faults {
             descriptors,
             delay_us: 20,
-            ..Told::default()
+            ..Faults::default()
         });
         let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
         assert_eq!(copied.carried == 0, descriptors == 0);
@@ -219,7 +219,7 @@ fn is_nobodys(pairs: &OwnedPairs) -> bool {
 fn lose(pairs: &mut OwnedPairs) -> Result<usize> {
     let mut lost = KVec::new();
     let copied = copy(pairs, Who::EnginesFirst, 20_000_000, |nr, outcome| {
-        if outcome == Outcome::Lost {
+        if outcome == FolioOutcome::TimedOut {
             lost.push(nr, GFP_KERNEL)?;
         }
         Ok(())
@@ -236,9 +236,9 @@ fn lose(pairs: &mut OwnedPairs) -> Result<usize> {
 
 fn late_copies_are_parked() -> Result {
     let _open = Open::new(CHANNELS)?;
-    let mute = Manners::new(Told {
+    let mute = FaultInjection::new(Faults {
         mute: true,
-        ..Told::default()
+        ..Faults::default()
     });
     let mut pairs = OwnedPairs::new(&MIXED)?;
     assert!(lose(&mut pairs)? > 0);
@@ -263,9 +263,9 @@ fn late_copies_are_parked() -> Result {
 }
 
 fn dead_engine_is_stopped() -> Result {
-    let _mute = Manners::new(Told {
+    let _mute = FaultInjection::new(Faults {
         mute: true,
-        ..Told::default()
+        ..Faults::default()
     });
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..3 {
@@ -282,7 +282,7 @@ fn dead_engine_is_stopped() -> Result {
 fn no_cpu_copies() -> Result {
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let refused = |_: usize, outcome| {
-        assert_eq!(outcome, Outcome::Refused);
+        assert_eq!(outcome, FolioOutcome::NotCopied);
         Ok(())
     };
     // Nobody may.
@@ -295,14 +295,14 @@ fn no_cpu_copies() -> Result {
     let copied = copy_all(&mut pairs, Who::EnginesOnly)?;
     assert_eq!((copied.carried, copied.helped), (copied.pages, 0));
     {
-        let _few = Manners::new(Told {
+        let _few = FaultInjection::new(Faults {
             descriptors: 3,
-            ..Told::default()
+            ..Faults::default()
         });
         let mut came = 0;
         let copied = copy(&mut pairs, Who::EnginesOnly, PATIENCE_NS, |nr, outcome| {
             came += match outcome {
-                Outcome::Copied => 1 << MIXED[nr],
+                FolioOutcome::Copied => 1 << MIXED[nr],
                 _ => refused(nr, outcome).map(|()| 0)?,
             };
             Ok(())
@@ -311,9 +311,9 @@ fn no_cpu_copies() -> Result {
         assert!(copied.carried >= came && came + copied.left == copied.pages);
         assert!(pairs.all_marked());
     }
-    let _bad = Manners::new(Told {
+    let _bad = FaultInjection::new(Faults {
         fail_ppm: 1_000_000,
-        ..Told::default()
+        ..Faults::default()
     });
     let copied = copy(&mut pairs, Who::EnginesOnly, PATIENCE_NS, refused)?;
     assert_eq!((copied.folios, copied.carried), (0, 0));
@@ -324,15 +324,18 @@ fn no_cpu_copies() -> Result {
 /// An engine that answers nobody does not keep those who may not copy themselves.
 fn no_cpu_copies_for_a_dead_engine() -> Result {
     let _open = Open::new(1)?;
-    let _mute = Manners::new(Told {
+    let _mute = FaultInjection::new(Faults {
         mute: true,
-        ..Told::default()
+        ..Faults::default()
     });
     let mut pairs = OwnedPairs::new(&[0; MAX_FOLIOS])?;
     let mut lost = 0;
     let copied = copy(&mut pairs, Who::EnginesOnly, 20_000_000, |_, outcome| {
-        assert!(matches!(outcome, Outcome::Lost | Outcome::Refused));
-        lost += u32::from(outcome == Outcome::Lost);
+        assert!(matches!(
+            outcome,
+            FolioOutcome::TimedOut | FolioOutcome::NotCopied
+        ));
+        lost += u32::from(outcome == FolioOutcome::TimedOut);
         Ok(())
     })?;
     assert_eq!(copied.left as usize, MAX_FOLIOS);
@@ -343,8 +346,8 @@ fn no_cpu_copies_for_a_dead_engine() -> Result {
 
 /// A driver that leaves gets back all channels, also those that batches know nothing of.
 fn driver_leaves_every_port() -> Result {
-    static PORT: SetOnce<Port<Carried>> = SetOnce::new();
-    PORT.populate(Port::new());
+    static PORT: SetOnce<DmaChannel<DmaSegment>> = SetOnce::new();
+    PORT.populate(DmaChannel::new());
     let port = PORT.as_ref().ok_or(EBUSY)?;
     for nr in [0, 1] {
         let _open = Open::new(nr)?;

@@ -30,14 +30,14 @@ use crate::{
         copier::CpuCopier,
         engine::Engine,
         lane::{
-            Lane,
+            CopyLane,
             MAX_FOLIOS, //
         },
         owned_pairs::OwnedPairs,
         table::{
-            Board,
             Copied,
             CopySegment,
+            CopyTable,
             Filled,
             Segment,
             Unreadable, //
@@ -54,8 +54,8 @@ use crate::{
         }, //
     },
     logic::{
-        item::Outcome,
-        method::Method, //
+        folio_progress::FolioOutcome,
+        store_kind::StoreKind, //
     }, //
 };
 
@@ -78,16 +78,16 @@ impl CopySegment for Unlucky {
     }
 }
 
-/// Posts `pairs` on `board`, runs `posted`, and checks that all arrived.
+/// Posts `pairs` on `table`, runs `posted`, and checks that all arrived.
 pub(super) fn copy_on<C: CopySegment>(
-    board: &Board<C>,
+    table: &CopyTable<C>,
     pairs: &mut OwnedPairs,
     posted: impl FnOnce(),
 ) -> Result<Copied> {
     pairs.spoil();
     let pages = pairs.pages() as u32;
     let copied = pairs.with_lists(|lists| {
-        let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
+        let mut batch = table.try_own().ok_or(EBUSY)?.batch(StoreKind::Cached);
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }
@@ -108,7 +108,7 @@ fn copy_with<C: CopySegment>(
 ) -> Option<Copied> {
     pairs.spoil();
     pairs.with_lists(|lists| {
-        let (_, batch) = engine.collect(lists, Method::Cached)?;
+        let (_, batch) = engine.collect(lists, StoreKind::Cached)?;
         Some(batch.run(threads, |_| ()).1)
     })
 }
@@ -146,7 +146,7 @@ impl Migration {
             pairs.spoil();
             // All of it, or nothing because every lane was taken.
             let posted = pairs.with_lists(|lists| {
-                let (lane, batch) = self.engine.collect(lists, Method::Cached)?;
+                let (lane, batch) = self.engine.collect(lists, StoreKind::Cached)?;
                 Some(batch.run(32, |_| self.engine.call(lane, &cpus::<4>())))
             });
             assert_eq!(pairs.all_equal(), posted.is_some());
@@ -183,10 +183,10 @@ fn mixed_orders_any_number_of_threads() -> Result {
 }
 
 fn each_order_alone() -> Result {
-    let lane = Lane::new(CpuCopier)?;
+    let lane = CopyLane::new(CpuCopier)?;
     for order in 0..=9 {
         let mut pairs = OwnedPairs::new(&[order])?;
-        assert_eq!(copy_on(lane.board(), &mut pairs, || ())?.folios, 1);
+        assert_eq!(copy_on(lane.table(), &mut pairs, || ())?.folios, 1);
     }
     Ok(())
 }
@@ -223,14 +223,14 @@ fn unreadable_folio_fails_alone() -> Result {
     let mut pairs = OwnedPairs::new(&MIXED)?;
     pairs.spoil();
     let copied = pairs.with_lists(|lists| {
-        let (_, batch) = engine.collect(lists, Method::Cached).ok_or(EBUSY)?;
+        let (_, batch) = engine.collect(lists, StoreKind::Cached).ok_or(EBUSY)?;
         let (result, copied) = batch.run(32, |posted| {
             for nr in 0..MIXED.len() {
                 let expected = match nr {
-                    ITEM => Outcome::Failed,
-                    _ => Outcome::Copied,
+                    ITEM => FolioOutcome::Failed,
+                    _ => FolioOutcome::Copied,
                 };
-                assert_eq!(posted.take_next(), Some(expected));
+                assert_eq!(posted.wait_next_folio(), Some(expected));
             }
             Ok::<(), Error>(())
         });
@@ -287,7 +287,7 @@ fn threads_are_counted() -> Result {
     assert!((1..=nr_cpu_ids()).contains(&engine.threads(here, 32)));
     let mut pairs = OwnedPairs::new(&MIXED)?;
     pairs.with_lists(|lists| {
-        let taken = engine.collect(lists, Method::Cached).ok_or(EBUSY)?;
+        let taken = engine.collect(lists, StoreKind::Cached).ok_or(EBUSY)?;
         assert_eq!(engine.threads(here, 32), 1);
         drop(taken);
         Ok(())

@@ -41,6 +41,6 @@ mod crew;
 mod dma;
 mod doctests;
 mod engine;
-mod method;
+mod store_kind;
 mod throughput;
 mod workers;

@@ -27,11 +27,11 @@ use super::engine::{
 use crate::{
     copy::{
         copier::CpuCopier,
-        lane::Lane,
+        lane::CopyLane,
         owned_pairs::OwnedPairs,
         table::{
-            Board,
             CopySegment,
+            CopyTable,
             Filled,
             OutOfOrder,
             Segment,
@@ -56,10 +56,10 @@ use crate::{
             SMALL_GRAIN_PAGES,
             STEP_PAGES, //
         },
-        item::Outcome,
+        folio_progress::FolioOutcome,
         leftover::ROOM,
-        method::Method,
         policy::SECTION_NS, //
+        store_kind::StoreKind,
     },
     workers::{
         pool::{
@@ -94,7 +94,7 @@ impl CopySegment for Counting {
     }
 }
 
-impl<C: CopySegment> Helped for Board<C> {
+impl<C: CopySegment> Helped for CopyTable<C> {
     fn help_out(&self) -> bool {
         self.help(need_resched) > 0
     }
@@ -103,7 +103,7 @@ impl<C: CopySegment> Helped for Board<C> {
 /// Between post and finish this task is the helper: it copies all pages except those that it leaves
 /// to the owner when other tasks want its CPU.
 pub(super) fn helper_copies_all() -> Result {
-    let lane = Lane::new(CpuCopier)?;
+    let lane = CopyLane::new(CpuCopier)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let pages = pairs.pages() as u32;
     let mut counted = false;
@@ -111,8 +111,8 @@ pub(super) fn helper_copies_all() -> Result {
     for _ in 0..1000 {
         let mut helped = 0;
         let start = runtime_ns();
-        let copied = copy_on(lane.board(), &mut pairs, || {
-            helped = lane.board().help(|| false);
+        let copied = copy_on(lane.table(), &mut pairs, || {
+            helped = lane.table().help(|| false);
         })?;
         let ran = runtime_ns() - start;
         assert_eq!(copied.helped, helped);
@@ -125,25 +125,29 @@ pub(super) fn helper_copies_all() -> Result {
     }
     assert!(counted);
     // The next batch is not helped, and counts nothing of this one.
-    let next = copy_on(lane.board(), &mut pairs, || ())?;
+    let next = copy_on(lane.table(), &mut pairs, || ())?;
     assert_eq!((next.helped, next.helper_ns), (0, 0));
     Ok(())
 }
 
 /// A batch without a place for a helper is not helped, not even by a helper of the batch before.
 pub(super) fn helpers_need_a_place() -> Result {
-    let lane = Lane::new(CpuCopier)?;
+    let lane = CopyLane::new(CpuCopier)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let pages = pairs.pages() as u32;
     // A helper with a place copies some pages, and may leave others to the owner.
     for (threads, wanted) in [(2, 1..=pages), (1, 0..=0), (3, 1..=pages), (1, 0..=0)] {
         pairs.spoil();
         let (helped, copied) = pairs.with_lists(|lists| {
-            let mut batch = lane.board().try_own().ok_or(EBUSY)?.batch(Method::Cached);
+            let mut batch = lane
+                .table()
+                .try_own()
+                .ok_or(EBUSY)?
+                .batch(StoreKind::Cached);
             for pair in lists.into_pairs() {
                 assert!(batch.add(pair));
             }
-            Ok::<_, Error>(batch.run(threads, |_| lane.board().help(|| false)))
+            Ok::<_, Error>(batch.run(threads, |_| lane.table().help(|| false)))
         })?;
         assert!(wanted.contains(&helped));
         assert_eq!(copied.helped, helped);
@@ -155,15 +159,15 @@ pub(super) fn helpers_need_a_place() -> Result {
 
 /// A helper that has to leave before it has begun takes no place.
 pub(super) fn helper_that_leaves_takes_no_place() -> Result {
-    let lane = Lane::new(CpuCopier)?;
-    let board = lane.board();
+    let lane = CopyLane::new(CpuCopier)?;
+    let table = lane.table();
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let (left, helped) = pairs.with_lists(|lists| {
-        let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
+        let mut batch = table.try_own().ok_or(EBUSY)?.batch(StoreKind::Cached);
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }
-        let (helped, _) = batch.run(2, |_| (board.help(|| true), board.help(|| false)));
+        let (helped, _) = batch.run(2, |_| (table.help(|| true), table.help(|| false)));
         Ok::<_, Error>(helped)
     })?;
     assert_eq!(left, 0);
@@ -174,20 +178,20 @@ pub(super) fn helper_that_leaves_takes_no_place() -> Result {
 /// A helper that is to let others run, be it lazily, copies no more than a step and leaves the rest
 /// of its grain; where there is no room for that it finishes the grain.
 pub(super) fn helper_leaves_within_a_step() -> Result {
-    let lane = Lane::new(CpuCopier)?;
-    let board = lane.board();
+    let lane = CopyLane::new(CpuCopier)?;
+    let table = lane.table();
     // One folio, so a grain is one part of it, of several steps.
     let mut pairs = OwnedPairs::new(&[9])?;
     let mut sections = [0; ROOM + 1];
-    let copied = copy_on(board, &mut pairs, || {
+    let copied = copy_on(table, &mut pairs, || {
         without_preemption(|| {
             set_need_resched();
             let mut since = runtime_ns();
-            let Some(place) = board.enter() else {
+            let Some(place) = table.enter() else {
                 return;
             };
             for pages in &mut sections {
-                *pages = board.help_section(&place, &mut since).unwrap_or(0);
+                *pages = table.help_section(&place, &mut since).unwrap_or(0);
             }
         });
     })?;
@@ -216,15 +220,15 @@ impl CopySegment for Slow {
 /// A helper that has copied for long enough without preemption claims no other grain.
 pub(super) fn helper_can_be_preempted_between_grains() -> Result {
     let quick = AtomicFlag::new(false);
-    let board = Board::new(MIXED.len(), Slow { quick })?;
+    let table = CopyTable::new(MIXED.len(), Slow { quick })?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let mut helped = None;
-    copy_on(&board, &mut pairs, || {
+    copy_on(&table, &mut pairs, || {
         let mut since = runtime_ns();
-        helped = board
+        helped = table
             .enter()
-            .and_then(|place| without_preemption(|| board.help_section(&place, &mut since)));
-        board.copier().quick.store(true, Relaxed);
+            .and_then(|place| without_preemption(|| table.help_section(&place, &mut since)));
+        table.copier().quick.store(true, Relaxed);
     })?;
     assert!((1..=SMALL_GRAIN_PAGES).contains(&helped.unwrap_or(0)));
     Ok(())
@@ -234,11 +238,11 @@ pub(super) fn folio_is_whole_when_taken_back() -> Result {
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..100 {
-        let board = Arc::new(Board::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
-        let helpers = [Helper::new(board.clone())?, Helper::new(board.clone())?];
+        let table = Arc::new(CopyTable::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
+        let helpers = [Helper::new(table.clone())?, Helper::new(table.clone())?];
         pairs.spoil();
         pairs.with_lists(|lists| {
-            let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
+            let mut batch = table.try_own().ok_or(EBUSY)?.batch(StoreKind::Cached);
             for pair in lists.into_pairs() {
                 assert!(batch.add(pair));
             }
@@ -246,11 +250,11 @@ pub(super) fn folio_is_whole_when_taken_back() -> Result {
                 for (cpu, helper) in cpus::<2>().into_iter().zip(helpers) {
                     assert!(queue.enqueue_on(cpu, helper).is_ok());
                 }
-                for (order, pages) in MIXED.iter().zip(board.copier().pages.iter()) {
-                    assert_eq!(posted.take_next(), Some(Outcome::Copied));
+                for (order, pages) in MIXED.iter().zip(table.copier().pages.iter()) {
+                    assert_eq!(posted.wait_next_folio(), Some(FolioOutcome::Copied));
                     assert_eq!(pages.load(Relaxed), 1 << order);
                 }
-                assert_eq!(posted.take_next(), None);
+                assert_eq!(posted.wait_next_folio(), None);
                 Ok::<(), Error>(())
             });
             result
@@ -270,11 +274,11 @@ pub(super) fn folio_out_of_order_is_left_to_the_caller() -> Result {
     // The next pair but one; the next source with another destination; the other way round; a pair
     // that was taken back before.
     for (src, dst) in [(4, 4), (3, 4), (4, 3), (0, 0)] {
-        let board = Arc::new(Board::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
-        let helper = Helper::new(board.clone())?;
+        let table = Arc::new(CopyTable::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
+        let helper = Helper::new(table.clone())?;
         pairs.spoil();
         pairs.with_lists(|lists| {
-            let mut batch = board.try_own().ok_or(EBUSY)?.batch(Method::Cached);
+            let mut batch = table.try_own().ok_or(EBUSY)?.batch(StoreKind::Cached);
             let mut names = KVec::with_capacity(MIXED.len(), GFP_KERNEL)?;
             for pair in lists.into_pairs() {
                 names.push((pair.src().as_raw(), pair.dst().as_raw()), GFP_KERNEL)?;
@@ -285,11 +289,11 @@ pub(super) fn folio_out_of_order_is_left_to_the_caller() -> Result {
                 assert!(queue.enqueue_on(CpuId::current(), helper).is_ok());
                 for nr in 0..TAKEN {
                     let (src, dst) = name(nr)?;
-                    assert_eq!(posted.take_pair(src, dst), Ok(Outcome::Copied));
+                    assert_eq!(posted.take_pair(src, dst), Ok(FolioOutcome::Copied));
                 }
                 let out_of_order = Err(OutOfOrder { is_lost: false });
                 assert_eq!(posted.take_pair(name(src)?.0, name(dst)?.1), out_of_order);
-                for (order, pages) in MIXED.iter().zip(board.copier().pages.iter()) {
+                for (order, pages) in MIXED.iter().zip(table.copier().pages.iter()) {
                     assert_eq!(pages.load(Relaxed), 1 << order);
                 }
                 for nr in TAKEN..MIXED.len() {
@@ -302,7 +306,7 @@ pub(super) fn folio_out_of_order_is_left_to_the_caller() -> Result {
             result
         })?;
         queue.flush();
-        assert!(board.is_free());
+        assert!(table.is_free());
         assert!(pairs.all_equal());
         assert!(pairs.all_marked());
     }
@@ -310,36 +314,36 @@ pub(super) fn folio_out_of_order_is_left_to_the_caller() -> Result {
 }
 
 pub(super) fn helpers_that_never_start() -> Result {
-    let lane = Lane::new(CpuCopier)?;
+    let lane = CopyLane::new(CpuCopier)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
-    assert_eq!(copy_on(lane.board(), &mut pairs, || ())?.helped, 0);
+    assert_eq!(copy_on(lane.table(), &mut pairs, || ())?.helped, 0);
     Ok(())
 }
 
-fn call_all(lane: &Lane<CpuCopier>, queue: &OwnedQueue) {
+fn call_all(lane: &CopyLane<CpuCopier>, queue: &OwnedQueue) {
     lane.call(queue, &cpus::<MAX_HELPERS>());
 }
 
 pub(super) fn helpers_that_come_late() -> Result {
-    let lane = Lane::new(CpuCopier)?;
+    let lane = CopyLane::new(CpuCopier)?;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
-        copy_on(lane.board(), &mut pairs, || ())?;
+        copy_on(lane.table(), &mut pairs, || ())?;
         // The batch is over: helpers find nothing, or the batch of the next round.
         call_all(&lane, &queue);
     }
     queue.flush();
-    assert_eq!(lane.board().help(|| false), 0);
+    assert_eq!(lane.table().help(|| false), 0);
     Ok(())
 }
 
 pub(super) fn helpers_called_twice() -> Result {
-    let lane = Lane::new(CpuCopier)?;
+    let lane = CopyLane::new(CpuCopier)?;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..200 {
-        copy_on(lane.board(), &mut pairs, || {
+        copy_on(lane.table(), &mut pairs, || {
             call_all(&lane, &queue);
             call_all(&lane, &queue);
         })?;
@@ -349,15 +353,15 @@ pub(super) fn helpers_called_twice() -> Result {
 }
 
 pub(super) fn more_helpers_than_cpus() -> Result {
-    let board = Arc::new(Board::new(MIXED.len(), CpuCopier)?, GFP_KERNEL)?;
+    let table = Arc::new(CopyTable::new(MIXED.len(), CpuCopier)?, GFP_KERNEL)?;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut helpers = KVec::with_capacity(MAX_HELPERS, GFP_KERNEL)?;
     for _ in 0..MAX_HELPERS {
-        helpers.push(Helper::new(board.clone())?, GFP_KERNEL)?;
+        helpers.push(Helper::new(table.clone())?, GFP_KERNEL)?;
     }
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..200 {
-        copy_on(&board, &mut pairs, || {
+        copy_on(&table, &mut pairs, || {
             for (cpu, helper) in cpus::<MAX_HELPERS>().into_iter().zip(&helpers) {
                 // A helper may still be on its way.
                 drop(queue.enqueue_on(cpu, helper.clone()));

@@ -8,8 +8,8 @@
 use kernel::bindings;
 
 use crate::logic::{
-    method::When,
-    route::Way, //
+    route::CopyMethod, //
+    store_kind::NonTemporalPolicy,
 };
 
 /// Threads that work on a call, the migrating task among them.
@@ -24,7 +24,7 @@ pub const DEFAULT_NONTEMPORAL: u32 = bindings::ferry_nontemporal_FERRY_NT_DEMOTI
 /// From which size on a batch is copied by channels, in bytes.
 pub const DEFAULT_DMA_MIN_BYTES: u32 = bindings::FERRY_DEFAULT_DMA_MIN_BYTES;
 
-/// When a copy by a channel is given up, in milliseconds.
+/// NonTemporalPolicy a copy by a channel is given up, in milliseconds.
 pub const DEFAULT_DMA_TIMEOUT_MS: u32 = bindings::FERRY_DEFAULT_DMA_TIMEOUT_MS;
 
 /// A file that an operator writes, and what is written there. See `docs/admin-guide.rst`.
@@ -49,7 +49,7 @@ pub enum Knob {
     /// `copy/nontemporal`: which of its words, see [`nontemporal`].
     NonTemporal(u32),
     /// `copy/method`: which of its words, see [`way`].
-    Method(u32),
+    StoreKind(u32),
     /// `copy/dma_channels`.
     DmaChannels(u32),
     /// `copy/dma_min_bytes`.
@@ -71,7 +71,7 @@ impl Knob {
             bindings::ferry_setting_FERRY_SET_MIN_KB => Self::MinKb(value),
             bindings::ferry_setting_FERRY_SET_UNMAPPED_US => Self::UnmappedUs(value),
             bindings::ferry_setting_FERRY_SET_NONTEMPORAL => Self::NonTemporal(value),
-            bindings::ferry_setting_FERRY_SET_METHOD => Self::Method(value),
+            bindings::ferry_setting_FERRY_SET_METHOD => Self::StoreKind(value),
             bindings::ferry_setting_FERRY_SET_DMA_CHANNELS => Self::DmaChannels(value),
             bindings::ferry_setting_FERRY_SET_DMA_MIN_BYTES => Self::DmaMinBytes(value),
             bindings::ferry_setting_FERRY_SET_DMA_TIMEOUT_MS => Self::DmaTimeoutMs(value),
@@ -103,22 +103,22 @@ impl QueueWord {
 }
 
 /// The batches that a word of `copy/nontemporal` means.
-pub fn nontemporal(word: bindings::ferry_nontemporal) -> When {
+pub fn nontemporal(word: bindings::ferry_nontemporal) -> NonTemporalPolicy {
     match word {
-        bindings::ferry_nontemporal_FERRY_NT_NEVER => When::Never,
-        bindings::ferry_nontemporal_FERRY_NT_ALWAYS => When::Always,
-        _ => When::Demotion,
+        bindings::ferry_nontemporal_FERRY_NT_NEVER => NonTemporalPolicy::Never,
+        bindings::ferry_nontemporal_FERRY_NT_ALWAYS => NonTemporalPolicy::Always,
+        _ => NonTemporalPolicy::Demotion,
     }
 }
 
 /// Who copies, by a word of `copy/method`.
-pub fn way(word: bindings::ferry_method) -> Way {
+pub fn way(word: bindings::ferry_method) -> CopyMethod {
     match word {
-        bindings::ferry_method_FERRY_METHOD_SERIAL => Way::Serial,
-        bindings::ferry_method_FERRY_METHOD_CPU => Way::Cpu,
-        bindings::ferry_method_FERRY_METHOD_DMA => Way::Dma,
-        bindings::ferry_method_FERRY_METHOD_HYBRID => Way::Hybrid,
-        _ => Way::Auto,
+        bindings::ferry_method_FERRY_METHOD_SERIAL => CopyMethod::Serial,
+        bindings::ferry_method_FERRY_METHOD_CPU => CopyMethod::Cpu,
+        bindings::ferry_method_FERRY_METHOD_DMA => CopyMethod::Dma,
+        bindings::ferry_method_FERRY_METHOD_HYBRID => CopyMethod::Hybrid,
+        _ => CopyMethod::Auto,
     }
 }
 

@@ -32,7 +32,7 @@ use self::{
         set_short_pages,
         Knob, //
     },
-    refusal::Refusal, //
+    refusal::HelpRefusal, //
 };
 
 use crate::{
@@ -72,7 +72,8 @@ pub fn set(knob: Knob) {
     settings::set(knob);
     // Each of these is written under the one lock of the settings in sysfs. A sysctl, which has
     // another, would publish what it read before such a write.
-    if let Knob::MinKb(_) | Knob::NonTemporal(_) | Knob::Method(_) | Knob::DmaMinBytes(_) = knob {
+    if let Knob::MinKb(_) | Knob::NonTemporal(_) | Knob::StoreKind(_) | Knob::DmaMinBytes(_) = knob
+    {
         set_short_pages(settings::short_pages());
     }
     // By these others help than before, or otherwise: what was measured says nothing of them.
@@ -166,7 +167,7 @@ impl IdleCpus {
     /// A caller with a CPU quota has no helpers, as the quota would not throttle them.
     fn among(node: NodeId, limit: u32, wanted_there: impl Fn(CpuId) -> bool) -> Self {
         if has_cpu_quota() {
-            Refusal::CpuQuota.count();
+            HelpRefusal::CpuQuota.count();
             return Self::none();
         }
         let allowed = |cpu| wanted_there(cpu) && is_allowed(cpu) && may_help(cpu);

@@ -9,12 +9,12 @@ use kernel::bindings;
 /// A reason for which a caller has no helpers, whatever CPUs are idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Refusal {
+pub enum HelpRefusal {
     /// The caller's cgroup, or an ancestor of it, has a CPU quota.
     CpuQuota = bindings::ferry_help_refusal_FERRY_UNHELPED_CPU_QUOTA,
 }
 
-impl Refusal {
+impl HelpRefusal {
     /// Counts the reason once, on this CPU. For any context but NMI.
     pub fn count(self) {
         // SAFETY: Each variant is a counter that exists.

@@ -23,9 +23,9 @@ use super::knob::{
 
 use crate::logic::{
     crew,
-    method::When,
     policy,
-    route::Way, //
+    route::CopyMethod, //
+    store_kind::NonTemporalPolicy,
 };
 
 static LIMIT: Atomic<u32> = Atomic::new(DEFAULT_THREADS);
@@ -58,7 +58,7 @@ pub fn set(knob: Knob) {
         Knob::NonTemporal(word) => NONTEMPORAL.store(word, Relaxed),
         // Not a setting: what there is, see `copy::dma`.
         Knob::DmaChannels(_) => {}
-        Knob::Method(word) => METHOD.store(word, Relaxed),
+        Knob::StoreKind(word) => METHOD.store(word, Relaxed),
         Knob::DmaMinBytes(bytes) => DMA_MIN_BYTES.store(bytes, Relaxed),
         Knob::DmaTimeoutMs(ms) => DMA_TIMEOUT_MS.store(ms, Relaxed),
     }
@@ -123,12 +123,12 @@ pub fn unmapped_ns() -> u64 {
 }
 
 /// `copy/nontemporal`: which batches are copied past the caches.
-pub fn nontemporal() -> When {
+pub fn nontemporal() -> NonTemporalPolicy {
     knob::nontemporal(NONTEMPORAL.load(Relaxed))
 }
 
 /// `copy/method`: who copies a batch.
-pub fn way() -> Way {
+pub fn way() -> CopyMethod {
     knob::way(METHOD.load(Relaxed))
 }
 
@@ -145,13 +145,15 @@ pub fn dma_timeout_ns() -> i64 {
 /// Base pages of the longest list of small folios that nobody but its caller could have anything to
 /// do with.
 pub fn short_pages() -> u32 {
-    if nontemporal() == When::Always {
+    if nontemporal() == NonTemporalPolicy::Always {
         return 0;
     }
     let shared = 2 * pages_per_thread().min(pages_per_worker());
     let least = match way() {
-        Way::Serial | Way::Cpu => shared,
-        Way::Auto | Way::Dma | Way::Hybrid => shared.min(dma_min_bytes() / (KB_PER_PAGE * 1024)),
+        CopyMethod::Serial | CopyMethod::Cpu => shared,
+        CopyMethod::Auto | CopyMethod::Dma | CopyMethod::Hybrid => {
+            shared.min(dma_min_bytes() / (KB_PER_PAGE * 1024))
+        }
     };
     least.saturating_sub(1)
 }

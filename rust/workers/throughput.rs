@@ -21,7 +21,7 @@ use crate::{
         batch_size::{
             self,
             is_large,
-            Pace, //
+            PageCosts, //
         },
         thread_choice::{
             self,
@@ -210,8 +210,8 @@ static ALONE_NS: Atomic<u32> = Atomic::new(0);
 static SHARED_NS: Atomic<u32> = Atomic::new(0);
 
 /// Returns how long batches take. For any context.
-pub fn pace() -> Pace {
-    Pace {
+pub fn pace() -> PageCosts {
+    PageCosts {
         flush_ns: FLUSH_NS.load(Relaxed),
         small_ns: SMALL_NS.load(Relaxed),
         alone_ns: ALONE_NS.load(Relaxed),

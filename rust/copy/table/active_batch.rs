@@ -14,12 +14,12 @@ use kernel::{
 };
 
 use super::{
-    batch::Owner,
+    batch::TableGuard,
     dma_feed::Feed,
-    Board,
     CopySegment,
-    Slot,
-    Table, //
+    CopyTable,
+    Layout, //
+    Row,
 };
 
 use crate::{
@@ -29,19 +29,19 @@ use crate::{
         dmaengine::Answers,
         sched::cond_resched, //
     },
-    logic::item::Outcome, //
+    logic::folio_progress::FolioOutcome, //
 };
 
 /// A batch that everybody copies, of which the owner takes back one folio after the other.
 ///
-/// Dropping it waits for all that is left, and gives the board back.
+/// Dropping it waits for all that is left, and gives the table back.
 ///
 /// # Invariants
 ///
-/// The batch of `owner`'s board is published and not retired; `next` folios were taken back.
+/// The batch of `owner`'s table is published and not retired; `next` folios were taken back.
 #[must_use = "dropping it waits for the whole batch"]
-pub struct Posted<'b, 'a, C: CopySegment> {
-    pub(super) owner: Owner<'b, C>,
+pub struct ActiveBatch<'b, 'a, C: CopySegment> {
+    pub(super) owner: TableGuard<'b, C>,
     pub(super) next: usize,
     pub(super) copied: Copied,
     pub(super) _pairs: PhantomData<FolioPair<'a>>,
@@ -64,7 +64,7 @@ pub struct Copied {
     pub busy_ns: i64,
     /// Nanoseconds for which helpers ran; known when the batch is finished.
     pub helper_ns: u64,
-    /// Carried by DMA engines; this and the next two are known when the batch is finished.
+    /// DmaSegment by DMA engines; this and the next two are known when the batch is finished.
     pub carried: u32,
     /// Copies that engines failed with, and the owner did; not pages.
     pub dma_failed: u32,
@@ -72,31 +72,31 @@ pub struct Copied {
     pub dma_late: u32,
 }
 
-/// Why [`Posted::take_pair`] fails: the pair is not the one that was posted next.
+/// Why [`ActiveBatch::take_pair`] fails: the pair is not the one that was posted next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfOrder {
     /// An engine may still write the destination of the pair.
     pub is_lost: bool,
 }
 
-impl<'b, C: CopySegment> Posted<'b, '_, C> {
-    fn board(&self) -> &'b Board<C> {
+impl<'b, C: CopySegment> ActiveBatch<'b, '_, C> {
+    fn table(&self) -> &'b CopyTable<C> {
         self.owner.0
     }
 
-    fn table(&self) -> &Table {
+    fn layout(&self) -> &Layout {
         // SAFETY: By the type invariant the batch is published, so nobody writes the table.
-        unsafe { &*self.board().table.get() }
+        unsafe { &*self.table().layout.get() }
     }
 
     /// Takes back the next folio, in the order in which they were added: copies along until all of
     /// it is there. [`None`]: every folio was taken back. May sleep.
     ///
     /// From then on the batch has nothing more to do with the folio, but of one that is
-    /// [lost](Outcome::Lost) an engine may still write the destination: see [`FolioPair`].
-    pub fn take_next(&mut self) -> Option<Outcome> {
-        let slot = self.table().slots.get(self.next)?;
-        let (nr_pages, outcome) = (slot.nr_pages, slot.item.outcome());
+    /// [lost](FolioOutcome::TimedOut) an engine may still write the destination: see [`FolioPair`].
+    pub fn wait_next_folio(&mut self) -> Option<FolioOutcome> {
+        let row = self.layout().rows.get(self.next)?;
+        let (nr_pages, outcome) = (row.nr_pages, row.item.outcome());
         let (outcome, busy_ns) = match outcome {
             Some(outcome) => (outcome, 0),
             None => {
@@ -108,15 +108,15 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
         self.next += 1;
         self.copied.busy_ns += busy_ns;
         match outcome {
-            Outcome::Copied => self.copied.folios += 1,
-            Outcome::Failed => self.copied.failed += nr_pages,
-            Outcome::Lost | Outcome::Refused => self.copied.left += nr_pages,
+            FolioOutcome::Copied => self.copied.folios += 1,
+            FolioOutcome::Failed => self.copied.failed += nr_pages,
+            FolioOutcome::TimedOut | FolioOutcome::NotCopied => self.copied.left += nr_pages,
         }
         Some(outcome)
     }
 
     /// Takes back the next folio if it belongs to the pair `src` and `dst`, as
-    /// [`Posted::take_next`] does. The two are only compared. May sleep.
+    /// [`ActiveBatch::wait_next_folio`] does. The two are only compared. May sleep.
     ///
     /// Fails if another pair was posted next, or none. Then every folio is taken back, so no CPU
     /// copies any of them, and the caller may copy this one and those after it, but not to the
@@ -125,22 +125,23 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
         &mut self,
         src: *const bindings::folio,
         dst: *const bindings::folio,
-    ) -> Result<Outcome, OutOfOrder> {
-        let next = self.table().slots.get(self.next);
-        if next.is_some_and(|slot| slot.is_pair(src, dst)) {
-            if let Some(outcome) = self.take_next() {
+    ) -> Result<FolioOutcome, OutOfOrder> {
+        let next = self.layout().rows.get(self.next);
+        if next.is_some_and(|row| row.is_pair(src, dst)) {
+            if let Some(outcome) = self.wait_next_folio() {
                 return Ok(outcome);
             }
         }
-        while self.take_next().is_some() {}
-        let is_lost = |slot: &Slot| slot.is_to(dst) && slot.item.outcome() == Some(Outcome::Lost);
+        while self.wait_next_folio().is_some() {}
+        let is_lost =
+            |row: &Row| row.is_to(dst) && row.item.outcome() == Some(FolioOutcome::TimedOut);
         Err(OutOfOrder {
-            is_lost: self.table().slots.iter().any(is_lost),
+            is_lost: self.layout().rows.iter().any(is_lost),
         })
     }
 
     /// Copies what is left to claim, rather than just wait for who has claimed the folio.
-    fn wait_for(&mut self, at: usize) -> Option<Outcome> {
+    fn wait_for(&mut self, at: usize) -> Option<FolioOutcome> {
         loop {
             let mut feed = self.feed();
             // Before the answers are looked for.
@@ -149,7 +150,7 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
                 feed.collect();
                 feed.launch();
             }
-            if let Some(outcome) = feed.table.slots.get(at)?.item.outcome() {
+            if let Some(outcome) = feed.layout.rows.get(at)?.item.outcome() {
                 return Some(outcome);
             }
             if !feed.work_or_wait(at, answers) {
@@ -168,12 +169,12 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
     }
 
     fn feed(&mut self) -> Feed<'_, C> {
-        let board = self.board();
+        let table = self.table();
         Feed {
-            board,
+            table,
             // SAFETY: By the type invariant the batch is published as long as this is, so nobody
             // writes the table.
-            table: unsafe { &*board.table.get() },
+            layout: unsafe { &*table.layout.get() },
             flights: self.owner.flights_mut(),
         }
     }
@@ -186,16 +187,16 @@ impl<'b, C: CopySegment> Posted<'b, '_, C> {
             carried: tally.pages,
             dma_failed: tally.failed,
             dma_late: tally.late,
-            helped: self.table().helped.load(Relaxed),
-            helper_ns: self.table().helper_ns.load(Relaxed),
+            helped: self.layout().helped.load(Relaxed),
+            helper_ns: self.layout().helper_ns.load(Relaxed),
             ..self.copied
         }
     }
 
     fn wait_for_all(&mut self) {
-        while self.take_next().is_some() {}
+        while self.wait_next_folio().is_some() {}
         // Every folio is there, but a helper may still be about to say that its grain is.
-        while !self.board().cursor.all_done() {
+        while !self.table().cursor.all_done() {
             relax();
         }
     }
@@ -207,29 +208,29 @@ fn relax() {
     cond_resched();
 }
 
-impl<C: CopySegment> Drop for Posted<'_, '_, C> {
+impl<C: CopySegment> Drop for ActiveBatch<'_, '_, C> {
     fn drop(&mut self) {
         self.wait_for_all();
-        self.board().cursor.retire();
+        self.table().cursor.retire();
     }
 }
 
-/// A [`Posted`] batch on its way through C.
-pub(in crate::copy) struct RawPosted<C> {
-    /// The board.
-    pub(in crate::copy) board: NonNull<Board<C>>,
+/// A [`ActiveBatch`] batch on its way through C.
+pub(in crate::copy) struct RawActiveBatch<C> {
+    /// The table.
+    pub(in crate::copy) table: NonNull<CopyTable<C>>,
     /// Folios taken back.
     pub(in crate::copy) next: usize,
     /// What became of the batch so far.
     pub(in crate::copy) copied: Copied,
 }
 
-impl<C: CopySegment> Posted<'static, '_, C> {
-    /// Hands the batch over to whoever gives it to [`Posted::from_raw`], who must do so.
-    pub(in crate::copy) fn into_raw(self) -> RawPosted<C> {
+impl<C: CopySegment> ActiveBatch<'static, '_, C> {
+    /// Hands the batch over to whoever gives it to [`ActiveBatch::from_raw`], who must do so.
+    pub(in crate::copy) fn into_raw(self) -> RawActiveBatch<C> {
         let this = ManuallyDrop::new(self);
-        RawPosted {
-            board: NonNull::from(this.board()),
+        RawActiveBatch {
+            table: NonNull::from(this.table()),
             next: this.next,
             copied: this.copied,
         }
@@ -239,13 +240,13 @@ impl<C: CopySegment> Posted<'static, '_, C> {
     ///
     /// # Safety
     ///
-    /// `raw` must be what [`Posted::into_raw`] gave last, and be used once. Each folio that was not
+    /// `raw` must be what [`ActiveBatch::into_raw`] gave last, and be used once. Each folio that was not
     /// taken back must still be what it was, and stay so as [`Batch::post`] demands.
-    pub(in crate::copy) unsafe fn from_raw(raw: RawPosted<C>) -> Self {
+    pub(in crate::copy) unsafe fn from_raw(raw: RawActiveBatch<C>) -> Self {
         // INVARIANT: They held in `into_raw`, and by the safety requirement nothing changed.
         Self {
             // SAFETY: It came from a reference that lives for ever.
-            owner: Owner(unsafe { raw.board.as_ref() }),
+            owner: TableGuard(unsafe { raw.table.as_ref() }),
             next: raw.next,
             copied: raw.copied,
             _pairs: PhantomData,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The owner of a board, and the batch that it collects.
+//! The owner of a table, and the batch that it collects.
 
 use core::{
     marker::PhantomData,
@@ -16,18 +16,18 @@ use kernel::{
 
 use super::{
     active_batch::{
+        ActiveBatch, //
         Copied,
-        Posted, //
     },
     in_flight::{
-        Flights,
+        InFlight,
         Who, //
     },
-    Board,
-    Carried,
     CopySegment,
-    Slot,
-    Table, //
+    CopyTable,
+    DmaSegment,
+    Layout, //
+    Row,
 };
 
 use crate::{
@@ -35,26 +35,26 @@ use crate::{
     kernel::dmaengine::InUse,
     logic::{
         batch::Grains,
-        item::Item,
-        method::Method, //
+        folio_progress::FolioProgress,
+        store_kind::StoreKind, //
     }, //
 };
 
-/// The one who may post batches on a board; gives it back when dropped.
+/// The one who may post batches on a table; gives it back when dropped.
 ///
 /// # Invariants
 ///
-/// There is no other owner of the board, and nothing can be claimed on it but what it posted.
-#[must_use = "dropping it gives the board back"]
-pub struct Owner<'b, C>(pub(super) &'b Board<C>);
+/// There is no other owner of the table, and nothing can be claimed on it but what it posted.
+#[must_use = "dropping it gives the table back"]
+pub struct TableGuard<'b, C>(pub(super) &'b CopyTable<C>);
 
-impl<'b, C: CopySegment> Owner<'b, C> {
+impl<'b, C: CopySegment> TableGuard<'b, C> {
     /// Begins a batch of folios that stay what they are for `'a`, to be copied by `method`,
     /// whoever copies.
-    pub fn batch<'a>(mut self, method: Method) -> Batch<'b, 'a, C> {
-        let table = self.table_mut();
-        table.slots.clear();
-        table.starts.clear();
+    pub fn batch<'a>(mut self, method: StoreKind) -> Batch<'b, 'a, C> {
+        let layout = self.table_mut();
+        layout.rows.clear();
+        layout.starts.clear();
         Batch {
             owner: self,
             pages: 0,
@@ -63,21 +63,21 @@ impl<'b, C: CopySegment> Owner<'b, C> {
         }
     }
 
-    fn table_mut(&mut self) -> &mut Table {
+    fn table_mut(&mut self) -> &mut Layout {
         // SAFETY: By the type invariant nobody else writes the table, and as nothing can be
         // claimed, nobody reads it. The owner is exclusively borrowed.
-        unsafe { &mut *self.0.table.get() }
+        unsafe { &mut *self.0.layout.get() }
     }
 }
 
-impl<C> Owner<'_, C> {
-    pub(super) fn flights_mut(&mut self) -> &mut Flights {
+impl<C> TableGuard<'_, C> {
+    pub(super) fn flights_mut(&mut self) -> &mut InFlight {
         // SAFETY: By the type invariants this is the owner, and it is exclusively borrowed.
         unsafe { &mut *self.0.flights.get() }
     }
 }
 
-impl<C> Drop for Owner<'_, C> {
+impl<C> Drop for TableGuard<'_, C> {
     fn drop(&mut self) {
         self.flights_mut().give_back_all();
         // Release: pairs with the Acquire of the next owner.
@@ -90,33 +90,33 @@ impl<C> Drop for Owner<'_, C> {
 /// # Invariants
 ///
 /// The table has `pages` pages, of pairs that are valid for `'a`.
-#[must_use = "dropping it gives the board back"]
+#[must_use = "dropping it gives the table back"]
 pub struct Batch<'b, 'a, C> {
-    owner: Owner<'b, C>,
+    owner: TableGuard<'b, C>,
     pages: u32,
-    method: Method,
+    method: StoreKind,
     _pairs: PhantomData<FolioPair<'a>>,
 }
 
 impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
     /// Adds a pair; `false`: the table is full.
     pub fn add(&mut self, pair: FolioPair<'a>) -> bool {
-        let table = self.owner.table_mut();
+        let layout = self.owner.table_mut();
         let Ok(nr_pages) = u32::try_from(pair.src().nr_pages()) else {
             return false;
         };
         let Some(pages) = self.pages.checked_add(nr_pages) else {
             return false;
         };
-        let slot = Slot {
+        let row = Row {
             dst: NonNull::from(&*pair.dst()),
             src: NonNull::from(&*pair.src()),
             nr_pages,
-            item: Item::new(nr_pages),
+            item: FolioProgress::new(nr_pages),
         };
-        // A start without a slot only ends the walk over a grain; never the other way round.
-        if table.starts.push_within_capacity(self.pages).is_err()
-            || table.slots.push_within_capacity(slot).is_err()
+        // A start without a row only ends the walk over a grain; never the other way round.
+        if layout.starts.push_within_capacity(self.pages).is_err()
+            || layout.rows.push_within_capacity(row).is_err()
         {
             return false;
         }
@@ -131,7 +131,7 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
     }
 
     /// How it is to be copied.
-    pub fn method(&self) -> Method {
+    pub fn method(&self) -> StoreKind {
         self.method
     }
 
@@ -142,13 +142,17 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
     }
 
     /// Lets an engine carry a share of the batch.
-    pub fn carry_by(&mut self, port: InUse<Carried>) {
+    pub fn carry_by(&mut self, port: InUse<DmaSegment>) {
         self.owner.flights_mut().add(port);
     }
 
     /// Posts the batch, cut for `threads` threads, for the owner and all others to copy; runs `f`;
     /// then copies and waits until all of it is there. May sleep.
-    pub fn run<R>(self, threads: u32, f: impl FnOnce(&mut Posted<'b, 'a, C>) -> R) -> (R, Copied) {
+    pub fn run<R>(
+        self,
+        threads: u32,
+        f: impl FnOnce(&mut ActiveBatch<'b, 'a, C>) -> R,
+    ) -> (R, Copied) {
         // SAFETY: It is finished below, within `'a`.
         let mut posted = unsafe { self.post(threads, threads.saturating_sub(1)) };
         let result = f(&mut posted);
@@ -162,17 +166,17 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
     ///
     /// The batch must be finished or dropped while the folios that were not taken back are still as
     /// they were posted: it must not be leaked.
-    pub unsafe fn post(mut self, threads: u32, helpers: u32) -> Posted<'b, 'a, C> {
+    pub unsafe fn post(mut self, threads: u32, helpers: u32) -> ActiveBatch<'b, 'a, C> {
         let (pages, method) = (self.pages, self.method);
-        let table = self.owner.table_mut();
-        table.method = method;
-        table.grains = Grains::new(pages, threads);
-        table.helped.store(0, Relaxed);
-        table.helper_ns.store(0, Relaxed);
-        let grains = table.grains.count();
-        for slot in table.slots.iter() {
+        let layout = self.owner.table_mut();
+        layout.method = method;
+        layout.grains = Grains::new(pages, threads);
+        layout.helped.store(0, Relaxed);
+        layout.helper_ns.store(0, Relaxed);
+        let grains = layout.grains.count();
+        for row in layout.rows.iter() {
             // SAFETY: The destination is that of a valid pair, which nobody else uses yet.
-            unsafe { bindings::ferry_folio_mark_posted(slot.dst.as_ptr().cast()) };
+            unsafe { bindings::ferry_folio_mark_posted(row.dst.as_ptr().cast()) };
         }
         // The exclusive reference to the table ends here.
         // What only engines may copy is offered to nobody.
@@ -182,7 +186,7 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
         };
         self.owner.0.cursor.publish(total, helpers);
         // INVARIANT: It was just published, with no folio taken back.
-        let mut posted = Posted {
+        let mut posted = ActiveBatch {
             owner: self.owner,
             next: 0,
             copied: Copied {

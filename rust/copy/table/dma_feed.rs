@@ -7,12 +7,12 @@ use core::ops::Range;
 use super::{
     grain::Claimed,
     in_flight::{
-        Flights,
+        InFlight,
         Who, //
     },
-    Board,
     CopySegment,
-    Table, //
+    CopyTable,
+    Layout, //
 };
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
         dmaengine::Answers,
         sched::cond_resched, //
     },
-    logic::item::Outcome, //
+    logic::folio_progress::FolioOutcome, //
 };
 
 /// For how long the owner sleeps at a time, in microseconds, before it looks for late answers.
@@ -28,15 +28,15 @@ const NAP_US: u32 = 10_000;
 
 /// A posted batch, as its owner sees it.
 pub(super) struct Feed<'p, C> {
-    pub(super) board: &'p Board<C>,
-    pub(super) table: &'p Table,
-    pub(super) flights: &'p mut Flights,
+    pub(super) table: &'p CopyTable<C>,
+    pub(super) layout: &'p Layout,
+    pub(super) flights: &'p mut InFlight,
 }
 
 impl<'p, C: CopySegment> Feed<'p, C> {
     /// Hands grains to engines as long as they have room. Neighbours go together.
     pub(super) fn launch(&mut self) {
-        let grain_pages = self.table.grains.grain_pages();
+        let grain_pages = self.layout.grains.grain_pages();
         let mut last: Option<Claimed> = None;
         let mut taken = self.launch_kept();
         while taken && self.flights.has_room_for(grain_pages) {
@@ -78,17 +78,17 @@ impl<'p, C: CopySegment> Feed<'p, C> {
     /// waits for the items, needs the table for it any more.
     fn claim_parts(&mut self) -> Option<impl Iterator<Item = Claimed> + use<'p, C>> {
         let grain = match self.flights.who() {
-            Who::EnginesOnly => self.flights.next_grain(self.table.grains.count())?,
-            _ => self.board.claim()?.index(),
+            Who::EnginesOnly => self.flights.next_grain(self.layout.grains.count())?,
+            _ => self.table.claim()?.index(),
         };
-        let pages = self.table.grains.range(grain);
+        let pages = self.layout.grains.range(grain);
         // SAFETY: It was just claimed; of a batch for engines only, by nobody else.
-        Some(unsafe { self.table.claimed(pages) })
+        Some(unsafe { self.layout.claimed(pages) })
     }
 
     /// Hands a part to an engine; `false`: none took it, and it was copied here, if it may be.
     fn carry(&mut self, part: Claimed) -> bool {
-        let refused = match self.table.carried(part) {
+        let refused = match self.layout.carried(part) {
             Ok(load) => match self.flights.submit(load) {
                 None => return true,
                 Some(load) => load.into_part(),
@@ -112,9 +112,9 @@ impl<'p, C: CopySegment> Feed<'p, C> {
     /// No engine has copied a part: it is copied here, if it may be.
     fn not_carried(&self, part: Claimed) {
         match self.flights.who() {
-            Who::EnginesOnly => self.table.tell(&part, Outcome::Refused),
+            Who::EnginesOnly => self.layout.tell(&part, FolioOutcome::NotCopied),
             _ => {
-                self.table.copy_part(&self.board.copier, part, |_| false);
+                self.layout.copy_part(&self.table.copier, part, |_| false);
                 cond_resched();
             }
         }
@@ -124,9 +124,9 @@ impl<'p, C: CopySegment> Feed<'p, C> {
     fn copy_leftover(&self, pages: Range<u32>) {
         // SAFETY: The helper that claimed these pages gave them up, and they were just taken out,
         // so they are this task's alone.
-        let parts = unsafe { self.table.claimed(pages) };
+        let parts = unsafe { self.layout.claimed(pages) };
         for part in parts {
-            self.table.copy_part(&self.board.copier, part, |_| false);
+            self.layout.copy_part(&self.table.copier, part, |_| false);
         }
         cond_resched();
     }
@@ -134,16 +134,16 @@ impl<'p, C: CopySegment> Feed<'p, C> {
     /// Takes back what engines are done with, or have not answered for too long. What they failed
     /// with is copied here. When they have done all, their ports are given back.
     pub(super) fn collect(&mut self) {
-        let (board, table, who) = (self.board, self.table, self.flights.who());
+        let (table, layout, who) = (self.table, self.layout, self.flights.who());
         self.flights.collect(
             |load, good| match (good, who) {
-                (true, _) => table.tell(load.part(), Outcome::Copied),
-                (false, Who::EnginesOnly) => table.tell(load.part(), Outcome::Refused),
+                (true, _) => layout.tell(load.part(), FolioOutcome::Copied),
+                (false, Who::EnginesOnly) => layout.tell(load.part(), FolioOutcome::NotCopied),
                 (false, _) => {
-                    table.copy_part(&board.copier, load.into_part(), |_| false);
+                    layout.copy_part(&table.copier, load.into_part(), |_| false);
                 }
             },
-            |lost| table.tell(lost.part(), Outcome::Lost),
+            |lost| layout.tell(lost.part(), FolioOutcome::TimedOut),
         );
     }
 
@@ -161,7 +161,7 @@ impl<'p, C: CopySegment> Feed<'p, C> {
             Who::EnginesOnly if !flying => {
                 // As long as they have room they are handed more; those of them that do not answer
                 // have none.
-                if self.flights.has_room_for(self.table.grains.grain_pages()) {
+                if self.flights.has_room_for(self.layout.grains.grain_pages()) {
                     return true;
                 }
                 while let Some(parts) = self.claim_parts() {
@@ -172,11 +172,11 @@ impl<'p, C: CopySegment> Feed<'p, C> {
             Who::EnginesOnly | Who::EnginesFirst if flying => return nap(),
             _ => {}
         }
-        if let Some(pages) = self.board.leftovers.take() {
+        if let Some(pages) = self.table.leftovers.take() {
             self.copy_leftover(pages);
             return true;
         }
-        match self.board.claim() {
+        match self.table.claim() {
             Some(mut grain) => {
                 grain.copy();
                 drop(grain);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What is claimed on a board, and the copy of it.
+//! What is claimed on a table, and the copy of it.
 
 use core::{
     marker::PhantomData,
@@ -12,9 +12,9 @@ use kernel::{
 };
 
 use super::{
-    Board,
-    Slot,
-    Table, //
+    CopyTable,
+    Layout, //
+    Row,
 };
 
 use crate::logic::{
@@ -24,8 +24,8 @@ use crate::logic::{
         STEP_PAGES, //
     },
     claim::Claim,
-    item::Outcome,
-    method::Method, //
+    folio_progress::FolioOutcome,
+    store_kind::StoreKind, //
 };
 
 /// Copies a segment, in the task that claimed it.
@@ -47,18 +47,18 @@ pub struct Unreadable;
 ///
 /// # Invariants
 ///
-/// `claim` was made on `board` and is not complete. While it is `whole` nobody was given a part.
+/// `claim` was made on `table` and is not complete. While it is `whole` nobody was given a part.
 pub(super) struct Grain<'a, C> {
-    pub(super) board: &'a Board<C>,
+    pub(super) table: &'a CopyTable<C>,
     pub(super) claim: Claim,
     pub(super) whole: bool,
 }
 
 impl<C: CopySegment> Grain<'_, C> {
-    pub(super) fn table(&self) -> &Table {
-        // SAFETY: By the invariants of `Grain` and `Board` nobody writes the table. That it was
+    pub(super) fn layout(&self) -> &Layout {
+        // SAFETY: By the invariants of `Grain` and `CopyTable` nobody writes the table. That it was
         // written before is ordered by the Acquire of the claim.
-        unsafe { &*self.board.table.get() }
+        unsafe { &*self.table.layout.get() }
     }
 
     /// Which grain of the batch, for who gives out its parts.
@@ -78,18 +78,18 @@ impl<C: CopySegment> Grain<'_, C> {
         if !core::mem::take(&mut self.whole) {
             return 0;
         }
-        let (table, board) = (self.table(), self.board);
-        let pages = table.grains.range(self.claim.index);
+        let (layout, table) = (self.layout(), self.table);
+        let pages = layout.grains.range(self.claim.index);
         let end = pages.end;
         // SAFETY: The grain was claimed, and was whole.
-        let parts = unsafe { table.claimed(pages) };
+        let parts = unsafe { layout.claimed(pages) };
         let mut copied = 0;
         let mut stopped = false;
         for part in parts {
-            let start = table.first_page(&part);
-            copied += table.copy_part(&board.copier, part, |done| {
+            let start = layout.first_page(&part);
+            copied += layout.copy_part(&table.copier, part, |done| {
                 let rest = start + done..end;
-                stopped = !rest.is_empty() && stop() && board.leftovers.leave(rest);
+                stopped = !rest.is_empty() && stop() && table.leftovers.leave(rest);
                 stopped
             });
             if stopped {
@@ -133,7 +133,7 @@ impl Claimed {
     }
 }
 
-impl Table {
+impl Layout {
     /// Returns the parts of folios that these pages of the batch make up.
     ///
     /// # Safety
@@ -151,8 +151,8 @@ impl Table {
 
     fn has(&self, part: &batch::Segment) -> bool {
         let end = part.first_page.checked_add(part.nr_pages);
-        let slot = self.slots.get(part.item);
-        slot.is_some_and(|slot| end.is_some_and(|end| end <= slot.nr_pages))
+        let row = self.rows.get(part.item);
+        row.is_some_and(|row| end.is_some_and(|end| end <= row.nr_pages))
     }
 
     /// Returns the first page of a part, counted from the start of the batch.
@@ -162,9 +162,9 @@ impl Table {
     }
 
     /// Tells the item of a part what came of it.
-    pub(super) fn tell(&self, part: &Claimed, outcome: Outcome) {
-        if let Some(slot) = self.slots.get(part.item()) {
-            slot.item.add(part.nr_pages(), outcome);
+    pub(super) fn tell(&self, part: &Claimed, outcome: FolioOutcome) {
+        if let Some(row) = self.rows.get(part.item()) {
+            row.item.add(part.nr_pages(), outcome);
         }
     }
 
@@ -177,16 +177,16 @@ impl Table {
         part: Claimed,
         mut left: impl FnMut(u32) -> bool,
     ) -> u32 {
-        let Some(slot) = self.slots.get(part.item()) else {
+        let Some(row) = self.rows.get(part.item()) else {
             return 0;
         };
-        let (mut done, mut outcome) = (0, Outcome::Copied);
+        let (mut done, mut outcome) = (0, FolioOutcome::Copied);
         while done < part.nr_pages() {
             let step = STEP_PAGES.min(part.nr_pages() - done);
             // INVARIANT: The pair is valid, as its item lacks these pages. By the invariant of
             // `Claimed` the pages exist, and are the caller's, as none of them were left to others.
             let segment = Segment {
-                slot,
+                row,
                 item: part.item(),
                 first_page: part.first_page() + done,
                 nr_pages: step,
@@ -194,7 +194,7 @@ impl Table {
             };
             if let Err(Unreadable) = copier.copy(segment) {
                 // The folio fails, so the rest of the part need not be read.
-                (done, outcome) = (part.nr_pages(), Outcome::Failed);
+                (done, outcome) = (part.nr_pages(), FolioOutcome::Failed);
                 break;
             }
             done += step;
@@ -202,14 +202,14 @@ impl Table {
                 break;
             }
         }
-        slot.item.add(done, outcome);
+        row.item.add(done, outcome);
         done
     }
 }
 
 impl<C> Drop for Grain<'_, C> {
     fn drop(&mut self) {
-        self.board.cursor.complete(1);
+        self.table.cursor.complete(1);
     }
 }
 
@@ -217,14 +217,14 @@ impl<C> Drop for Grain<'_, C> {
 ///
 /// # Invariants
 ///
-/// The pair in `slot` is a valid [`FolioPair`], and its pages `first_page..first_page + nr_pages`
+/// The pair in `row` is a valid [`FolioPair`], and its pages `first_page..first_page + nr_pages`
 /// exist and are of this grain alone.
 pub struct Segment<'a> {
-    slot: &'a Slot,
+    row: &'a Row,
     item: usize,
     first_page: u32,
     nr_pages: u32,
-    method: Method,
+    method: StoreKind,
 }
 
 impl<'a> Segment<'a> {
@@ -239,7 +239,7 @@ impl<'a> Segment<'a> {
     }
 
     /// How the batch is to be copied that it belongs to.
-    pub fn method(&self) -> Method {
+    pub fn method(&self) -> StoreKind {
         self.method
     }
 
@@ -249,15 +249,15 @@ impl<'a> Segment<'a> {
     /// Survives a machine check on the source, and reports its page to be poisoned.
     pub fn copy_machine_check_safe(self) -> Result<Filled<'a>, Unreadable> {
         let copy = match self.method() {
-            Method::Cached => bindings::ferry_folio_copy_pages,
-            Method::NonTemporal => bindings::ferry_folio_copy_pages_nt,
+            StoreKind::Cached => bindings::ferry_folio_copy_pages,
+            StoreKind::NonTemporal => bindings::ferry_folio_copy_pages_nt,
         };
         // SAFETY: By the type invariants both folios exist, have these pages, and nobody else
         // writes them: the source is unmapped and locked, the destination is new.
         let rc = unsafe {
             copy(
-                self.slot.dst.as_ptr().cast(),
-                self.slot.src.as_ptr().cast(),
+                self.row.dst.as_ptr().cast(),
+                self.row.src.as_ptr().cast(),
                 self.first_page as usize,
                 self.nr_pages as usize,
             )

@@ -10,16 +10,16 @@ use kernel::prelude::*;
 
 use super::{
     grain::Claimed,
-    Slot,
-    Table, //
+    Layout, //
+    Row,
 };
 
 use crate::{
     kernel::{
         dmaengine::{
+            CopyRange,
             InUse,
-            Leg,
-            Load,
+            Transfer,
             MAX_CHANNELS, //
         },
         folio::FolioRef, //
@@ -41,13 +41,13 @@ const SHARED_FLIGHTS: usize = 2;
 /// # Invariants
 ///
 /// `dst` and `src` are the pair that the part is of.
-pub struct Carried {
+pub struct DmaSegment {
     dst: FolioRef,
     src: FolioRef,
     part: Claimed,
 }
 
-impl Carried {
+impl DmaSegment {
     /// Of which folio of the batch, and which pages.
     pub(super) fn part(&self) -> &Claimed {
         &self.part
@@ -63,9 +63,9 @@ impl Carried {
 // the invariant of `FolioPair` no other task reads or writes the destination, even after the folio
 // was lost. The source is written only after the loss, and the content of a lost destination is
 // never used.
-unsafe impl Load for Carried {
-    fn leg(&self) -> Leg<'_> {
-        Leg {
+unsafe impl Transfer for DmaSegment {
+    fn leg(&self) -> CopyRange<'_> {
+        CopyRange {
             dst: &self.dst,
             src: &self.src,
             first_page: self.part.first_page(),
@@ -74,20 +74,20 @@ unsafe impl Load for Carried {
     }
 }
 
-impl Table {
+impl Layout {
     /// A part of a folio, to be carried by an engine; gives it back if there is more to it than its
     /// bytes.
-    pub(super) fn carried(&self, part: Claimed) -> Result<Carried, Claimed> {
-        let Some(Slot { dst, src, .. }) = self.slots.get(part.item()) else {
+    pub(super) fn carried(&self, part: Claimed) -> Result<DmaSegment, Claimed> {
+        let Some(Row { dst, src, .. }) = self.rows.get(part.item()) else {
             return Err(part);
         };
-        // SAFETY: The slot is a valid pair, as its item lacks the pages of the part.
+        // SAFETY: The row is a valid pair, as its item lacks the pages of the part.
         let (dst, src) = unsafe { (dst.as_ref(), src.as_ref()) };
         if !src.is_bytes(part.first_page(), part.nr_pages()) {
             return Err(part);
         }
-        // INVARIANT: They are those of the slot.
-        Ok(Carried {
+        // INVARIANT: They are those of the row.
+        Ok(DmaSegment {
             dst: FolioRef::new(dst),
             src: FolioRef::new(src),
             part,
@@ -107,8 +107,8 @@ pub enum Who {
 }
 
 /// The ports that a batch has, and what they are to be used for.
-pub(super) struct Flights {
-    ports: KVec<InUse<Carried>>,
+pub(super) struct InFlight {
+    ports: KVec<InUse<DmaSegment>>,
     who: Who,
     /// The next grain to be handed over, if nobody else may claim any.
     next_grain: u16,
@@ -136,7 +136,7 @@ pub(super) struct Tally {
     pub(super) late: u32,
 }
 
-impl Flights {
+impl InFlight {
     /// Without ports. May sleep; later nothing is allocated.
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
@@ -159,7 +159,7 @@ impl Flights {
     }
 
     /// Adds a port; one too many is given back.
-    pub(super) fn add(&mut self, port: InUse<Carried>) {
+    pub(super) fn add(&mut self, port: InUse<DmaSegment>) {
         drop(self.ports.push_within_capacity(port));
     }
 
@@ -244,7 +244,7 @@ impl Flights {
     /// Whether some part of the folio `item` is under way.
     pub(super) fn carries(&mut self, item: usize) -> bool {
         let mut ports = self.ports.iter_mut();
-        ports.any(|port| port.has(|load: &Carried| load.part.item() == item))
+        ports.any(|port| port.has(|load: &DmaSegment| load.part.item() == item))
     }
 
     /// How many copies are under way that nobody gave up.
@@ -253,7 +253,7 @@ impl Flights {
     }
 
     /// Submits a load to the next port that takes it, or gives it back.
-    pub(super) fn submit(&mut self, load: Carried) -> Option<Carried> {
+    pub(super) fn submit(&mut self, load: DmaSegment) -> Option<DmaSegment> {
         let nr = self.ports.len();
         let mut load = load;
         for _ in 0..nr {
@@ -277,8 +277,8 @@ impl Flights {
     /// Takes back what has landed, with whether it was copied, and tells of what is given up.
     pub(super) fn collect(
         &mut self,
-        mut landed: impl FnMut(Carried, bool),
-        mut given_up: impl FnMut(&Carried),
+        mut landed: impl FnMut(DmaSegment, bool),
+        mut given_up: impl FnMut(&DmaSegment),
     ) {
         let tally = &mut self.tally;
         for port in self.ports.iter_mut() {

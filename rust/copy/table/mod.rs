@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A board on which the owner of a batch posts folio pairs for anybody to copy.
+//! A table on which the owner of a batch posts folio pairs for anybody to copy.
 //!
 //! - [`grain`]: what is claimed, and the copy of it;
 //! - [`batch`]: the owner collects a batch, and posts it;
@@ -9,18 +9,18 @@
 //! - `feed`: how the owner hands it to them, and takes it back.
 //!
 //! The claim protocol itself is [`logic::claim`](crate::logic::claim), and how far a folio has come
-//! is [`logic::item`](crate::logic::item), both checked with loom. Here they get their table of
-//! folios, and types that leave no way to break the rules: the table is written through [`Owner`]
+//! is [`logic::folio_progress`](crate::logic::folio_progress), both checked with loom. Here they get their table of
+//! folios, and types that leave no way to break the rules: the table is written through [`TableGuard`]
 //! alone and read through a claimed `Grain` alone, or by the owner while it is posted.
 //!
 //! The owner takes its folios back one by one, in order: while it switches the first ones to their
 //! new places, helpers copy the next. An engine is fed by the owner, from the same claims: what it
 //! was handed is complete as a grain, and what counts from there on is the item of the folio.
 //!
-//! Helpers use the board, which exists for ever if owners are tasks of the kernel, and the folios
+//! Helpers use the table, which exists for ever if owners are tasks of the kernel, and the folios
 //! on it, and nothing on the owner's stack. So if an owner dies in an oops its helpers can finish
 //! the grains that they have claimed: the owner's references to the folios are never put, and its
-//! board is never used again.
+//! table is never used again.
 //!
 //! Locks: none are taken but, for a moment, that of the CPU's runqueue, when a helper asks for how
 //! long it has run. Contexts: owners and helpers may sleep. A helper holds a grain only with
@@ -68,25 +68,25 @@ use crate::{
         claim::{
             Claim,
             Cursor,
-            Place, //
+            HelperPlace, //
         },
-        item::Item,
+        folio_progress::FolioProgress,
         leftover::Leftovers,
-        method::Method,
         policy::SECTION_NS, //
+        store_kind::StoreKind,
     }, //
 };
 
-pub(super) use self::active_batch::RawPosted;
+pub(super) use self::active_batch::RawActiveBatch;
 pub use self::{
     active_batch::{
+        ActiveBatch, //
         Copied,
         OutOfOrder,
-        Posted, //
     },
     batch::{
         Batch,
-        Owner, //
+        TableGuard, //
     },
     grain::{
         CopySegment,
@@ -95,25 +95,25 @@ pub use self::{
         Unreadable, //
     },
     in_flight::{
-        Carried,
+        DmaSegment,
         Who, //
     }, //
 };
 
 use self::{
     grain::Grain,
-    in_flight::Flights, //
+    in_flight::InFlight, //
 };
 
 /// A pair as the table holds it, without the lifetime of the batch.
-struct Slot {
+struct Row {
     dst: NonNull<Folio>,
     src: NonNull<Folio>,
     nr_pages: u32,
-    item: Item,
+    item: FolioProgress,
 }
 
-impl Slot {
+impl Row {
     /// Returns whether the pair is this source and this destination.
     fn is_pair(&self, src: *const bindings::folio, dst: *const bindings::folio) -> bool {
         self.is_to(dst) && core::ptr::eq(self.src.as_ptr().cast(), src)
@@ -126,12 +126,12 @@ impl Slot {
 }
 
 /// What the helpers need to know of a batch.
-struct Table {
-    slots: KVec<Slot>,
-    /// Where each slot's folio begins, in pages from the start of the batch.
+struct Layout {
+    rows: KVec<Row>,
+    /// Where each row's folio begins, in pages from the start of the batch.
     starts: KVec<u32>,
     grains: Grains,
-    method: Method,
+    method: StoreKind,
     /// Pages that others than the owner copied, and the CPU time that they took: relaxed, as each
     /// adds to them before it completes a grain (Release), and the owner reads them when all are
     /// complete (Acquire).
@@ -143,9 +143,9 @@ struct Table {
 ///
 /// # Invariants
 ///
-/// `table` is written only by the [`Owner`], of whom there is one at most (`owned`), and only
-/// while `cursor` has no grain claimed and not complete. While a page of a slot can be claimed, or
-/// is claimed or carried and not counted by its item, the slot is a valid
+/// `table` is written only by the [`TableGuard`], of whom there is one at most (`owned`), and only
+/// while `cursor` has no grain claimed and not complete. While a page of a row can be claimed, or
+/// is claimed or carried and not counted by its item, the row is a valid
 /// [`FolioPair`](super::folio_pair::FolioPair). `flights` is accessed by the owner alone, and has
 /// no ports while there is none.
 ///
@@ -154,60 +154,60 @@ struct Table {
 /// ```ignore
 #[doc = include_str!("../../tests/examples/copy_table.rs")]
 /// ```
-pub struct Board<C> {
+pub struct CopyTable<C> {
     cursor: Cursor,
     leftovers: Leftovers,
     owned: AtomicFlag,
-    table: UnsafeCell<Table>,
-    flights: UnsafeCell<Flights>,
+    layout: UnsafeCell<Layout>,
+    flights: UnsafeCell<InFlight>,
     copier: C,
 }
 
 // SAFETY: The folios of the table may be used by any task; so may `C`.
-unsafe impl<C: Send> Send for Board<C> {}
+unsafe impl<C: Send> Send for CopyTable<C> {}
 // SAFETY: By the type invariant `table` is not written while it is read, and `flights` has one
 // user; `C` is shared.
-unsafe impl<C: Sync> Sync for Board<C> {}
+unsafe impl<C: Sync> Sync for CopyTable<C> {}
 
-impl<C: CopySegment> Board<C> {
-    /// A board for batches of up to `capacity` folios. May sleep; later nothing is allocated.
+impl<C: CopySegment> CopyTable<C> {
+    /// A table for batches of up to `capacity` folios. May sleep; later nothing is allocated.
     pub fn new(capacity: usize, copier: C) -> Result<Self> {
         // INVARIANT: Nothing can be claimed yet.
         Ok(Self {
             cursor: Cursor::new(),
             leftovers: Leftovers::new(),
             owned: AtomicFlag::new(false),
-            table: UnsafeCell::new(Table {
-                slots: KVec::with_capacity(capacity, GFP_KERNEL)?,
+            layout: UnsafeCell::new(Layout {
+                rows: KVec::with_capacity(capacity, GFP_KERNEL)?,
                 starts: KVec::with_capacity(capacity, GFP_KERNEL)?,
                 grains: Grains::new(0, 1),
-                method: Method::Cached,
+                method: StoreKind::Cached,
                 helped: Atomic::new(0),
                 helper_ns: Atomic::new(0),
             }),
-            flights: UnsafeCell::new(Flights::new()?),
+            flights: UnsafeCell::new(InFlight::new()?),
             copier,
         })
     }
 
-    /// How the board's segments are copied.
+    /// How the table's segments are copied.
     pub fn copier(&self) -> &C {
         &self.copier
     }
 
-    /// Whether nobody has the board, at this moment.
+    /// Whether nobody has the table, at this moment.
     pub fn is_free(&self) -> bool {
         !self.owned.load(Relaxed)
     }
 
-    /// Takes the board, unless somebody has it.
-    pub fn try_own(&self) -> Option<Owner<'_, C>> {
+    /// Takes the table, unless somebody has it.
+    pub fn try_own(&self) -> Option<TableGuard<'_, C>> {
         // Acquire pairs with the Release of the last owner.
         if !self.is_free() || self.owned.cmpxchg(false, true, Acquire).is_err() {
             return None;
         }
-        // INVARIANT: `owned` was not set, so whoever had the board has retired its batch.
-        Some(Owner(self))
+        // INVARIANT: `owned` was not set, so whoever had the table has retired its batch.
+        Some(TableGuard(self))
     }
 
     /// Helps the batch that is posted now, if it has a place for one more helper, until none of its
@@ -237,14 +237,14 @@ impl<C: CopySegment> Board<C> {
     }
 
     /// Takes a place of a helper in the batch that is posted now, if one is left. For any context.
-    pub(crate) fn enter(&self) -> Option<Place> {
+    pub(crate) fn enter(&self) -> Option<HelperPlace> {
         self.cursor.enter()
     }
 
     /// Helps one batch, until another task is due on this CPU, [`SECTION_NS`] are over or no grain
     /// of it is left. Adds the CPU time since `since` to the batch, and sets `since` to the task's
     /// run time now. Called with preemption disabled.
-    pub(crate) fn help_section(&self, place: &Place, since: &mut u64) -> Option<u32> {
+    pub(crate) fn help_section(&self, place: &HelperPlace, since: &mut u64) -> Option<u32> {
         let claim = || self.cursor.claim_in(place).map(|claim| self.grain(claim));
         let start = now_ns();
         let mut grain = claim()?;
@@ -259,9 +259,11 @@ impl<C: CopySegment> Board<C> {
         }
         // Before the last grain is complete: after that the next batch may be here.
         let now = runtime_ns();
-        let table = grain.table();
-        table.helped.fetch_add(pages, Relaxed);
-        table.helper_ns.fetch_add(now.wrapping_sub(*since), Relaxed);
+        let layout = grain.layout();
+        layout.helped.fetch_add(pages, Relaxed);
+        layout
+            .helper_ns
+            .fetch_add(now.wrapping_sub(*since), Relaxed);
         *since = now;
         Some(pages)
     }
@@ -276,7 +278,7 @@ impl<C: CopySegment> Board<C> {
         // INVARIANT: A claim cannot be cloned, so this is the only grain of it, and it is not
         // complete.
         Grain {
-            board: self,
+            table: self,
             claim,
             whole: true,
         }

@@ -22,7 +22,7 @@ use kernel::{
 use super::{
     opened::OpenedPort,
     Channel,
-    Load, //
+    Transfer, //
 };
 
 use crate::{
@@ -83,7 +83,7 @@ impl Counts {
 /// the load was submitted, with its range, which is mapped, and the ticket of that place, to the
 /// channel, which stays; until the ticket says so, or the channel is known to have stopped, the
 /// engine may be at it. A port that something was submitted to lives for ever.
-pub struct Port<L: Load> {
+pub struct DmaChannel<L: Transfer> {
     used: AtomicFlag,
     /// Nobody is to use it any more, as somebody waits to close it.
     closing: AtomicFlag,
@@ -99,11 +99,11 @@ pub struct Port<L: Load> {
 }
 
 // SAFETY: By the type invariant `inner` has one user at a time; all of it is `Send`.
-unsafe impl<L: Load> Sync for Port<L> {}
+unsafe impl<L: Transfer> Sync for DmaChannel<L> {}
 // SAFETY: As above.
-unsafe impl<L: Load> Send for Port<L> {}
+unsafe impl<L: Transfer> Send for DmaChannel<L> {}
 
-impl<L: Load> Default for Port<L> {
+impl<L: Transfer> Default for DmaChannel<L> {
     fn default() -> Self {
         Self::new()
     }
@@ -111,7 +111,7 @@ impl<L: Load> Default for Port<L> {
 
 /// Why a load was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SubmitError {
     /// There is no channel.
     Closed,
     /// As many are under way as may be, or one was given up.
@@ -122,7 +122,7 @@ pub enum Refusal {
     Exhausted,
 }
 
-impl<L: Load> Port<L> {
+impl<L: Transfer> DmaChannel<L> {
     /// A port without a channel.
     pub fn new() -> Self {
         // INVARIANT: Nothing is in any place.
@@ -287,12 +287,12 @@ impl<L: Load> Port<L> {
     }
 }
 
-impl<L: Load> OpenedPort for Port<L> {
+impl<L: Transfer> OpenedPort for DmaChannel<L> {
     fn abandon(&'static self, device: usize) -> bool {
         let mut abandoned = false;
         let stuck = |mut user: InUse<L>| {
             abandoned = true;
-            // INVARIANT: Flights without a channel, which nobody will look at: the use of the port
+            // INVARIANT: InFlight without a channel, which nobody will look at: the use of the port
             // never ends. What was submitted is the engine's for ever.
             drop(user.inner().channel.take());
             self.counts.parked.store(0, Relaxed);
@@ -309,9 +309,9 @@ impl<L: Load> OpenedPort for Port<L> {
 ///
 /// `used` of the port was set for this value alone.
 #[must_use = "dropping it gives up what is under way"]
-pub struct InUse<L: Load>(&'static Port<L>);
+pub struct InUse<L: Transfer>(&'static DmaChannel<L>);
 
-impl<L: Load> InUse<L> {
+impl<L: Transfer> InUse<L> {
     fn inner(&mut self) -> &mut Inner<L> {
         // SAFETY: By the type invariants of this and of the port nobody else has access, and this
         // is borrowed exclusively.
@@ -342,9 +342,9 @@ impl<L: Load> InUse<L> {
 
     /// Submits a load, or gives it back. The engine begins when [`issue`](Self::issue) is called at
     /// the latest.
-    pub fn submit(&mut self, load: L) -> Result<(), (L, Refusal)> {
+    pub fn submit(&mut self, load: L) -> Result<(), (L, SubmitError)> {
         if self.room() == 0 {
-            return Err((load, Refusal::Full));
+            return Err((load, SubmitError::Full));
         }
         let result = self.try_submit(load);
         if result.is_err() {
@@ -353,20 +353,20 @@ impl<L: Load> InUse<L> {
         result
     }
 
-    fn try_submit(&mut self, load: L) -> Result<(), (L, Refusal)> {
+    fn try_submit(&mut self, load: L) -> Result<(), (L, SubmitError)> {
         let tickets = &self.0.tickets;
         let inner = self.inner();
         let Some(channel) = inner.channel.as_ref() else {
-            return Err((load, Refusal::Closed));
+            return Err((load, SubmitError::Closed));
         };
         let free = inner.flights.free();
         let Some((at, ticket)) = free.and_then(|at| Some((at, tickets.get(at)?))) else {
-            return Err((load, Refusal::Full));
+            return Err((load, SubmitError::Full));
         };
         let chan = channel.as_raw();
         let leg = load.leg();
         let mut range = bindings::ferry_dma_range::default();
-        // SAFETY: The channel exists; by that of `Load` so do the folios, with these pages.
+        // SAFETY: The channel exists; by that of `Transfer` so do the folios, with these pages.
         let mapped = unsafe {
             bindings::ferry_dma_map(
                 chan,
@@ -378,18 +378,18 @@ impl<L: Load> InUse<L> {
             )
         };
         if !mapped {
-            return Err((load, Refusal::Unmappable));
+            return Err((load, SubmitError::Unmappable));
         }
         ticket.reset();
         let raw = core::ptr::from_ref(ticket).cast_mut().cast();
         // SAFETY: The range was just mapped, for this channel, of memory that by the contract of
-        // `Load` is the load's own; the load stays until the ticket says that the engine is done.
+        // `Transfer` is the load's own; the load stays until the ticket says that the engine is done.
         // The ticket belongs to a place without a flight, which no engine knows, and lives for
         // ever.
         if !unsafe { bindings::ferry_dma_submit(chan, &range, raw) } {
             // SAFETY: The range was mapped above, and the engine will not use it.
             unsafe { bindings::ferry_dma_unmap(chan, &range) };
-            return Err((load, Refusal::Exhausted));
+            return Err((load, SubmitError::Exhausted));
         }
         // INVARIANT: It was just submitted.
         inner.flights.submit(at, Flight { load, range }, now_ns());
@@ -476,7 +476,7 @@ impl<L: Load> InUse<L> {
     /// Whether something that was given up was submitted so long ago, in nanoseconds.
     pub fn is_late(&mut self, ns: i64) -> bool {
         let before = now_ns() - ns;
-        self.inner().flights.has_parked_since(before)
+        self.inner().flights.has_timed_out_since(before)
     }
 
     /// Whether nobody has found out yet that the engine cannot be stopped.
@@ -515,7 +515,7 @@ impl<L: Load> InUse<L> {
     }
 }
 
-impl<L: Load> Drop for InUse<L> {
+impl<L: Transfer> Drop for InUse<L> {
     fn drop(&mut self) {
         self.issue();
         self.collect(|_, _| ());

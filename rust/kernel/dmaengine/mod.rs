@@ -3,7 +3,7 @@
 //! Channels of engines that copy memory, and the copies that they were asked for.
 //!
 //! An engine answers when it likes, in any order, or never, and until it has it may write. So what
-//! was submitted belongs to its [`Port`], with its DMA mapping, until the answer. Who waits no
+//! was submitted belongs to its [`DmaChannel`], with its DMA mapping, until the answer. Who waits no
 //! longer [gives it up](InUse::give_up_late): it stays where it is, memory and all, until the
 //! engine has answered. That it was terminated is not enough, but of the few drivers that are known
 //! to wait for their hardware. Ports are never freed.
@@ -40,9 +40,9 @@ use super::{
 
 pub use self::{
     channel::{
+        DmaChannel,
         InUse,
-        Port,
-        Refusal, //
+        SubmitError, //
     },
     opened::leave, //
 };
@@ -52,7 +52,7 @@ pub const MAX_CHANNELS: usize = bindings::FERRY_MAX_CHANNELS as usize;
 
 /// Pages of a folio that are to be copied to the same pages of another.
 #[derive(Clone, Copy)]
-pub struct Leg<'a> {
+pub struct CopyRange<'a> {
     /// Where to.
     pub dst: &'a Folio,
     /// Where from.
@@ -68,15 +68,15 @@ pub struct Leg<'a> {
 /// # Safety
 ///
 /// From when it is submitted until it is given back, or dropped by the port, wherever it is moved
-/// to: its [`leg`](Load::leg) must be the same, of one page or more that exist in both folios;
+/// to: its [`leg`](Transfer::leg) must be the same, of one page or more that exist in both folios;
 /// neither folio may be freed, and those pages of the destination may not be read or written.
 ///
 /// Those pages of the source may be read and written. The destination has the content of the source
 /// only if the source was not written until the load was given back; otherwise it may have any
 /// bytes.
-pub unsafe trait Load: Send + 'static {
+pub unsafe trait Transfer: Send + 'static {
     /// What is to be copied.
-    fn leg(&self) -> Leg<'_>;
+    fn leg(&self) -> CopyRange<'_>;
 }
 
 /// A channel that copies memory, given back when dropped, which may sleep.
@@ -84,7 +84,7 @@ pub unsafe trait Load: Send + 'static {
 /// # Invariants
 ///
 /// `0` points to a channel that is ours alone. Its driver stays as long as this exists: either its
-/// device is locked by the [`Requested`] that the channel is in, or the channel is in a [`Port`] that
+/// device is locked by the [`Requested`] that the channel is in, or the channel is in a [`DmaChannel`] that
 /// [`leave`] knows.
 struct Channel(NonNull<bindings::dma_chan>);
 
@@ -93,7 +93,7 @@ unsafe impl Send for Channel {}
 
 /// A channel that was just requested. Its device is locked, so the driver cannot leave.
 ///
-/// The channel itself never gets out of this but into a [`Port`]: without the lock of its device
+/// The channel itself never gets out of this but into a [`DmaChannel`]: without the lock of its device
 /// only a port may have it, which [`leave`] closes when the driver leaves.
 ///
 /// # Invariants
@@ -132,7 +132,7 @@ impl Requested {
     /// May sleep.
     ///
     /// When the driver of the device is about to leave, [`leave`] closes the port.
-    pub fn open<L: Load>(mut self, port: &'static Port<L>) -> Result<(), Self> {
+    pub fn open<L: Transfer>(mut self, port: &'static DmaChannel<L>) -> Result<(), Self> {
         // Before the device is unlocked.
         if opened::enter(port).is_err() {
             return Err(self);

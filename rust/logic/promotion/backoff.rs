@@ -30,8 +30,8 @@ const FORGOTTEN_AFTER: u32 = 120;
 const FIRST_HOLD: u32 = 2;
 const LONGEST_HOLD: u32 = 128;
 
-/// A brake. Its numbers are of the folios that are looked at.
-pub struct Brake {
+/// A backoff. Its numbers are of the folios that are looked at.
+pub struct Backoff {
     level: u32,
     hold: u32,
     calm: u32,
@@ -46,16 +46,16 @@ pub struct Brake {
 #[derive(Default)]
 struct Gone {
     promoted: u64,
-    came_back: u64,
+    refaults: u64,
 }
 
 impl Gone {
     fn are_more_than_one_in(&self, part: u64) -> bool {
-        self.came_back * part > self.promoted
+        self.refaults * part > self.promoted
     }
 }
 
-impl Default for Brake {
+impl Default for Backoff {
     fn default() -> Self {
         Self {
             level: 0,
@@ -69,7 +69,7 @@ impl Default for Brake {
     }
 }
 
-impl Brake {
+impl Backoff {
     /// From 0, released, to [`STOPPED`].
     pub fn level(&self) -> u32 {
         self.level
@@ -96,11 +96,11 @@ impl Brake {
     /// Folios were demoted to make room, just now.
     ///
     /// ```
-    /// use ferry_logic::promotion::backoff::Brake;
+    /// use ferry_logic::promotion::backoff::Backoff;
     ///
-    /// let mut brake = Brake::default();
-    /// brake.made_room();
-    /// assert_eq!(brake.limit(1 << 20), 1 << 17);
+    /// let mut backoff = Backoff::default();
+    /// backoff.made_room();
+    /// assert_eq!(backoff.limit(1 << 20), 1 << 17);
     /// ```
     pub fn made_room(&mut self) {
         if self.since_room >= FORGOTTEN_AFTER {
@@ -112,20 +112,20 @@ impl Brake {
 
     /// So many folios were promoted since the last time, and so many came back, however long ago
     /// they were.
-    pub fn look(&mut self, now_ms: u64, promoted: u64, came_back: u64) {
+    pub fn look(&mut self, now_ms: u64, promoted: u64, refaults: u64) {
         self.since_ms = now_ms;
         self.since_room = (self.since_room + 1).min(FORGOTTEN_AFTER);
         // Half of what was is forgotten in about two epochs.
         self.now.promoted = self.now.promoted * 3 / 4 + promoted;
-        self.now.came_back = self.now.came_back * 3 / 4 + came_back;
+        self.now.refaults = self.now.refaults * 3 / 4 + refaults;
         let fade = |parts: u64, more: u64| parts - parts / FORGOTTEN + more * PARTS;
         self.all.promoted = fade(self.all.promoted, promoted);
-        self.all.came_back = fade(self.all.came_back, came_back);
+        self.all.refaults = fade(self.all.refaults, refaults);
         let those = match self.now.promoted >= MANY {
             true => &self.now,
             false => &self.all,
         };
-        let enough = came_back > 0 && self.now.came_back >= LEAST;
+        let enough = refaults > 0 && self.now.refaults >= LEAST;
         if enough && those.are_more_than_one_in(TOLERATED) {
             let steps = match those.are_more_than_one_in(2) {
                 true => 4,

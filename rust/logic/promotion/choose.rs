@@ -8,7 +8,7 @@ use super::backoff::EPOCH_MS;
 pub const BUSY_MS: u32 = 20;
 /// And while there is none.
 pub const IDLE_MS: u32 = 1000;
-/// Steps of the brake by which it is looked at half as often: less is to be found then.
+/// Steps of the backoff by which it is looked at half as often: less is to be found then.
 const SLOWER: u32 = 2;
 
 /// A folio that was demoted to make room and has been read so often since is as hot as what took its
@@ -25,12 +25,12 @@ pub const AGAIN: u32 = 2;
 /// assert_eq!(least_frequency(0), 1);
 /// assert!(least_frequency(3) > least_frequency(1));
 /// ```
-pub fn least_frequency(brake_level: u32) -> u32 {
-    1 << brake_level.min(4)
+pub fn least_frequency(backoff_level: u32) -> u32 {
+    1 << backoff_level.min(4)
 }
 
 /// In how many milliseconds to look again, after `last`; `found`: whether there was something. Not
-/// past an epoch of the brake while that is drawn: it is released in time.
+/// past an epoch of the backoff while that is drawn: it is released in time.
 ///
 /// ```
 /// use ferry_logic::promotion::choose::{next_look_ms, BUSY_MS, IDLE_MS};
@@ -40,9 +40,9 @@ pub fn least_frequency(brake_level: u32) -> u32 {
 /// assert!(next_look_ms(IDLE_MS, true, 5) > BUSY_MS);
 /// assert!(next_look_ms(IDLE_MS, false, 5) < IDLE_MS);
 /// ```
-pub fn next_look_ms(last: u32, found: bool, brake_level: u32) -> u32 {
-    let busy = BUSY_MS << brake_level.min(SLOWER);
-    let idle = match brake_level {
+pub fn next_look_ms(last: u32, found: bool, backoff_level: u32) -> u32 {
+    let busy = BUSY_MS << backoff_level.min(SLOWER);
+    let idle = match backoff_level {
         0 => IDLE_MS,
         _ => EPOCH_MS as u32,
     };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What was read lately of a node, and how often: a table of a fixed size, of sets. It has one
+//! What was read recent_moves of a node, and how often: a table of a fixed size, of sets. It has one
 //! owner.
 //!
 //! Neighbours in memory are neighbours in the table, so what is taken out of it is nearly in the
@@ -33,7 +33,7 @@ impl Tick {
 
 /// A folio that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pick {
+pub struct HotFolio {
     /// The node that it should be on.
     pub to: u16,
     /// The number of its first page, below 2^40.
@@ -42,17 +42,17 @@ pub struct Pick {
     pub frequency: u32,
 }
 
-fn pack(pick: Pick, tick: Tick) -> u64 {
+fn pack(pick: HotFolio, tick: Tick) -> u64 {
     let frequency = u64::from(pick.frequency).min(MOST);
     ((frequency << TICK_BITS | u64::from(tick.0)) << NODE_BITS | u64::from(pick.to)) << PFN_BITS
         | pick.pfn
 }
 
-fn unpack(word: u64, now: Tick) -> Pick {
+fn unpack(word: u64, now: Tick) -> HotFolio {
     let then = (word >> (PFN_BITS + NODE_BITS)) as u8;
     let frequency = (word >> (PFN_BITS + NODE_BITS + TICK_BITS)) as u32;
     let ticks = u32::from(now.0.wrapping_sub(then));
-    Pick {
+    HotFolio {
         to: (word >> PFN_BITS) as u16 & ((1 << NODE_BITS) - 1),
         pfn: word & ((1 << PFN_BITS) - 1),
         frequency: frequency.checked_shr(ticks).unwrap_or(0),
@@ -60,9 +60,9 @@ fn unpack(word: u64, now: Tick) -> Pick {
 }
 
 /// A table, over words that begin as zeroes.
-pub struct Record<'a>(pub &'a mut [u64]);
+pub struct HotTable<'a>(pub &'a mut [u64]);
 
-impl Record<'_> {
+impl HotTable<'_> {
     fn set(&mut self, pfn: u64) -> &mut [u64] {
         let sets = (self.0.len() / WAYS).max(1) as u64;
         let near = pfn / WAYS as u64;
@@ -74,7 +74,7 @@ impl Record<'_> {
 
     /// Adds so many accesses to those of a folio; how many it has then. A folio that is new is not
     /// noted where all others were read more than once.
-    pub fn note(&mut self, pick: Pick, now: Tick) -> u32 {
+    pub fn note(&mut self, pick: HotFolio, now: Tick) -> u32 {
         let set = self.set(pick.pfn);
         let value = |word: &u64| match *word {
             0 => 0,
@@ -97,7 +97,7 @@ impl Record<'_> {
             false if was <= pick.frequency => pick.frequency,
             false => return 0,
         };
-        *way = pack(Pick { frequency, ..pick }, now);
+        *way = pack(HotFolio { frequency, ..pick }, now);
         frequency
     }
 
@@ -106,11 +106,11 @@ impl Record<'_> {
     /// always the same are left.
     ///
     /// ```
-    /// use ferry_logic::promotion::hot_table::{Pick, Record, Tick};
+    /// use ferry_logic::promotion::hot_table::{HotFolio, HotTable, Tick};
     ///
     /// let mut words = vec![0; 1024];
-    /// let mut record = Record(&mut words);
-    /// let (pick, now) = (|pfn| Pick { to: 0, pfn, frequency: 1 }, Tick::at(0));
+    /// let mut record = HotTable(&mut words);
+    /// let (pick, now) = (|pfn| HotFolio { to: 0, pfn, frequency: 1 }, Tick::at(0));
     /// for pfn in [3, 8, 5, 8] {
     ///     record.note(pick(pfn), now);
     /// }
@@ -124,10 +124,10 @@ impl Record<'_> {
         least: u32,
         most: usize,
         from: usize,
-        mut take: impl FnMut(Pick),
+        mut take: impl FnMut(HotFolio),
     ) -> usize {
-        let class = |pick: &Pick| pick.frequency.max(1).ilog2() as usize;
-        let is_hot = |pick: &Pick| pick.frequency >= least.max(1);
+        let class = |pick: &HotFolio| pick.frequency.max(1).ilog2() as usize;
+        let is_hot = |pick: &HotFolio| pick.frequency >= least.max(1);
         let mut classes = [0usize; 6];
         for word in self.0.iter_mut() {
             let pick = unpack(*word, now);

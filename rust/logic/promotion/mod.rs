@@ -3,7 +3,7 @@
 //! What promotion of page cache decides.
 //!
 //! - [`ring`]: what the readers of a CPU leave for who promotes, lock-free;
-//! - [`hot_table`]: what was read lately of a node, and how often;
+//! - [`hot_table`]: what was read recent_moves of a node, and how often;
 //! - [`choose`]: what of that is hot enough, and how soon to look again;
 //! - [`rate`]: how much may be promoted a second;
 //! - [`recent_moves`]: what was promoted, to know it again;

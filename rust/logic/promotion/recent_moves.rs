@@ -19,7 +19,7 @@ const TIME_BITS: u32 = 24;
 
 /// What a folio of the page cache is known by: where it is there, mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name(u64);
+pub struct FolioId(u64);
 
 fn mix(value: u64) -> u64 {
     let value = (value ^ value >> 31).wrapping_mul(0x7fb5_d329_728e_a185);
@@ -27,7 +27,7 @@ fn mix(value: u64) -> u64 {
     value ^ value >> 33
 }
 
-impl Name {
+impl FolioId {
     /// That of the folio with this page of a mapping.
     pub fn of(mapping: u64, index: u64) -> Self {
         Self(mix(mix(mapping).wrapping_add(index)))
@@ -43,12 +43,12 @@ impl Name {
     /// shift as well.
     ///
     /// ```
-    /// use ferry_logic::promotion::recent_moves::Name;
+    /// use ferry_logic::promotion::recent_moves::FolioId;
     ///
-    /// let are = |shift| (0..4096).filter(move |&pfn| Name::of_frame(pfn).is_sample(shift));
+    /// let are = |shift| (0..4096).filter(move |&pfn| FolioId::of_frame(pfn).is_sample(shift));
     /// assert_eq!(are(0).count(), 4096);
     /// assert!((192..320).contains(&are(4).count()));
-    /// assert!(are(4).all(|pfn| Name::of_frame(pfn).is_sample(3)));
+    /// assert!(are(4).all(|pfn| FolioId::of_frame(pfn).is_sample(3)));
     /// ```
     pub fn is_sample(self, shift: u32) -> bool {
         self.0.checked_shr(64u32.saturating_sub(shift)).unwrap_or(0) == 0
@@ -93,15 +93,15 @@ impl Default for Word {
 
 /// The table, over its words.
 #[derive(Clone, Copy)]
-pub struct Lately<'a>(pub &'a [Word]);
+pub struct RecentMoves<'a>(pub &'a [Word]);
 
 /// When, of a word that is not 0.
 fn since(word: u64) -> u64 {
     (word & ((1 << TIME_BITS) - 1)).wrapping_sub(1)
 }
 
-impl Lately<'_> {
-    fn set(&self, name: Name) -> &[Word] {
+impl RecentMoves<'_> {
+    fn set(&self, name: FolioId) -> &[Word] {
         let sets = (self.0.len() / WAYS).max(1);
         self.0
             .chunks(WAYS)
@@ -109,12 +109,12 @@ impl Lately<'_> {
             .unwrap_or_default()
     }
 
-    fn tag(name: Name) -> u64 {
+    fn tag(name: FolioId) -> u64 {
         name.0 >> 13 << TIME_BITS
     }
 
     /// It was promoted, or demoted, now. The oldest of others is forgotten.
-    pub fn remember(&self, name: Name, now_s: u64) {
+    pub fn remember(&self, name: FolioId, now_s: u64) {
         let time = now_s.wrapping_add(1) & ((1 << TIME_BITS) - 1);
         let word = Self::tag(name) | time;
         let set = self.set(name);
@@ -133,13 +133,13 @@ impl Lately<'_> {
     /// Forgets all; what is remembered meanwhile may be forgotten or not.
     ///
     /// ```
-    /// use ferry_logic::promotion::recent_moves::{Lately, Name, Word};
+    /// use ferry_logic::promotion::recent_moves::{RecentMoves, FolioId, Word};
     ///
     /// let words: Vec<_> = (0..64).map(|_| Word::new()).collect();
-    /// let lately = Lately(&words);
-    /// lately.remember(Name::of(4096, 7), 100);
-    /// lately.forget();
-    /// assert!(!lately.take(Name::of(4096, 7), 100));
+    /// let recent_moves = RecentMoves(&words);
+    /// recent_moves.remember(FolioId::of(4096, 7), 100);
+    /// recent_moves.forget();
+    /// assert!(!recent_moves.take(FolioId::of(4096, 7), 100));
     /// ```
     pub fn forget(&self) {
         for word in self.0 {
@@ -147,20 +147,20 @@ impl Lately<'_> {
         }
     }
 
-    /// It is back: whether it was promoted lately, or demoted. That is told once.
+    /// It is back: whether it was promoted recent_moves, or demoted. That is told once.
     ///
     /// ```
-    /// use ferry_logic::promotion::recent_moves::{Lately, Name, Word, SOON_S};
+    /// use ferry_logic::promotion::recent_moves::{RecentMoves, FolioId, Word, SOON_S};
     ///
     /// let words: Vec<_> = (0..64).map(|_| Word::new()).collect();
-    /// let lately = Lately(&words);
-    /// let name = Name::of(4096, 7);
-    /// lately.remember(name, 100);
-    /// assert!(!lately.take(Name::of(4096, 8), 100));
-    /// assert!(lately.take(name, 100 + SOON_S));
-    /// assert!(!lately.take(name, 100 + SOON_S));
+    /// let recent_moves = RecentMoves(&words);
+    /// let name = FolioId::of(4096, 7);
+    /// recent_moves.remember(name, 100);
+    /// assert!(!recent_moves.take(FolioId::of(4096, 8), 100));
+    /// assert!(recent_moves.take(name, 100 + SOON_S));
+    /// assert!(!recent_moves.take(name, 100 + SOON_S));
     /// ```
-    pub fn take(&self, name: Name, now_s: u64) -> bool {
+    pub fn take(&self, name: FolioId, now_s: u64) -> bool {
         self.set(name).iter().any(|way| {
             let word = way.0.load_relaxed();
             let age = now_s.wrapping_sub(since(word)) & ((1 << TIME_BITS) - 1);

@@ -6,7 +6,7 @@
 #![cfg(not(loom))]
 
 use ferry_logic::batch::{segments, Grains};
-use ferry_logic::claim::{Claim, Cursor, Place};
+use ferry_logic::claim::{Claim, Cursor, HelperPlace};
 use ferry_logic::policy::helpers;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn layout(sizes: &[u32]) -> (Vec<u32>, u32) {
 /// A helper of the simulation.
 #[derive(Default)]
 struct Helper {
-    place: Option<Place>,
+    place: Option<HelperPlace>,
     was_in: bool,
     held: Option<Claim>,
 }

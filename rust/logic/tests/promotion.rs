@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What is promoted of made-up traces of accesses: linear reads, zipf, a working set that moves, a
-//! scan over a hot set; how much, and what the brake makes of a set that does not fit.
+//! scan over a hot set; how much, and what the backoff makes of a set that does not fit.
 #![cfg(not(loom))]
 
 use std::collections::{HashSet, VecDeque};
 
-use ferry_logic::promotion::backoff::{Brake, EPOCH_MS, STOPPED};
+use ferry_logic::promotion::backoff::{Backoff, EPOCH_MS, STOPPED};
 use ferry_logic::promotion::choose::{least_frequency, next_look_ms, AGAIN, BUSY_MS, IDLE_MS};
-use ferry_logic::promotion::hot_table::{Pick, Record, Tick, ENTRIES};
+use ferry_logic::promotion::hot_table::{HotFolio, HotTable, Tick, ENTRIES};
 use ferry_logic::promotion::rate::{Bucket, MB};
-use ferry_logic::promotion::recent_moves::{Lately, Name, Word, SOON_S};
+use ferry_logic::promotion::recent_moves::{FolioId, RecentMoves, Word, SOON_S};
 use ferry_logic::promotion::ring::{Access, Ends, Ring, Slot};
 use proptest::prelude::*;
 
@@ -20,15 +20,15 @@ const ROUND_MS: u64 = 20;
 /// Two tiers: what is on the top one, the longest there first; all else is on the other.
 struct Machine {
     words: Vec<u64>,
-    lately: Vec<Word>,
+    recent_moves: Vec<Word>,
     top: HashSet<u64>,
     order: VecDeque<u64>,
     room: usize,
     bucket: Bucket,
-    brake: Brake,
+    backoff: Backoff,
     rate: u64,
     now_ms: u64,
-    came_back: u64,
+    refaults: u64,
     promoted_now: u64,
     promoted: u64,
 }
@@ -37,15 +37,15 @@ impl Machine {
     fn new(room: usize, rate: u64) -> Self {
         Self {
             words: vec![0; ENTRIES],
-            lately: (0..32768).map(|_| Word::new()).collect(),
+            recent_moves: (0..32768).map(|_| Word::new()).collect(),
             top: HashSet::new(),
             order: VecDeque::new(),
             room,
             bucket: Bucket::default(),
-            brake: Brake::default(),
+            backoff: Backoff::default(),
             rate,
             now_ms: 1000,
-            came_back: 0,
+            refaults: 0,
             promoted_now: 0,
             promoted: 0,
         }
@@ -62,14 +62,14 @@ impl Machine {
                 continue;
             }
             let frequency = 1;
-            let pick = Pick {
+            let pick = HotFolio {
                 to: 0,
                 pfn,
                 frequency,
             };
-            let again = Record(&mut self.words).note(pick, tick) >= AGAIN;
-            if again && self.brake.has_made_room() {
-                self.came_back += u64::from(self.is_back(pfn));
+            let again = HotTable(&mut self.words).note(pick, tick) >= AGAIN;
+            if again && self.backoff.has_made_room() {
+                self.refaults += u64::from(self.is_back(pfn));
             }
         }
         self.promote(tick);
@@ -79,45 +79,45 @@ impl Machine {
 
     /// Whether it is remembered; that is told once.
     fn is_back(&self, pfn: u64) -> bool {
-        Lately(&self.lately).take(Name::of(1, pfn), self.now_ms / 1000)
+        RecentMoves(&self.recent_moves).take(FolioId::of(1, pfn), self.now_ms / 1000)
     }
 
     fn promote(&mut self, tick: Tick) {
-        if self.brake.is_due(self.now_ms) {
-            let (promoted, came_back) = (self.promoted_now, self.came_back);
-            self.brake.look(self.now_ms, promoted, came_back);
-            (self.promoted_now, self.came_back) = (0, 0);
+        if self.backoff.is_due(self.now_ms) {
+            let (promoted, refaults) = (self.promoted_now, self.refaults);
+            self.backoff.look(self.now_ms, promoted, refaults);
+            (self.promoted_now, self.refaults) = (0, 0);
         }
-        let limit = self.brake.limit(self.rate);
+        let limit = self.backoff.limit(self.rate);
         self.bucket.refill(self.now_ms * 1000, limit);
         if !self.bucket.is_half_full(limit) {
             return;
         }
-        let least = least_frequency(self.brake.level());
+        let least = least_frequency(self.backoff.level());
         let mut picks = Vec::new();
-        Record(&mut self.words).choose(tick, least, 512, 0, |pick| picks.push(pick));
+        HotTable(&mut self.words).choose(tick, least, 512, 0, |pick| picks.push(pick));
         picks.sort_unstable();
         for pick in picks {
             if !self.bucket.take(PAGE) {
-                Record(&mut self.words).note(pick, tick);
+                HotTable(&mut self.words).note(pick, tick);
                 continue;
             }
             let now_s = self.now_ms / 1000;
-            let lately = Lately(&self.lately);
+            let recent_moves = RecentMoves(&self.recent_moves);
             if !self.top.insert(pick.pfn) {
                 continue;
             }
             self.order.push_back(pick.pfn);
-            self.came_back += u64::from(self.is_back(pick.pfn));
-            lately.remember(Name::of(1, pick.pfn), now_s);
+            self.refaults += u64::from(self.is_back(pick.pfn));
+            recent_moves.remember(FolioId::of(1, pick.pfn), now_s);
             self.promoted_now += 1;
             self.promoted += 1;
             if self.top.len() > self.room {
                 let old = self.order.pop_front().unwrap();
                 self.top.remove(&old);
-                self.came_back += u64::from(self.is_back(old));
-                lately.remember(Name::of(1, old), now_s);
-                self.brake.made_room();
+                self.refaults += u64::from(self.is_back(old));
+                recent_moves.remember(FolioId::of(1, old), now_s);
+                self.backoff.made_room();
             }
         }
     }
@@ -152,7 +152,7 @@ fn a_linear_read_that_fits_comes_up() {
     let mut machine = Machine::new(10_000, 64 * MB);
     assert_eq!(machine.loop_over(0, 8000, 1000, 80), 1.0);
     assert_eq!(machine.promoted, 8000);
-    assert_eq!(machine.brake.level(), 0);
+    assert_eq!(machine.backoff.level(), 0);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_linear_read_that_does_not_fit_is_left_alone() {
     let unbraked = 256 * MB / PAGE * rounds * ROUND_MS / 1000;
     let promoted = machine.promoted - before;
     assert!(promoted * 500 < unbraked, "{promoted} of {unbraked}");
-    assert!(machine.brake.level() >= 3, "{}", machine.brake.level());
+    assert!(machine.backoff.level() >= 3, "{}", machine.backoff.level());
 }
 
 #[test]
@@ -210,11 +210,11 @@ fn a_working_set_that_moves_is_followed() {
 #[test]
 fn of_a_scan_over_a_hot_set_the_hot_come_first() {
     let mut words = vec![0; ENTRIES];
-    let mut record = Record(&mut words);
+    let mut record = HotTable(&mut words);
     let now = Tick::at(0);
-    let note = |record: &mut Record<'_>, pfn| {
+    let note = |record: &mut HotTable<'_>, pfn| {
         record.note(
-            Pick {
+            HotFolio {
                 to: 0,
                 pfn,
                 frequency: 1,
@@ -242,8 +242,8 @@ fn of_a_scan_over_a_hot_set_the_hot_come_first() {
 #[test]
 fn what_is_old_is_forgotten() {
     let mut words = vec![0; 64];
-    let mut record = Record(&mut words);
-    let pick = Pick {
+    let mut record = HotTable(&mut words);
+    let pick = HotFolio {
         to: 3,
         pfn: 9,
         frequency: 1,
@@ -262,37 +262,37 @@ fn what_is_old_is_forgotten() {
 
 #[test]
 fn the_brake_stops_all_and_recovers() {
-    let mut brake = Brake::default();
+    let mut backoff = Backoff::default();
     let mut now = 0;
-    let mut look = |brake: &mut Brake, promoted, came_back| {
+    let mut look = |backoff: &mut Backoff, promoted, refaults| {
         now += EPOCH_MS;
-        assert!(brake.is_due(now));
-        brake.look(now, promoted, came_back);
+        assert!(backoff.is_due(now));
+        backoff.look(now, promoted, refaults);
     };
-    (0..10).for_each(|_| look(&mut brake, 1000, 10));
-    assert_eq!(brake.level(), 0);
-    (0..10).for_each(|_| look(&mut brake, 1000, 600));
-    assert_eq!((brake.level(), brake.limit(1 << 30)), (STOPPED, 0));
-    (0..2000).for_each(|_| look(&mut brake, 0, 0));
-    assert_eq!((brake.level(), brake.limit(1 << 30)), (0, 1 << 30));
+    (0..10).for_each(|_| look(&mut backoff, 1000, 10));
+    assert_eq!(backoff.level(), 0);
+    (0..10).for_each(|_| look(&mut backoff, 1000, 600));
+    assert_eq!((backoff.level(), backoff.limit(1 << 30)), (STOPPED, 0));
+    (0..2000).for_each(|_| look(&mut backoff, 0, 0));
+    assert_eq!((backoff.level(), backoff.limit(1 << 30)), (0, 1 << 30));
 }
 
 #[test]
 fn what_little_comes_back_of_much_is_let_pass() {
-    let mut brake = Brake::default();
+    let mut backoff = Backoff::default();
     let mut now = 0;
-    let mut look = |brake: &mut Brake, promoted, came_back| {
+    let mut look = |backoff: &mut Backoff, promoted, refaults| {
         now += EPOCH_MS;
-        brake.look(now, promoted, came_back);
+        backoff.look(now, promoted, refaults);
     };
-    (0..10).for_each(|_| look(&mut brake, 128, 0));
-    (0..20).for_each(|_| look(&mut brake, 0, 0));
+    (0..10).for_each(|_| look(&mut backoff, 128, 0));
+    (0..20).for_each(|_| look(&mut backoff, 0, 0));
     // All is where it should be; then something else needs room for a while.
-    (0..30).for_each(|_| look(&mut brake, 0, 2));
-    assert_eq!(brake.level(), 0);
+    (0..30).for_each(|_| look(&mut backoff, 0, 2));
+    assert_eq!(backoff.level(), 0);
     // In the end it is too much.
-    (0..100).for_each(|_| look(&mut brake, 0, 4));
-    assert!(brake.level() > 0);
+    (0..100).for_each(|_| look(&mut backoff, 0, 4));
+    assert!(backoff.level() > 0);
 }
 
 #[test]
@@ -348,10 +348,10 @@ proptest! {
     #[test]
     fn a_record_gives_each_folio_once(pfns in prop::collection::vec(0u64..(1 << 40), 1..300), most in 1usize..64) {
         let mut words = vec![0; 1024];
-        let mut record = Record(&mut words);
+        let mut record = HotTable(&mut words);
         let now = Tick::at(77 << 12);
         for &pfn in &pfns {
-            record.note(Pick { to: (pfn % 1024) as u16, pfn, frequency: 1 }, now);
+            record.note(HotFolio { to: (pfn % 1024) as u16, pfn, frequency: 1 }, now);
         }
         let mut seen = HashSet::new();
         loop {

@@ -3,7 +3,7 @@
 //! How many threads are chosen on made-up machines, and how large batches are.
 #![cfg(not(loom))]
 
-use ferry_logic::batch_size::{self, page_price, pages_within, Pace, PARTS, UNITS};
+use ferry_logic::batch_size::{self, page_price, pages_within, PageCosts, PARTS, UNITS};
 use ferry_logic::thread_choice::{
     best, choose, learn, learn_of, learns, step, Rates, LEARN_EVERY, STEPS,
 };
@@ -166,7 +166,7 @@ proptest! {
         budget_us in 10u64..=1_000_000,
         order in 0u32..=9,
     ) {
-        let pace = Pace { flush_ns, small_ns: ns, alone_ns: ns, shared_ns: ns };
+        let pace = PageCosts { flush_ns, small_ns: ns, alone_ns: ns, shared_ns: ns };
         let flush_ns = u64::from(flush_ns);
         let price = page_price(large, handful, threads, pace, budget_us * 1000).unwrap_or(PARTS);
         let cost = (u64::from(price) << order).div_ceil(u64::from(PARTS));
@@ -194,10 +194,10 @@ proptest! {
         rest_ns in 100u64..=4000,
         flush_ns in 1000u64..=100_000,
         budget_ns in 200_000u64..=4_000_000,
-        mut pace in (0u32..=100_000_000, 0u32..=100_000).prop_map(|(flush_ns, small_ns)| Pace {
+        mut pace in (0u32..=100_000_000, 0u32..=100_000).prop_map(|(flush_ns, small_ns)| PageCosts {
             flush_ns,
             small_ns,
-            ..Pace::default()
+            ..PageCosts::default()
         }),
     ) {
         let page_ns = unmap_ns + rest_ns;
@@ -219,7 +219,7 @@ proptest! {
         flush_ns: u32,
         budget_ns in any::<u64>(),
     ) {
-        let pace = Pace { flush_ns, small_ns: ns, ..Pace::default() };
+        let pace = PageCosts { flush_ns, small_ns: ns, ..PageCosts::default() };
         let pages = u64::from(pages_within(false, pace, budget_ns, 16));
         let flush_ns = u64::from(flush_ns);
         let left = budget_ns.saturating_sub(flush_ns).max(flush_ns);

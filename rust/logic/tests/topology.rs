@@ -5,12 +5,12 @@
 
 use std::collections::HashSet;
 
-use ferry_logic::topology::{order, seat, Place, Seat, View, MAX_CHOSEN, MAX_REFUSALS};
+use ferry_logic::topology::{order, seat, CpuPlace, Seat, View, MAX_CHOSEN, MAX_REFUSALS};
 use proptest::prelude::*;
 
 /// A machine, and the orders for each of its nodes.
 struct Machine {
-    places: Vec<Place>,
+    places: Vec<CpuPlace>,
     seats: Vec<Seat>,
     orders: Vec<(Vec<u16>, usize)>,
 }
@@ -34,12 +34,12 @@ impl Shape {
     /// CPUs are numbered as x86 does: first a thread of each core, node by node, then the others.
     fn machine(self) -> Machine {
         let cores = self.cpus() / self.threads;
-        let place = |cpu: u32| Place {
+        let place = |cpu: u32| CpuPlace {
             core: cpu % cores,
             llc: cpu % cores / self.cores,
             node: cpu % cores / (self.cores * self.llcs),
         };
-        let places: Vec<Place> = (0..self.cpus()).map(place).collect();
+        let places: Vec<CpuPlace> = (0..self.cpus()).map(place).collect();
         let mut seats = vec![Seat::default(); places.len()];
         seat(&places, &mut seats);
         let all = 0..self.nodes + self.memory_nodes;
@@ -89,11 +89,11 @@ impl Machine {
         chosen
     }
 
-    fn place(&self, cpu: u16) -> Place {
+    fn place(&self, cpu: u16) -> CpuPlace {
         self.places[usize::from(cpu)]
     }
 
-    fn distinct<T: Eq + std::hash::Hash>(&self, cpus: &[u16], of: impl Fn(Place) -> T) -> usize {
+    fn distinct<T: Eq + std::hash::Hash>(&self, cpus: &[u16], of: impl Fn(CpuPlace) -> T) -> usize {
         let all: HashSet<T> = cpus.iter().map(|&cpu| of(self.place(cpu))).collect();
         all.len()
     }

@@ -31,10 +31,10 @@ use super::{
     debug,
     Drain,
     FileBucket,
+    FlushToken,
     Flushed,
     Group,
     Listed,
-    MayFlush,
     Pending, //
 };
 
@@ -173,7 +173,7 @@ impl Ledger {
 
     /// Frees the groups that flushes of others cover, but for those that a drain flushes and frees.
     /// May sleep.
-    pub fn free_covered(&self, may: MayFlush<'_>) {
+    pub fn free_covered(&self, may: FlushToken<'_>) {
         let why = |group: &Group<Listed>| match group.is_owed() {
             true => None,
             false => group.completed_by(&self.coverage),
@@ -230,7 +230,7 @@ impl Ledger {
 
     /// Frees the groups that are flushed, for which `why` tells by what; how many pages. They are
     /// taken one at a time: a task that is preempted here keeps no more from others.
-    fn free(&self, why: impl Fn(&Group<Listed>) -> Option<Drain>, may: MayFlush<'_>) -> u32 {
+    fn free(&self, why: impl Fn(&Group<Listed>) -> Option<Drain>, may: FlushToken<'_>) -> u32 {
         let mut pages = 0u32;
         let mut at = MAX_GROUPS;
         while let Some(group) = self.take(&mut at, &why) {
@@ -280,7 +280,7 @@ impl<'a> OwedFlush<'a> {
     }
 
     /// Makes the flush. May sleep.
-    pub fn make(self, _: MayFlush<'_>) -> MadeFlush<'a> {
+    pub fn make(self, _: FlushToken<'_>) -> MadeFlush<'a> {
         // SAFETY: The caller may wait for CPUs.
         unsafe { bindings::ferry_flush_owed() };
         MadeFlush(self)
@@ -293,7 +293,7 @@ pub struct MadeFlush<'a>(OwedFlush<'a>);
 impl MadeFlush<'_> {
     /// Frees the groups that it covers, but for what other tasks are freeing; how many pages, which
     /// count for `why`. May sleep.
-    pub fn free(&self, why: Drain, may: MayFlush<'_>) -> u32 {
+    pub fn free(&self, why: Drain, may: FlushToken<'_>) -> u32 {
         let Self(flush) = self;
         flush
             .ledger

@@ -3,16 +3,16 @@ use crate::{
     copy::{
         owned_pairs::OwnedPairs,
         table::{
-            Board,
             CopySegment,
+            CopyTable,
             Filled,
             Segment,
             Unreadable, //
         }, //
     },
     logic::{
-        item::Outcome,
-        method::Method, //
+        folio_progress::FolioOutcome,
+        store_kind::StoreKind, //
     }, //
 };
 use kernel::prelude::*;
@@ -26,26 +26,26 @@ impl CopySegment for Plain {
 }
 
 fn example() -> Result {
-    let board = Board::new(8, Plain)?;
-    assert_eq!(board.help(|| false), 0); // nothing is posted
+    let table = CopyTable::new(8, Plain)?;
+    assert_eq!(table.help(|| false), 0); // nothing is posted
 
     // Folios of one and of eight pages, the sources filled with a pattern.
     let mut pairs = OwnedPairs::new(&[0, 3])?;
     pairs.with_lists(|lists| {
-        let owner = board.try_own().ok_or(EBUSY)?;
-        assert!(board.try_own().is_none());
+        let owner = table.try_own().ok_or(EBUSY)?;
+        assert!(table.try_own().is_none());
 
-        let mut batch = owner.batch(Method::Cached);
+        let mut batch = owner.batch(StoreKind::Cached);
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }
         // From now on anybody may help. The owner takes the first folio back, and uses it.
-        let (first, copied) = batch.run(1, |posted| posted.take_next());
-        assert_eq!(first, Some(Outcome::Copied));
+        let (first, copied) = batch.run(1, |posted| posted.wait_next_folio());
+        assert_eq!(first, Some(FolioOutcome::Copied));
         assert_eq!((copied.folios, copied.pages, copied.helped), (2, 9, 0));
         Ok(())
     })?;
-    assert!(board.is_free());
+    assert!(table.is_free());
     assert!(pairs.all_equal() && pairs.all_marked());
     Ok(())
 }

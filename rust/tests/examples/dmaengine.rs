@@ -2,11 +2,11 @@
 use crate::kernel::{
     dmaengine::{
         Answers,
-        Leg,
-        Load,
-        Port,
-        Refusal,
+        CopyRange,
+        DmaChannel,
         Requested, //
+        SubmitError,
+        Transfer,
     },
     folio::OwnedFolio, //
 };
@@ -20,9 +20,9 @@ struct Both {
 }
 
 // SAFETY: The folios are the load's own, of one page each, and are not looked at while it flies.
-unsafe impl Load for Both {
-    fn leg(&self) -> Leg<'_> {
-        Leg {
+unsafe impl Transfer for Both {
+    fn leg(&self) -> CopyRange<'_> {
+        CopyRange {
             dst: &self.dst,
             src: &self.src,
             first_page: 0,
@@ -32,11 +32,11 @@ unsafe impl Load for Both {
 }
 
 // Ports are for ever: an engine may answer late.
-static PORT: SetOnce<Port<Both>> = SetOnce::new();
+static PORT: SetOnce<DmaChannel<Both>> = SetOnce::new();
 
 fn example() -> Result {
-    PORT.populate(Port::new());
-    let port: &'static Port<Both> = PORT.as_ref().ok_or(EBUSY)?;
+    PORT.populate(DmaChannel::new());
+    let port: &'static DmaChannel<Both> = PORT.as_ref().ok_or(EBUSY)?;
     let both = || -> Result<Both> {
         let (dst, mut src) = (OwnedFolio::new(0)?, OwnedFolio::new(0)?);
         src.bytes_mut().fill(0x2a);
@@ -46,7 +46,7 @@ fn example() -> Result {
     // Without a channel nothing is taken.
     let mut user = port.try_use().ok_or(EBUSY)?;
     assert!(port.try_use().is_none());
-    assert!(matches!(user.submit(both()?), Err((_, Refusal::Full))));
+    assert!(matches!(user.submit(both()?), Err((_, SubmitError::Full))));
     drop(user);
 
     let Some(requested) = Requested::new() else {

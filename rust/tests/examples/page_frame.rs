@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 use crate::{
-    kernel::mem_hotplug::OnlineMemory,
+    kernel::mem_hotplug::MemHotplugGuard,
     service::page_frame::{
         drain_lru_batches,
         find,
@@ -12,7 +12,7 @@ use kernel::prelude::*;
 
 fn example() -> Result {
     // No memory is there, whatever the machine.
-    let online = OnlineMemory::begin();
+    let online = MemHotplugGuard::begin();
     for pfn in [u64::MAX, 1 << 52, u64::MAX >> 12] {
         assert!(matches!(find(&online, pfn), Found::Nothing));
     }

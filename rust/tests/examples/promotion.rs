@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 use crate::{
     kernel::{
-        mem_hotplug::OnlineMemory,
+        mem_hotplug::MemHotplugGuard,
         sched::NodeId, //
     },
     promotion::folios::{
@@ -13,7 +13,7 @@ use kernel::prelude::*;
 use pin_init::stack_pin_init;
 
 fn example() -> Result {
-    let online = OnlineMemory::begin();
+    let online = MemHotplugGuard::begin();
     // No memory is there, whatever the machine.
     for pfn in [u64::MAX, 1 << 52] {
         assert!(candidate(&online, pfn, NodeId(0)).is_none());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 use crate::kernel::{
-    scoped_share::Lending,
+    scoped_share::ScopedShare,
     workqueue::{
         OwnedQueue,
         QueueKind, //
@@ -14,7 +14,7 @@ use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 
 #[pin_data]
 struct Borrower {
-    from: Arc<Lending<Atomic<u32>>>,
+    from: Arc<ScopedShare<Atomic<u32>>>,
     #[pin]
     work: Work<Borrower>,
 }
@@ -35,7 +35,7 @@ impl WorkItem for Borrower {
 
 fn example() -> Result {
     // Lends a number that borrowers add to.
-    let lending = Arc::pin_init(Lending::<Atomic<u32>>::new(), GFP_KERNEL)?;
+    let lending = Arc::pin_init(ScopedShare::<Atomic<u32>>::new(), GFP_KERNEL)?;
     let from = lending.clone();
     let borrower = Arc::pin_init(
         pin_init!(Borrower { from, work <- new_work!("Borrower::work") }),

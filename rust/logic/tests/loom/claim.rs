@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
-use ferry_logic::claim::{Claim, Cursor, Generation, Place};
+use ferry_logic::claim::{Claim, Cursor, Generation, HelperPlace};
 use ferry_logic::sync::spin_hint;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicBool;
@@ -73,7 +73,7 @@ impl Lane {
     }
 
     /// Helper: claims, copies and completes one grain of the batch in which it has its place.
-    fn help_once(&self, place: &Place, kept: &mut Kept) -> Option<Generation> {
+    fn help_once(&self, place: &HelperPlace, kept: &mut Kept) -> Option<Generation> {
         Some(self.copy(self.cursor.claim_in(place)?, kept))
     }
 

@@ -20,14 +20,14 @@ const EMPTY: u32 = 0;
 const COPIED: u32 = 1;
 const REUSED: u32 = 2;
 
-struct Port {
+struct DmaChannel {
     used: AtomicBool,
     ticket: Ticket,
     places: UnsafeCell<Places<(), 1>>,
     memory: UnsafeCell<u32>,
 }
 
-impl Port {
+impl DmaChannel {
     /// Returns a port with one copy that an engine was handed.
     fn new() -> Arc<Self> {
         let mut places = Places::new();
@@ -78,7 +78,7 @@ fn given_up_while_the_engine_answers() {
     static LANDED: Witness = Witness::new(false);
     static GIVEN_UP: Witness = Witness::new(false);
     model(Some(3), || {
-        let port = Port::new();
+        let port = DmaChannel::new();
         let engine = {
             let port = port.clone();
             thread::spawn(move || port.copy())
@@ -119,7 +119,7 @@ fn given_up_while_the_engine_answers() {
 #[test]
 fn an_answer_comes_after_the_copy() {
     model(None, || {
-        let port = Port::new();
+        let port = DmaChannel::new();
         let engine = {
             let port = port.clone();
             thread::spawn(move || port.copy())

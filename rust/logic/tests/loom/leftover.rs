@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
 use ferry_logic::claim::Cursor;
-use ferry_logic::item::{Item, Outcome};
+use ferry_logic::folio_progress::{FolioOutcome, FolioProgress};
 use ferry_logic::leftover::Leftovers;
 use ferry_logic::sync::spin_hint;
 use loom::cell::UnsafeCell;
@@ -23,7 +23,7 @@ fn what_a_helper_leaves_is_copied_once() {
     struct Batch {
         cursor: Cursor,
         leftovers: Leftovers,
-        item: Item,
+        item: FolioProgress,
         pages: [UnsafeCell<u32>; 2],
     }
 
@@ -40,7 +40,7 @@ fn what_a_helper_leaves_is_copied_once() {
         let batch = Arc::new(Batch {
             cursor: Cursor::new(),
             leftovers: Leftovers::new(),
-            item: Item::new(2),
+            item: FolioProgress::new(2),
             pages: [UnsafeCell::new(0), UnsafeCell::new(0)],
         });
         batch.cursor.publish(1, 1);
@@ -50,7 +50,7 @@ fn what_a_helper_leaves_is_copied_once() {
                 if batch.cursor.claim().is_some() {
                     batch.copy(0..1);
                     assert!(batch.leftovers.leave(1..2));
-                    batch.item.add(1, Outcome::Copied);
+                    batch.item.add(1, FolioOutcome::Copied);
                     batch.cursor.complete(1);
                 }
             })
@@ -59,10 +59,10 @@ fn what_a_helper_leaves_is_copied_once() {
             if let Some(pages) = batch.leftovers.take() {
                 seen(&LEFT, true);
                 batch.copy(pages);
-                batch.item.add(1, Outcome::Copied);
+                batch.item.add(1, FolioOutcome::Copied);
             } else if batch.cursor.claim().is_some() {
                 batch.copy(0..2);
-                batch.item.add(2, Outcome::Copied);
+                batch.item.add(2, FolioOutcome::Copied);
                 batch.cursor.complete(1);
             } else {
                 spin_hint();

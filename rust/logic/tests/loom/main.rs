@@ -11,7 +11,7 @@
 mod claim;
 mod coverage;
 mod flight;
-mod item;
+mod folio_progress;
 mod leftover;
 mod members;
 mod ring;

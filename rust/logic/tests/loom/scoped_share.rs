@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
-use ferry_logic::scoped_share::Place;
+use ferry_logic::scoped_share::ShareState;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -18,16 +18,16 @@ use super::{model, seen};
 /// The value of a place that no lender has.
 const OVER: u32 = 0;
 
-struct Lending {
-    place: Mutex<Place>,
+struct ScopedShare {
+    place: Mutex<ShareState>,
     returned: Condvar,
     value: UnsafeCell<u32>,
 }
 
-impl Lending {
+impl ScopedShare {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            place: Mutex::new(Place::new()),
+            place: Mutex::new(ShareState::new()),
             returned: Condvar::new(),
             value: UnsafeCell::new(OVER),
         })
@@ -85,7 +85,7 @@ fn lender_waits_for_borrowers() {
     static BORROWED: Witness = Witness::new(false);
     static LATE: Witness = Witness::new(false);
     model(Some(3), || {
-        let lending = Lending::new();
+        let lending = ScopedShare::new();
         let borrowers = [(); 2].map(|()| {
             let lending = lending.clone();
             thread::spawn(move || lending.borrow())
@@ -106,7 +106,7 @@ fn one_lender_at_a_time() {
     static BOTH: Witness = Witness::new(false);
     static REFUSED: Witness = Witness::new(false);
     model(Some(3), || {
-        let lending = Lending::new();
+        let lending = ScopedShare::new();
         let borrower = {
             let lending = lending.clone();
             thread::spawn(move || lending.borrow())
@@ -133,7 +133,7 @@ fn dead_lender_keeps_the_place() {
     static BORROWED: Witness = Witness::new(false);
     static EARLY: Witness = Witness::new(false);
     model(Some(3), || {
-        let lending = Lending::new();
+        let lending = ScopedShare::new();
         let dies = {
             let lending = lending.clone();
             thread::spawn(move || lending.lend_for_ever(1))

@@ -5,11 +5,11 @@
 use super::folio_pair::PairedLists;
 
 use crate::{
-    logic::method::{
+    logic::store_kind::{
         choose,
-        Load,
-        Method,
-        When, //
+        BatchShape,
+        NonTemporalPolicy, //
+        StoreKind,
     },
     workers::settings, //
 };
@@ -18,12 +18,12 @@ use crate::{
 /// first folio is and goes. For any context.
 ///
 /// On other architectures than x86-64 there is but one way to copy.
-pub fn of(lists: &PairedLists<'_>, (folios, pages): (u32, u32)) -> Method {
+pub fn of(lists: &PairedLists<'_>, (folios, pages): (u32, u32)) -> StoreKind {
     let setting = settings::nontemporal();
-    if !cfg!(CONFIG_X86_64) || setting == When::Never {
-        return Method::Cached;
+    if !cfg!(CONFIG_X86_64) || setting == NonTemporalPolicy::Never {
+        return StoreKind::Cached;
     }
     let demotes = || Some(lists.target()?.is_lower_than(lists.source()?));
-    let load = Load { folios, pages };
+    let load = BatchShape { folios, pages };
     choose(setting, load, || demotes().unwrap_or(false))
 }

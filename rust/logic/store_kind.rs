@@ -8,7 +8,7 @@
 
 /// How the pages of a batch are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum StoreKind {
     /// As the kernel copies: source and destination go through the caches.
     Cached,
     /// Past the caches.
@@ -17,7 +17,7 @@ pub enum Method {
 
 /// Which batches are to be copied past the caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum When {
+pub enum NonTemporalPolicy {
     /// None.
     Never,
     /// Those that go to a lower memory tier, if their folios are large enough.
@@ -29,7 +29,7 @@ pub enum When {
 
 /// What there is to know of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct BatchShape {
     /// Folios.
     pub folios: u32,
     /// Base pages of all of them.
@@ -47,34 +47,40 @@ pub const MIN_FOLIO_PAGES: u32 = 16;
 /// one way.
 ///
 /// ```
-/// use ferry_logic::method::{choose, Load, Method, When};
+/// use ferry_logic::store_kind::{choose, BatchShape, StoreKind, NonTemporalPolicy};
 ///
-/// let huge = Load { folios: 8, pages: 4096 };
-/// assert_eq!(choose(When::Demotion, huge, || true), Method::NonTemporal);
-/// assert_eq!(choose(When::Demotion, huge, || false), Method::Cached); // promoted
-/// let small = Load { folios: 4096, ..huge };
-/// assert_eq!(choose(When::Demotion, small, || true), Method::Cached);
-/// assert_eq!(choose(When::Always, small, || true), Method::NonTemporal);
+/// let huge = BatchShape { folios: 8, pages: 4096 };
+/// assert_eq!(choose(NonTemporalPolicy::Demotion, huge, || true), StoreKind::NonTemporal);
+/// assert_eq!(choose(NonTemporalPolicy::Demotion, huge, || false), StoreKind::Cached); // promoted
+/// let small = BatchShape { folios: 4096, ..huge };
+/// assert_eq!(choose(NonTemporalPolicy::Demotion, small, || true), StoreKind::Cached);
+/// assert_eq!(choose(NonTemporalPolicy::Always, small, || true), StoreKind::NonTemporal);
 /// ```
-pub fn choose(setting: When, load: Load, demotes: impl FnOnce() -> bool) -> Method {
+pub fn choose(
+    setting: NonTemporalPolicy,
+    load: BatchShape,
+    demotes: impl FnOnce() -> bool,
+) -> StoreKind {
     let past = match setting {
-        When::Never => false,
-        When::Demotion => load.pages >= load.folios.saturating_mul(MIN_FOLIO_PAGES) && demotes(),
-        When::Always => true,
+        NonTemporalPolicy::Never => false,
+        NonTemporalPolicy::Demotion => {
+            load.pages >= load.folios.saturating_mul(MIN_FOLIO_PAGES) && demotes()
+        }
+        NonTemporalPolicy::Always => true,
     };
     match past {
-        true => Method::NonTemporal,
-        false => Method::Cached,
+        true => StoreKind::NonTemporal,
+        false => StoreKind::Cached,
     }
 }
 
-impl Method {
+impl StoreKind {
     /// Base pages that a batch must have to be posted, if a thread should have `per_thread` of
     /// them. Less is best left to the serial copy, which is cached, and only that.
     pub fn least_pages(self, per_thread: u32) -> u32 {
         match self {
-            Method::Cached => per_thread.saturating_mul(2),
-            Method::NonTemporal => 1,
+            StoreKind::Cached => per_thread.saturating_mul(2),
+            StoreKind::NonTemporal => 1,
         }
     }
 }

@@ -25,9 +25,9 @@ use crate::{
         lane::MAX_FOLIOS,
         owned_pairs::OwnedPairs,
         table::{
-            Board,
             Copied,
             CopySegment,
+            CopyTable,
             Filled,
             Segment,
             Unreadable, //
@@ -37,7 +37,7 @@ use crate::{
         OwnedQueue,
         QueueKind, //
     },
-    logic::method::Method,
+    logic::store_kind::StoreKind,
     workers::pool::Helper, //
 };
 
@@ -45,7 +45,7 @@ use crate::{
 fn copy_past(engine: &Engine<CpuCopier>, pairs: &mut OwnedPairs, threads: u32) -> Result<Copied> {
     pairs.spoil();
     let copied = pairs.with_lists(|lists| {
-        let (_, batch) = engine.collect(lists, Method::NonTemporal)?;
+        let (_, batch) = engine.collect(lists, StoreKind::NonTemporal)?;
         Some(batch.run(threads, |_| ()).1)
     });
     copied.ok_or(EBUSY)
@@ -66,8 +66,8 @@ impl Counting {
 impl CopySegment for Counting {
     fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
         let pages = match segment.method() {
-            Method::Cached => &self.cached,
-            Method::NonTemporal => &self.past,
+            StoreKind::Cached => &self.cached,
+            StoreKind::NonTemporal => &self.past,
         };
         pages.fetch_add(segment.nr_pages(), Relaxed);
         segment.copy_machine_check_safe()
@@ -111,20 +111,20 @@ fn a_batch_has_one_method() -> Result {
         cached: Atomic::new(0),
         past: Atomic::new(0),
     };
-    let board = Arc::new(Board::new(MIXED.len(), counting)?, GFP_KERNEL)?;
+    let table = Arc::new(CopyTable::new(MIXED.len(), counting)?, GFP_KERNEL)?;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
-    let helpers = [Helper::new(board.clone())?, Helper::new(board.clone())?];
+    let helpers = [Helper::new(table.clone())?, Helper::new(table.clone())?];
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let pages = pairs.pages() as u32;
     let (mut cached, mut past) = (0, 0);
     for round in 0..200 {
         let method = match round % 3 {
-            0 => Method::NonTemporal,
-            _ => Method::Cached,
+            0 => StoreKind::NonTemporal,
+            _ => StoreKind::Cached,
         };
         pairs.spoil();
         pairs.with_lists(|lists| {
-            let mut batch = board.try_own().ok_or(EBUSY)?.batch(method);
+            let mut batch = table.try_own().ok_or(EBUSY)?.batch(method);
             for pair in lists.into_pairs() {
                 assert!(batch.add(pair));
             }
@@ -137,10 +137,10 @@ fn a_batch_has_one_method() -> Result {
             Ok::<(), Error>(())
         })?;
         match method {
-            Method::Cached => cached += pages,
-            Method::NonTemporal => past += pages,
+            StoreKind::Cached => cached += pages,
+            StoreKind::NonTemporal => past += pages,
         }
-        assert_eq!(board.copier().pages(), (cached, past));
+        assert_eq!(table.copier().pages(), (cached, past));
         assert!(pairs.all_equal());
         assert!(pairs.all_marked());
     }

@@ -2,7 +2,7 @@
 
 //! How far the copy of one folio has come.
 
-use ferry_logic::item::{Item, Outcome};
+use ferry_logic::folio_progress::{FolioOutcome, FolioProgress};
 use ferry_logic::sync::spin_hint;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -15,13 +15,13 @@ use super::model;
 #[test]
 fn item_is_whole_when_it_says_so() {
     struct Folio {
-        item: Item,
+        item: FolioProgress,
         parts: [UnsafeCell<u32>; 2],
     }
 
     model(Some(3), || {
         let folio = Arc::new(Folio {
-            item: Item::new(2),
+            item: FolioProgress::new(2),
             parts: [UnsafeCell::new(0), UnsafeCell::new(0)],
         });
         let workers = [0, 1].map(|part| {
@@ -30,9 +30,9 @@ fn item_is_whole_when_it_says_so() {
                 // SAFETY: each worker has a part of its own; loom checks the reader below.
                 folio.parts[part].with_mut(|it| unsafe { *it = 1 });
                 let outcome = if part == 0 {
-                    Outcome::Copied
+                    FolioOutcome::Copied
                 } else {
-                    Outcome::Failed
+                    FolioOutcome::Failed
                 };
                 folio.item.add(1, outcome);
             })
@@ -44,7 +44,7 @@ fn item_is_whole_when_it_says_so() {
                 None => spin_hint(),
             }
         };
-        assert_eq!(outcome, Outcome::Failed);
+        assert_eq!(outcome, FolioOutcome::Failed);
         for part in &folio.parts {
             // SAFETY: no worker touches it any more, as loom checks.
             assert_eq!(part.with(|it| unsafe { *it }), 1);
