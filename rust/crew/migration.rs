@@ -6,7 +6,7 @@
 //! is held while a chunk is cut off (its folios are walked, and those of its span, some hundreds at
 //! most) or given back, not while one is migrated; nothing is locked inside it.
 //!
-//! C file: [`mm/ferry/c-glue/crew.c`](srctree/mm/ferry/c-glue/crew.c)
+//! C file: [`mm/ferry/c-glue/crew/crew.c`](srctree/mm/ferry/c-glue/crew/crew.c)
 
 use core::{
     marker::PhantomData,

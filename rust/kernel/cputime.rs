@@ -2,7 +2,7 @@
 
 //! CPU time: how much a task has used, and which cgroup it is charged to.
 //!
-//! C file: [`mm/ferry/c-glue/cpu.c`](srctree/mm/ferry/c-glue/cpu.c)
+//! C file: [`mm/ferry/c-glue/helpers/cpu.c`](srctree/mm/ferry/c-glue/helpers/cpu.c)
 
 use kernel::bindings;
 

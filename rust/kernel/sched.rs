@@ -4,7 +4,7 @@
 //!
 //! C headers: [`include/linux/preempt.h`](srctree/include/linux/preempt.h),
 //! [`include/linux/sched.h`](srctree/include/linux/sched.h); C file:
-//! [`mm/ferry/c-glue/cpu.c`](srctree/mm/ferry/c-glue/cpu.c)
+//! [`mm/ferry/c-glue/helpers/cpu.c`](srctree/mm/ferry/c-glue/helpers/cpu.c)
 
 use kernel::{
     bindings,

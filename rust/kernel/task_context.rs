@@ -2,7 +2,7 @@
 
 //! What migration looks at of the task that it runs in, carried to another task.
 //!
-//! C file: [`mm/ferry/c-glue/crew.c`](srctree/mm/ferry/c-glue/crew.c)
+//! C file: [`mm/ferry/c-glue/crew/crew.c`](srctree/mm/ferry/c-glue/crew/crew.c)
 
 use kernel::{
     bindings,

@@ -9,7 +9,7 @@
 //! after the translations were cleared and completed since, makes it that.
 //!
 //! No locks: a group has one owner. Flushes note in a [`Listed`] group that they happened,
-//! atomically or under the locks of `c-glue/migrc_spaces.c`.
+//! atomically or under the locks of `c-glue/migrc/spaces.c`.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_group.h`
 
@@ -85,7 +85,7 @@ pub unsafe fn flushed_cpus<'a>(arch: *const bindings::arch_tlbflush_unmap_batch)
     }
 }
 
-/// The bucket of a file, see `c-glue/migrc_file.c`.
+/// The bucket of a file, see `c-glue/migrc/file.c`.
 #[derive(Clone, Copy)]
 pub struct FileBucket(c_uint);
 

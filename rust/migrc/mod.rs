@@ -11,8 +11,8 @@
 //! Lock order:
 //!
 //! 1. that of the [`Ledger`], of the retained groups. Nothing is freed or allocated under it;
-//! 2. the locks of `c-glue/migrc_file.c`, of batches in flight; and those of
-//!    `c-glue/migrc_spaces.c`, which are also taken under page table locks.
+//! 2. the locks of `c-glue/migrc/file.c`, of batches in flight; and those of
+//!    `c-glue/migrc/spaces.c`, which are also taken under page table locks.
 //!
 //! All are spinlocks. A task that drains flushes before it takes groups off the ledger, one at a time,
 //! and so never waits for another one, which may be starved.

@@ -2,7 +2,7 @@
 
 //! What the service counts, and tells its tracepoint.
 //!
-//! C file: [`mm/ferry/c-glue/service.c`](srctree/mm/ferry/c-glue/service.c)
+//! C file: [`mm/ferry/c-glue/service/service.c`](srctree/mm/ferry/c-glue/service/service.c)
 
 use kernel::bindings;
 

@@ -5,7 +5,7 @@
 //! Locks: that of memory hotplug, see [`MemHotplugGuard`]; inside it that of one folio, to see whose
 //! it is; inside that those of rmap.
 //!
-//! C file: [`mm/ferry/c-glue/service.c`](srctree/mm/ferry/c-glue/service.c)
+//! C file: [`mm/ferry/c-glue/service/service.c`](srctree/mm/ferry/c-glue/service/service.c)
 
 use core::ptr::NonNull;
 use kernel::{

@@ -4,7 +4,7 @@
 //!
 //! Locks: the mmap lock of the process, for reading, while folios are isolated.
 //!
-//! C file: [`mm/ferry/c-glue/service.c`](srctree/mm/ferry/c-glue/service.c)
+//! C file: [`mm/ferry/c-glue/service/service.c`](srctree/mm/ferry/c-glue/service/service.c)
 
 use kernel::{
     bindings,

@@ -2,8 +2,8 @@
 
 //! What an operator may set, and what it is if nobody does.
 //!
-//! C files: [`mm/ferry/c-glue/knobs.c`](srctree/mm/ferry/c-glue/knobs.c),
-//! [`mm/ferry/c-glue/settings.c`](srctree/mm/ferry/c-glue/settings.c)
+//! C files: [`mm/ferry/c-glue/sysfs/knobs.c`](srctree/mm/ferry/c-glue/sysfs/knobs.c),
+//! [`mm/ferry/c-glue/sysfs/settings.c`](srctree/mm/ferry/c-glue/sysfs/settings.c)
 
 use kernel::bindings;
 

@@ -2,7 +2,7 @@
 
 //! Why helpers were not looked for: the counters in `/sys/kernel/mm/ferry/copy/refused/`.
 //!
-//! C file: [`mm/ferry/c-glue/knobs.c`](srctree/mm/ferry/c-glue/knobs.c)
+//! C file: [`mm/ferry/c-glue/sysfs/knobs.c`](srctree/mm/ferry/c-glue/sysfs/knobs.c)
 
 use kernel::bindings;
 

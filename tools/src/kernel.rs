@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_warning_is_found() {
-        let log = "  CC      mm/ferry/c-glue/crew.o\n/usr/bin/ld: warning: RWX permissions\n\
+        let log = "  CC      mm/ferry/c-glue/crew/crew.o\n/usr/bin/ld: warning: RWX permissions\n\
                    clang: warning: argument unused during compilation: '-mno-3dnow'\n";
         assert_eq!(warning(log), None);
         let objtool = "mm/ferry/rust/ferry.o: warning: objtool: f() falls through";

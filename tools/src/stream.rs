@@ -88,7 +88,7 @@ pub fn cached(to: &mut [u64], from: &[u64]) {
     to.copy_from_slice(from);
 }
 
-/// Copies a slice of another's length, whole cache lines, past the caches: as `c-glue/x86/copy_nt.S`.
+/// Copies a slice of another's length, whole cache lines, past the caches: as `c-glue/copy/x86/copy_nt.S`.
 #[cfg(target_arch = "x86_64")]
 pub fn past_caches(to: &mut [u64], from: &[u64]) {
     assert_eq!(to.len(), from.len());

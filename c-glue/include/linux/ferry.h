@@ -148,7 +148,7 @@ extern struct static_key_false_deferred ferry_copy_key;
 /* A bit for each reason that vm.mt_page_copy holds for; 0 while that is off. */
 extern unsigned int ferry_reasons;
 
-/* c-glue/knobs.c */
+/* c-glue/sysfs/knobs.c */
 bool ferry_may_ask(void);
 
 /*

@@ -7,7 +7,7 @@
 
 struct kobject;
 
-/* c-glue/counters.c */
+/* c-glue/sysfs/counters.c */
 int ferry_create_counters(struct kobject *kobj, const char *folder,
 			  const char * const *names,
 			  unsigned long __percpu *counters, unsigned int nr);

@@ -51,7 +51,7 @@ struct ferry_dma_counts {
 	u32 parked;
 };
 
-/* c-glue/dma.c */
+/* c-glue/copy/dma.c */
 struct dma_chan *ferry_dma_request(struct device **locked);
 void ferry_dma_requested(struct device *locked);
 void ferry_dma_release(struct dma_chan *chan);
@@ -91,7 +91,7 @@ struct ferry_soft_manners {
 	bool mute;
 };
 
-/* c-glue/dma.c */
+/* c-glue/copy/dma.c */
 #if IS_ENABLED(CONFIG_KUNIT)
 struct notifier_block;
 int ferry_dma_pm(struct notifier_block *nb, unsigned long event, void *data);

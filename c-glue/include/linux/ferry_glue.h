@@ -169,16 +169,16 @@ enum ferry_time {
 	FERRY_NR_TIMES
 };
 
-/* c-glue/settings.c */
+/* c-glue/sysfs/settings.c */
 struct attribute_group;
 extern const struct attribute_group ferry_settings_group;
 void ferry_count_time(enum ferry_time what, s64 ns);
 void ferry_dma_gone(void);
 
-/* c-glue/x86/copy_nt.S */
+/* c-glue/copy/x86/copy_nt.S */
 unsigned long ferry_copy_nt(void *dst, const void *src, unsigned long len);
 
-/* c-glue/move_pages.c */
+/* c-glue/crew/move_pages.c */
 int ferry_isolate_run(struct ferry_run *run, struct list_head *pagelist);
 unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
 int ferry_check_node(int node, const nodemask_t *allowed);
@@ -187,7 +187,7 @@ void ferry_move_call(struct ferry_call *call, void *target, bool mt);
 int ferry_move_to_node(struct list_head *pagelist, int node, bool mt,
 		       unsigned int *succeeded);
 
-/* c-glue/crew.c */
+/* c-glue/crew/crew.c */
 void ferry_context_get(struct ferry_context *context);
 void ferry_context_put(struct ferry_context *context);
 bool ferry_context_changed(const struct ferry_context *context);
@@ -219,7 +219,7 @@ void ferry_list_cut_position(struct list_head *list, struct list_head *head,
 void ferry_list_del_init(struct list_head *entry);
 void ferry_report_crew(const struct ferry_crew_report *report);
 
-/* c-glue/knobs.c */
+/* c-glue/sysfs/knobs.c */
 extern struct kobject *ferry_kobj;
 void ferry_count_helped(int reason, unsigned long nr_pages);
 void ferry_count_help_refusal(enum ferry_help_refusal why);
@@ -236,7 +236,7 @@ static inline bool cfs_task_bw_constrained(struct task_struct *p)
 }
 #endif
 
-/* c-glue/cpu.c */
+/* c-glue/helpers/cpu.c */
 bool ferry_cpu_online(int cpu);
 bool ferry_cpu_may_help(int cpu);
 bool ferry_cpu_idle(int cpu);
@@ -255,7 +255,7 @@ unsigned long ferry_task_preemptions(void);
 unsigned long ferry_task_switches(void);
 void ferry_charge_cgroup(u64 ns);
 
-/* c-glue/glue.c: inline functions and macros */
+/* c-glue/helpers/glue.c: inline functions and macros */
 bool ferry_folio_has_movable_ops(const struct folio *folio);
 bool ferry_mapping_is_regular(struct address_space *mapping);
 const void *ferry_mapping_migrate_op(struct address_space *mapping);

@@ -64,7 +64,7 @@ enum ferry_migrc_event {
  * @nr_pages:	how many
  * @recalled:	the batch keeps no folios any more
  * @number:	of ferry_batch_number(), before its batch unmapped
- * @batch:	on the list of batches in flight, see c-glue/migrc_file.c
+ * @batch:	on the list of batches in flight, see c-glue/migrc/file.c
  * @unflushed:	address spaces that were not flushed since it was linked
  * @pending:	the flush was left for later
  * @seq:	its number, from when it was retained
@@ -92,7 +92,7 @@ struct ferry_group {
 	struct work_struct abandoned;
 };
 
-/* c-glue/migrc.c */
+/* c-glue/migrc/migrc.c */
 extern unsigned int ferry_max_pages;
 extern unsigned int ferry_max_node_percent;
 extern unsigned int ferry_max_age_ms;
@@ -115,14 +115,14 @@ void ferry_group_abandon(struct ferry_group *group);
 unsigned int ferry_kept_pages(int nid);
 unsigned int ferry_fullest_node(unsigned int *limit);
 
-/* c-glue/migrc_spaces.c */
+/* c-glue/migrc/spaces.c */
 bool ferry_note_space(struct ferry_unmaps *unmaps, struct mm_struct *mm);
 void ferry_group_link(struct ferry_group *group);
 void ferry_group_unlink(struct ferry_group *group);
 bool ferry_group_unread(const struct ferry_group *group);
 void ferry_forget_spaces(struct ferry_unmaps *unmaps);
 
-/* c-glue/migrc_file.c */
+/* c-glue/migrc/file.c */
 extern bool ferry_migrc_files;
 
 unsigned int ferry_batch_number(void);
@@ -135,12 +135,12 @@ unsigned int ferry_judge_file(struct ferry_unmaps *unmaps,
 bool ferry_group_has_file(const struct ferry_group *group, unsigned int file);
 void ferry_forget_files(struct ferry_unmaps *unmaps);
 
-/* c-glue/migrc_knobs.c */
+/* c-glue/migrc/knobs.c */
 void ferry_count_refused(enum ferry_refusal why, unsigned int nr);
 void ferry_count_drained(enum ferry_drain why, unsigned int nr);
 void ferry_count_migrc(enum ferry_migrc_event what, unsigned int nr);
 
-/* c-glue/migrc_debug.c */
+/* c-glue/migrc/debug.c */
 #ifdef CONFIG_FERRY_MIGRC_DEBUG
 int ferry_migrc_debug_init(struct kobject *migrc);
 bool ferry_drain_at_random(void);
@@ -150,7 +150,7 @@ void ferry_note_mm(struct ferry_unmaps *unmaps, const struct mm_struct *mm);
 void ferry_note_copy(struct folio *src, struct folio *dst);
 void ferry_group_check(struct ferry_group *group);
 
-/* c-glue/migrc_secondary.c */
+/* c-glue/migrc/secondary.c */
 extern struct kobj_attribute ferry_secondary_attr;
 #else
 static inline int ferry_migrc_debug_init(struct kobject *migrc)

@@ -12,7 +12,7 @@
  *
  * Locks: ferry_unmapped() and ferry_flush_first() are called with the PTL held. So
  * may be the hooks around a flush of an address space, which take the lock of a
- * bucket inside of it, see c-glue/migrc_spaces.c. All other hooks, also those
+ * bucket inside of it, see c-glue/migrc/spaces.c. All other hooks, also those
  * around a flush of a batch, are called where the caller may sleep.
  */
 #ifndef _LINUX_FERRY_MIGRC_H
@@ -86,7 +86,7 @@ struct ferry_unmaps {
 	struct ferry_space spaces[FERRY_MAX_MMS];
 };
 
-/* c-glue/migrc_debug.c */
+/* c-glue/migrc/debug.c */
 #ifdef CONFIG_FERRY_MIGRC_DEBUG
 bool ferry_hook_is_out(enum ferry_hook hook);
 void ferry_hold_reclaim(void);
@@ -104,7 +104,7 @@ static inline void ferry_hold_batch(const struct ferry_group *group) { }
 /* On while migrc is, and until nothing is retained after that. */
 DECLARE_STATIC_KEY_FALSE(ferry_migrc_key);
 
-/* c-glue/migrc.c */
+/* c-glue/migrc/migrc.c */
 void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 			 struct mm_struct *mm, pte_t pteval);
 void ferry_help_allocation(gfp_t gfp, unsigned int order,
@@ -118,7 +118,7 @@ void ferry_drain_all(void);
 void ferry_retention_disable(void);
 void ferry_retention_enable(void);
 
-/* c-glue/migrc_spaces.c */
+/* c-glue/migrc/spaces.c */
 void ferry_flush_stale(struct mm_struct *mm);
 void ferry_mm_flushed(struct mm_struct *mm, u64 before);
 

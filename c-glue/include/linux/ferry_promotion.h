@@ -72,7 +72,7 @@ DECLARE_STATIC_KEY_FALSE(ferry_promotion_key);
 /* Nodes with memory of a lower tier than the top one. */
 extern nodemask_t ferry_lower_nodes;
 
-/* c-glue/promotion.c */
+/* c-glue/promotion/promotion.c */
 void ferry_record_access(struct folio *folio);
 void ferry_record_migration(const struct folio *src, const struct folio *dst,
 			    int reason);
@@ -86,7 +86,7 @@ bool ferry_isolate_promoted(struct folio *folio, int nid,
 unsigned int ferry_promote(struct list_head *list, int nid);
 unsigned long ferry_top_tier_pages(void);
 
-/* c-glue/promotion_knobs.c */
+/* c-glue/promotion/knobs.c */
 extern struct kobj_attribute ferry_promotion_attr;
 extern unsigned int ferry_max_isolated;
 extern bool ferry_promotion_enabled;

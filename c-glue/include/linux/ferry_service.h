@@ -115,7 +115,7 @@ struct ferry_service_report {
 	u64 failed;
 };
 
-/* c-glue/service.c */
+/* c-glue/service/service.c */
 int ferry_target_find(struct ferry_target *target, int pid, bool pidfd);
 void ferry_target_put(struct ferry_target *target);
 int ferry_target_untag(const struct ferry_target *target, unsigned long *addr);

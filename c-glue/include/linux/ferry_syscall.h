@@ -37,7 +37,7 @@ struct ferry_move_pages {
 	bool mt;
 };
 
-/* c-glue/knobs.c */
+/* c-glue/sysfs/knobs.c */
 bool ferry_mt_hold(void);
 void ferry_mt_release(void);
 

@@ -7,7 +7,7 @@
 //! address spaces.
 //!
 //! Locks: that of the ledger, under which groups come and go. Inside of it those of
-//! `c-glue/migrc_file.c` and of `c-glue/migrc_spaces.c`. Nothing is freed or allocated under it.
+//! `c-glue/migrc/file.c` and of `c-glue/migrc/spaces.c`. Nothing is freed or allocated under it.
 //! Flushes of other batches take none.
 
 use kernel::{

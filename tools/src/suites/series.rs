@@ -334,7 +334,7 @@ mod tests {
         ] {
             assert!(is_read_without_ferry(Path::new(path)), "{path}");
         }
-        for path in ["mm/ferry/rust/ferry.rs", "mm/ferry/c-glue/glue.c"] {
+        for path in ["mm/ferry/rust/ferry.rs", "mm/ferry/c-glue/helpers/glue.c"] {
             assert!(!is_read_without_ferry(Path::new(path)), "{path}");
         }
     }

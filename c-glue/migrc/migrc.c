@@ -5,7 +5,7 @@
  * must be, where a translation is cleared.
  *
  * Locks: ferry_disable_lock, of ferry_retention_disable() and
- * ferry_retention_enable() alone. c-glue/migrc_spaces.c knows which address spaces
+ * ferry_retention_enable() alone. c-glue/migrc/spaces.c knows which address spaces
  * may be read by stale translations.
  */
 #include <linux/atomic.h>
