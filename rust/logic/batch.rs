@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! How a batch is cut: its folios laid end to end, the whole cut into grains of equal size, and a
 //! grain traced back to the folios it lies in.

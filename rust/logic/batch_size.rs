@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! How large a batch may grow, so that its folios are not unmapped for too long: by what was
 //! measured of batches so far, and by what threads can share.

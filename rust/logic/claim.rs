@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! The claim protocol: how an owner and any number of helpers share one batch, lock-free.
 //!

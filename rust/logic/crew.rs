@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! The numbers of a crew: which lists are long enough for several tasks, how many of them, and
 //! where a list is cut: into spans, of a page table each, and these into chunks.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! Copies that an engine was asked for: its answer to each, and giving a copy up before there is
 //! one.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! What copy engine and crew decide, and how workers share a batch, with no kernel in it.
 //!

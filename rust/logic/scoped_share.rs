@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! A place where one task at a time lends a value to others: its state, which is kept under a lock.
 //!

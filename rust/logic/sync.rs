@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! The atomics that the lock-free protocols of this folder use: the kernel's, the host's or loom's.
 //!

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * The init of an arm64 guest with a real DMA engine: moves pages between its two
  * nodes by every method, checks each word, and that the engine did it by what

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Compiles what calls page_migrate.h of user space, which is C.
 
 fn main() {

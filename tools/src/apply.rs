@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! `ferry apply`: puts Ferry into a user's kernel tree, wholly or not at all.
 
 use crate::{

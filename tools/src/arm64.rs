@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Runs the arm64 kernel on an emulated machine that has a real DMA engine: eight channels of a ZynqMP one,
 //! which mainline's driver drives. Its init is tests/arm64/dma_guest.c.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The cache folder: everything downloaded or built, made so that an interrupted step is redone.
 
 use anyhow::{anyhow, bail, Context as _, Result};

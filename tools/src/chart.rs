@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Figures as an SVG: a row of panels a kind of figure, a panel a folio size, a line a configuration.
 
 use crate::results::{config_order, distinct, Figure};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! How long it takes to choose who helps, on machines of 1024 CPUs that exist on paper: the kernel's own
 //! code, without what it costs to ask a CPU whether it is idle.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What every command works with: the repository, the cache, the source and tools (found once).
 
 use crate::{

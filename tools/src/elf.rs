@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The machine code of object files, to tell whether two are the same.
 
 use anyhow::{Context as _, Result};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! git as every part of this program runs it: in the folder it is told, whoever calls.
 
 use std::{path::Path, process::Command};

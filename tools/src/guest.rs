@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Boots a kernel with virtme-ng under software emulation and runs one script in it as root.
 
 use crate::{

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! `ferry hot`: the hot pages of a process are found in physical memory, by idle page tracking, and
 //! migrated by their addresses while it works; beside a placement at random that stays, and one that
 //! was right from the start.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Kernels: which there are, how each is configured, and building one only when its input changed.
 
 use crate::{

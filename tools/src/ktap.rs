@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Test results as others print them: KUnit's through the kernel's own parser, and plain TAP.
 
 use crate::step::Step;

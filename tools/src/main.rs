@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! `ferry`: builds, boots, tests and measures Ferry; puts it into a kernel tree.
 
 mod apply;

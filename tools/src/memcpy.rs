@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! This machine's own limit: memcpy of 4 KB blocks, one pinned thread a CPU.
 
 use anyhow::{Context as _, Result};

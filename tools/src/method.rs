@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What it costs to copy folios past the caches, and what it spares: on this machine, natively, with the
 //! kernel's own instructions.
 

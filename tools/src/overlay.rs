@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Files laid over a kernel tree: Ferry's own under mm/ferry and include/uapi, and mainline's patched files.
 //! A file is written only where its content differs, so make rebuilds only what that touches.
 

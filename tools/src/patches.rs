@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The series of changes to mainline files, and what the touched files are after it.
 
 use crate::{

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What a system call that migrates does when, by trace events: instructions to look up and isolate a page, and
 //! for how long folios are unmapped.
 

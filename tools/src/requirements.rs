@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What Ferry promises against the unpatched kernel, and the worst that was measured of it.
 
 use crate::{

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Figures: samples pooled over runs and boots, their medians, and the JSON they are kept as.
 
 use crate::steal::{self, Steal};

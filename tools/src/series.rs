@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! `ferry series`: Ferry as mails. mm/ferry comes first, since the patches include its headers;
 //! the last patch has it built, so each step builds.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! An interactive shell inside the booted Ferry kernel.
 
 use crate::{

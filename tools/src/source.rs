@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The unpatched kernel source: the distribution's package, or a tree of the user's own.
 
 use crate::{

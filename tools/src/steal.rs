@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! CPU time that a hypervisor gave to others while this machine wanted it: figures taken meanwhile vary.
 
 use std::fs;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! One long step: a command with its own process group, a log, a time limit and visible progress.
 
 use anyhow::{bail, Context as _, Result};

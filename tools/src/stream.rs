@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Copies with the kernel's own instructions, and memory to copy. What is `unsafe` here is all there is
 //! in this program.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Figures as tables on the screen: one a folio size, a row a count, a column a configuration.
 
 use crate::results::{config_order, distinct, engine_on, find, Figure};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Compilers that can build this kernel: a rustc with the core sources, an LLVM, bindgen.
 
 use crate::{

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Kernel trees of the cache: the source as it came, and copies of it with Ferry laid over.
 
 use crate::{

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Runs the UML kernel: KUnit at native speed, its console in a log.
 
 use crate::{context::Context, kernel::Built, step::Step};

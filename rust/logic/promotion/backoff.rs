@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! How much less may be promoted, as what was comes back: by the next power of two each time that
 //! too much does, to nothing in the end; and more again, step by step, when nothing has for a

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! What was read recent_moves of a node, and how often: a table of a fixed size, of sets. It has one
 //! owner.

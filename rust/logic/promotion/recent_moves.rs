@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! What was promoted, to know it again when it comes back, and what was demoted to make room, to
 //! know it again when it is hot: a table of a fixed size, for any number of tasks at a time. It is

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! Accesses of the readers on one CPU, for one who takes them all: a ring with a writer and a
 //! reader, which loses what there is no room for.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! Grains, segments and policy at their edges; `copy_once.rs` has the general case.
 #![cfg(not(loom))]

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! The cursor by itself, in one thread: what each call answers in each state.
 #![cfg(not(loom))]

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! For any folios, any number of threads and any order of their steps: every page is copied
 //! exactly once, and the owner knows when. The steps are simulated, so each order can be had and

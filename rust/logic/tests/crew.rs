@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! How lists are cut into spans, and these into chunks.
 #![cfg(not(loom))]

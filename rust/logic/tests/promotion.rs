@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! What is promoted of made-up traces of accesses: linear reads, zipf, a working set that moves, a
 //! scan over a hot set; how much, and what the backoff makes of a set that does not fit.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Which pages a range of bytes touches, against counting in wider numbers.
 #![cfg(not(loom))]
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! Real threads, real memory, one lane used over and over: helpers that never stop looking while
 //! its owner rewrites the table, publishes, waits and checks what arrived.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! How many threads are chosen on made-up machines, and how large batches are.
 #![cfg(not(loom))]

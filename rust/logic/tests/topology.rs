@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! Who is chosen to help, on machines of many shapes.
 #![cfg(not(loom))]

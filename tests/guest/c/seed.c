@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /* The two calls of page_migrate.h, as functions that Rust can call. */
 #include "page_migrate.h"
 

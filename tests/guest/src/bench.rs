@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The benchmark: how fast folios are carried from one node to the other.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What reading files costs, and gains, with promotion of page cache: each part prints what it has
 //! measured, as JSON.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory that is carried from one node to the other, and how long each way of doing so takes.
 
 use std::sync::{Arc, Barrier};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Cgroups of our own, removed in the end.
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Processes that migrate at the same time, each its own memory, call after call.
 //!
 //! How much of a busy CPU one gets is decided anew every few milliseconds, which is as long as a

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! DAMON: a scheme that migrates memory of this process, whether it is used or not.
 
 use std::path::{Path, PathBuf};

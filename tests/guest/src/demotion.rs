@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Demotion: reclaim that moves pages of node 0 to node 1, which must be of a lower memory tier.
 
 use std::io::ErrorKind;

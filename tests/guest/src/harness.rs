@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Runs the tests, each in a process of its own with a time limit, and prints TAP.
 
 use std::collections::BTreeMap;

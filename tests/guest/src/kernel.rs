@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The kernel's files: sysctls, counters, nodes, huge-page settings, page flags.
 
 use std::collections::{BTreeMap, BTreeSet};

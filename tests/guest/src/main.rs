@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What runs inside the booted guest: the page-migration benchmark and the functional tests.
 #![deny(unsafe_code)]
 

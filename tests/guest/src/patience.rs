@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Waits for conditions, for as long as the running test may take.
 //!
 //! How soon a condition holds depends on what else the host runs, so no wait has a limit of its own.

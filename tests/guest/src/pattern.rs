@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Contents for moved memory: every word depends on where it is and on a seed, so that a page lost,
 //! swapped with another, stale or half copied shows.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What a system call that migrates does when, by the kernel's own events: how long it looks up and
 //! isolates before the first page is migrated, and how long folios are unmapped.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What a benchmark is asked to measure, and what it answers: the two JSON documents.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Promotion of page cache: its switch, its counters, and files that are on the lower tier.
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory to move: a mapping, the addresses of its folios, and the moves with everything checked.
 
 use std::thread::sleep;

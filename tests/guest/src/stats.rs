@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! How many timed calls make a run, and the one figure they give.
 
 use std::time::Duration;

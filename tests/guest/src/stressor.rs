@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! A stressor: a process on each CPU that computes, and counts how often it got round.
 
 use std::convert::Infallible;

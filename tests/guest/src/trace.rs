@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The kernel's trace events: switched on around a call, and read.
 
 use std::fs;

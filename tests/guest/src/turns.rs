@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Two guests measure in turns: a file in a folder they share is named after whose turn it is, and the
 //! other one sleeps.
 //!

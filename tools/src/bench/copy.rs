@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The copy engine at native speed, beside this machine's own memcpy.
 
 use super::save;

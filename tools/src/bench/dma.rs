@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Copies by a DMA engine beside those by CPUs, on an emulated arm64 machine.
 
 use super::save;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the guests tell, gathered over cases, boots and kernels.
 
 use super::Plan;

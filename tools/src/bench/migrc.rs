@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What is spared by flushes that are left for later: memory goes to and fro while threads on all other
 //! CPUs read it. Where it is clean and read-only nearly none need be interrupted; where it is written
 //! all must, and nothing may be lost.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The benchmarks: what is measured where, and what becomes of the samples.
 
 mod copy;

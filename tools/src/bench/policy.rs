@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Whether help is asked for where it is of use, and nowhere else: with every CPU busy, for a handful
 //! of folios, for several processes at once; and how long it takes to choose who helps.
 

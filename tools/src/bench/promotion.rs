@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Promotion of page cache: what it costs readers, in instructions; what part of random reads reaches the
 //! top tier, and when; what it does to linear reads, of a file that fits there and of one that does not.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The 750 MB of the seed, moved as a range, by physical addresses and by `move_pages()`: each beside
 //! `move_pages()` of the unpatched kernel, which measures in turns with it.
 

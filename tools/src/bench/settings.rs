@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the settings of `/sys/kernel/mm/ferry/copy/` are worth, one by one, beside the defaults.
 
 use super::{draw, measure_all, save_json, Plan};

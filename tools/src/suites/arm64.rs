@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Pages that a real DMA engine copies, on an emulated arm64 machine.
 
 use super::{guest::clean_log, Tally};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Page migration by system call in booted kernels: it must work under the debug kernel, and every outcome
 //! must be the one that was recorded of the vanilla kernel.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What needs no kernel: the workspace's tests, loom, formatting and lints.
 
 use super::Tally;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! KUnit: under UML at native speed, and on x86-64 under QEMU with the debug kernel.
 
 use super::{guest::clean_log, Tally};

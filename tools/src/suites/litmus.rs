@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What tries to read or write by translations that migrc has left, for long: in the debug kernel once,
 //! which sees most, and in one that is faster until each test has had so many iterations.
 

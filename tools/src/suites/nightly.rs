@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The tests that take too long for the default run, or need a kernel that no other suite boots.
 
 use super::{

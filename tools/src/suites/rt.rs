@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! PREEMPT_RT: KUnit and the system calls in a kernel whose spinlocks sleep, with two and four CPUs.
 
 use super::{

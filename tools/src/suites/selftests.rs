@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The kernel's own tests of migration and reverse mapping, with the engine on.
 
 use super::{guest::clean_log, Tally};

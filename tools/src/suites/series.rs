@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The patches: each applies and builds, and without CONFIG_FERRY they change no machine code. The header for
 //! user space is exported with the kernel's own.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The kernel part by the kernel's own rules: rustfmt, checkpatch.pl, clippy.
 
 use super::Tally;

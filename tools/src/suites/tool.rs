@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Bad input to this program, and signals: each ends in one clear message and a non-zero exit, and leaves
 //! nothing half done. The trees are fakes that have only the files the patches touch.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The kernel's histograms of times: read, subtracted, and what their percentiles are.
 
 use super::rates::gained;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The terminal: taken, drawn to, listened to, and given back however this ends.
 
 use super::{

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! `ferry top`: what Ferry does on this machine, live or once. It needs the kernel's files alone.
 
 mod histogram;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What happened between two samples, in all and for each second.
 
 use super::sample::{Counters, Sample, Times};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! One look at the kernel's files: counters, histograms and settings. All may be read by anybody.
 
 use super::histogram::Histogram;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The structures and numbers of `linux/page_migrate.h`; `header_tests.rs` holds them against it.
 
 use std::mem::{offset_of, size_of};

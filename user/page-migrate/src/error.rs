@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Why a call did not do what it was asked to, by the list of errors of 2004, and what to do about it.
 
 use crate::Counts;

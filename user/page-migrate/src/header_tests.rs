@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The two headers in C against this crate: compiled, strictly, as C and as C++, and run.
 
 use crate::abi;

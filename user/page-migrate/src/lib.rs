@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Migrates pages to another memory node by their physical addresses, or as a range of any process's
 //! addresses: the service of `/dev/page_migrate`, which kernels with `CONFIG_FERRY_SERVICE` have.
 //!

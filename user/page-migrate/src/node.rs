@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory nodes, by number.
 
 use std::{fmt, fs, io, str::FromStr};

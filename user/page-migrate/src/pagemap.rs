@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Where pages are in physical memory, by `/proc/self/pagemap`.
 
 use crate::page_size;

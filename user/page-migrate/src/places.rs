@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! On which nodes memory is, as `move_pages(2)` tells who moves nothing.
 
 use crate::{Node, Pid, page_size, sys};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Whose pages: the caller's, or those of a process, by its number or by a pidfd.
 
 use crate::{Error, node::NotANumber, sys};

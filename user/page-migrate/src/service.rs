@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The open device and its three calls.
 
 use crate::{Error, Node, PhysAddr, Stopped, Target, abi, sys};

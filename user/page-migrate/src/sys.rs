@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The system calls, and the only home of this crate's `unsafe`.
 
 use crate::{Error, PhysAddr, abi};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the programs have in common: memory to migrate, what they say before and after, and how they fail.
 #![forbid(unsafe_code)]
 

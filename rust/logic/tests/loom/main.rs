@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 
 //! The protocols under loom, which tries every order of steps and every value that the memory
 //! model lets a load return. Run with `RUSTFLAGS="--cfg loom" cargo test --release --test loom`.

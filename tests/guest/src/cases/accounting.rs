@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The CPU time of helpers: the cgroup of who is helped pays for it, and no other.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Each page that migrates in a batch is counted by exactly one row of `/proc/vmstat`.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The engine's counters and its tracepoint: they say what really happened.
 
 use std::collections::BTreeMap;

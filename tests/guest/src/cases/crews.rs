@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Lists long enough for several tasks to migrate: they meet in page tables, files and folios, and what
 //! they work for is killed, frozen and regrouped meanwhile.
 

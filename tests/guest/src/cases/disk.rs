@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! File systems made for a test inside the guest: a tmpfs of its own, and an ext4 or a swap area in a file
 //! there.
 

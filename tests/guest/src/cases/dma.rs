@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Copies by DMA: what is set, and that all arrives, by an engine in software that fails, is late, or goes.
 //!
 //! Kernels without that engine, as all but the debug one, have no channel to be had.

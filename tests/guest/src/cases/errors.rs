@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What `move_pages(2)`, `migrate_pages(2)` and `mbind(2)` say when something is wrong: the same on every kernel.
 
 use anyhow::{Result, ensure};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Calls of `move_pages(2)` made up by a generator of fixed seeds: long and short lists, valid, invalid
 //! and mixed. What comes of each is noted, to be compared with the unpatched kernel's.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The kinds of memory that are moved, each made and filled.
 
 use std::any::Any;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Limits that an administrator sets, and that no caller can pass: the right to ask for help, CPU
 //! quotas, lanes that are kept for reclaim, and real-time tasks that take the CPUs of helpers. Most are
 //! also set while a crew is at work.

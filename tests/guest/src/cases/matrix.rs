@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Every kind of memory by every call that moves it, to the other node and back.
 
 use anyhow::{Context, Result, ensure};

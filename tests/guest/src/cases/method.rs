@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Copies past the caches: the knob, which migrations it holds for, and that all of it arrives.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Flushes that are left for later: for what, how much is retained and for how long, and that nothing
 //! stays.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Pinned pages: whoever holds the pin reads or writes the page itself, so it must not move.
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Who may move what: other processes, shared pages, unprivileged users, cpusets.
 
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The four programs of 2004, as a user calls them: what they say, against where the pages are.
 
 use std::fs;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory that is written, forked, unmapped and thrown away while it moves: the contents are always right.
 
 use std::sync::Barrier;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Pages that migrc retains do not prevent memory offlining, contiguous allocations or the use of the last
 //! page of a node by others, and are counted as available.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! `page_migrate.h` for programs in C: the two calls of 2004, with their signatures and errors; and the
 //! crate, which does the same.
 

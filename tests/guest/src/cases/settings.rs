@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What is set in `/sys/kernel/mm/ferry/copy/`: what is taken and refused, and that it holds.
 
 use std::collections::BTreeSet;

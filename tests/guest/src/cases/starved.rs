@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! A task that is starved in the middle of a batch that migrc keeps pages of: other tasks get these pages
 //! without waiting for it.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Ferry's settings: defaults, refusals, and changes while pages move.
 
 use std::fs;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The rest of the kernel that migrates pages: compaction, and memory going away.
 
 use std::collections::BTreeMap;

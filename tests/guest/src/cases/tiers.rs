@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What the kernel moves by itself: demotion to a lower memory tier, by proactive reclaim and by kswapd,
 //! with either kind of LRU; and DAMON's schemes.
 

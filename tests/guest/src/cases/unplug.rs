@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Processors and memory that go away and come back, over and over, while folios of both sizes move to
 //! and fro: nothing is lost.
 

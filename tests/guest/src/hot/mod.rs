@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The idea of 2004 from end to end: a process works with a few of its pages, which lie on any node;
 //! somebody else finds these in physical memory, knowing nothing of the process but its number, and has
 //! the service bring them near it.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Which page frames of a node are accessed, by idle page tracking: knows nothing of processes.
 
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! A process that works with few of its pages, chosen at random, and notes how many of these are near.
 
 use std::sync::atomic::{AtomicU64, Ordering};

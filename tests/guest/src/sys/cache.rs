@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What a file has in the page cache.
 
 use std::os::fd::{AsFd, AsRawFd};

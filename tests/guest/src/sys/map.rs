@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory mappings whose words are atomics: the kernel may move, and threads may write, what is read here.
 
 use std::os::fd::AsRawFd;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The system calls this program is about, and the only home of its `unsafe`.
 //!
 //! Everything exported is safe: user memory is named through [`Mapping`], whose words are atomics, so

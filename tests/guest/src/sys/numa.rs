@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The memory-policy and page-migration calls; libc has no functions for them.
 
 use anyhow::{Result, bail};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The calls of 2004, as `page_migrate.h` has them for programs in C.
 
 use nix::errno::Errno;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The ioctls of `/dev/page_migrate`, as `linux/page_migrate.h` has them.
 
 use std::arch::asm;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Just enough of io_uring to pin pages for long: registering a fixed buffer.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

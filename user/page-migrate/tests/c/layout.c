@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 /*
  * Says what linux/page_migrate.h and page_migrate.h have, for a comparison with
  * the crate; and that the two calls have the signatures of 2004.

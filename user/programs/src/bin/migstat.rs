@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Shows what the service has done since boot.
 #![forbid(unsafe_code)]
 

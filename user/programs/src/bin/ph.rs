@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Migrates some of its own pages by their physical addresses.
 #![forbid(unsafe_code)]
 

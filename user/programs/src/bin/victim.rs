@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Has memory that `vmig` may migrate, and watches it.
 #![forbid(unsafe_code)]
 

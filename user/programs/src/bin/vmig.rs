@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Migrates a part of another process's range of addresses.
 #![forbid(unsafe_code)]
 

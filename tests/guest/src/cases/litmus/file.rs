@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! A file that one CPU reads by a mapping, and another opens to write, when its pages were migrated.
 
 use std::fs::File;

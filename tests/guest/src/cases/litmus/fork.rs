@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory that is written while its process forks, and is migrated meanwhile: `fork(2)` write-protects
 //! all of it long before it flushes, and what TLBs still have as writable must be flushed for.
 //!

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Flushes that are left for later: no CPU ever reads what is not so any more.
 //!
 //! A reader on one CPU reads pages over and over, so that its TLB has their translations. On another

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! A batch that is unmapped while another is: what both unmap is flushed.
 
 use std::fs;

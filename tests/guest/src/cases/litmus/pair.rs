@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Two threads write a page at the same time that may be read stale: the second finds that the first
 //! has made it writable, and neither may be back before it was flushed for.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Devices with TLBs of their own, as virtual machines and DMA engines that share an address space have:
 //! they drop each translation when it is cleared, also where CPUs are to be flushed later.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! A page that two address spaces have, of which one is flushed: what the other may read stale is kept
 //! until that was flushed as well.
 

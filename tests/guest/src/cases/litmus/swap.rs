@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory that is swapped out after it was migrated, and is written before reclaim has flushed: it is
 //! still in the swap cache, and becomes writable at once.
 

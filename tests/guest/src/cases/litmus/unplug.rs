@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Pages are migrated and written again while a CPU goes away and comes back: what is retained waits
 //! for it, or need not.
 

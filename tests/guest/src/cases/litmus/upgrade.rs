@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! A page that is written within the `mprotect(2)` that allows it: that flushes for what it allows
 //! before it does, as in the end it would be too late.
 

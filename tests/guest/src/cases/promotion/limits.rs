@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! How much is promoted: within its rate, less as it comes back, and little where there is no room for
 //! all that is read.
 

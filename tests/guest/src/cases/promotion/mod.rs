@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Promotion of page cache that is mapped nowhere: what is read of the lower tier comes up, with its
 //! content, whatever else is done to it; what may not does not.
 

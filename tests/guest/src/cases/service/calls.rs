@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! What is asked for is moved, and counted.
 
 use std::sync::atomic::Ordering::Relaxed;

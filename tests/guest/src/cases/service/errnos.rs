@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Each error that a call can end with, and that it has then done what came before.
 
 use anyhow::{Result, ensure};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Calls made up at random from what is nearly right: none may harm memory, leak, or make the kernel warn.
 
 use std::sync::atomic::Ordering::Relaxed;

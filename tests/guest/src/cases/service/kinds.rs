@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory that must not be moved, or is moved in a way of its own.
 
 use anyhow::{Context, Result, ensure};

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Structures of other sizes than the kernel's, and programs of 32 bits.
 
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! The service of `/dev/page_migrate`: what it moves, for whom, and what it says.
 
 mod calls;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Whose pages are moved: those of the process that is named, and of who shares its memory.
 
 use std::os::fd::AsRawFd;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Memory that moves while two callers want it elsewhere, and its owner writes, forks, unmaps or exits.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0-only
 //! Who may do what: root, an ordinary user, root of a user namespace, tasks in cpusets.
 
 use anyhow::{Context, Result, ensure};
