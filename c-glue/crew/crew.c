@@ -153,7 +153,7 @@ ferry_target_control(const struct ferry_call_target *target)
  * data, which is on the stack of its caller: a worker must not need that stack, as
  * the caller may die in an oops. ferry_call_unshare() releases the copy.
  */
-void ferry_call_share(const struct ferry_call *call,
+void ferry_call_share(const struct ferry_migrate_args *call,
 		      struct ferry_shared_call *shared)
 {
 	const struct migration_target_control *mtc;
@@ -199,7 +199,7 @@ void ferry_call_unshare(struct ferry_shared_call *shared)
 	mpol_put(shared->mpol.pol);
 }
 
-static int ferry_migrate_part(const struct ferry_call *call,
+static int ferry_migrate_part(const struct ferry_migrate_args *call,
 			      unsigned long private, struct list_head *folios,
 			      enum migrate_mode mode, struct ferry_part *part)
 {
@@ -270,7 +270,7 @@ int ferry_migrate_chunk(const struct ferry_shared_call *shared,
 }
 
 /* The same, for what ferry_migrate_chunk() has left; in the calling task. */
-int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
+int ferry_migrate_rest(const struct ferry_migrate_args *call, struct list_head *folios,
 		       struct migrate_pages_stats *stats)
 {
 	struct ferry_part part = {};
@@ -282,7 +282,7 @@ int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
 }
 
 /* What migrate_pages() does first, for a call that did not come from it. */
-void ferry_trace_migrate_start(const struct ferry_call *call)
+void ferry_trace_migrate_start(const struct ferry_migrate_args *call)
 {
 	trace_mm_migrate_pages_start(call->mode, call->reason);
 }
@@ -361,7 +361,7 @@ static bool ferry_mpol_names_node(const struct ferry_mpol *mpol)
  * reasons, or as its caller asks. Of a helper the right to ask is not checked:
  * the caller does that for itself. For any context.
  */
-bool ferry_still_wanted(const struct ferry_call *call)
+bool ferry_still_wanted(const struct ferry_migrate_args *call)
 {
 	return ferry_wanted(call->mt, call->reason);
 }
@@ -372,7 +372,7 @@ bool ferry_still_wanted(const struct ferry_call *call)
  * folios in any task on any CPU. Only the caller knows what other callbacks
  * need. For any context.
  */
-bool ferry_callback_is_shared(const struct ferry_call *call)
+bool ferry_callback_is_shared(const struct ferry_migrate_args *call)
 {
 	new_folio_t *shared = NULL;
 

@@ -59,7 +59,7 @@ static struct folio *ferry_walk_on(struct folio_walk *fw,
  *
  * Return: how many were queued, from the first on.
  */
-int ferry_isolate_run(struct ferry_run *run, struct list_head *pagelist)
+int ferry_isolate_run(struct ferry_addr_list *run, struct list_head *pagelist)
 {
 	struct mm_struct *mm = run->mm;
 	struct vm_area_struct *vma = NULL;
@@ -156,9 +156,9 @@ void *ferry_move_target(int node)
 }
 
 /* As do_move_pages_to_node() calls migrate_pages(). */
-void ferry_move_call(struct ferry_call *call, void *target, bool mt)
+void ferry_move_call(struct ferry_migrate_args *call, void *target, bool mt)
 {
-	*call = (struct ferry_call){
+	*call = (struct ferry_migrate_args){
 		.get_new_folio	= alloc_migration_target,
 		.private	= (unsigned long)target,
 		.mode		= MIGRATE_SYNC,

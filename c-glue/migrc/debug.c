@@ -57,7 +57,7 @@ static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
 	[FERRY_HOOK_EVERY]	= "every",
 };
 
-bool ferry_hook_is_out(enum ferry_hook hook)
+bool ferry_hook_disabled(enum ferry_hook hook)
 {
 	return unlikely(READ_ONCE(ferry_hook_out) == hook);
 }

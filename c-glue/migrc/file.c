@@ -290,7 +290,7 @@ void ferry_before_write(struct inode *inode)
 	might_sleep();
 	/* After i_writecount was raised, by a value-returning atomic. */
 	if (likely(!test_bit(AS_FERRY_UNFLUSHED, &mapping->flags)) ||
-	    mapping != &inode->i_data || ferry_hook_is_out(FERRY_HOOK_FILE))
+	    mapping != &inode->i_data || ferry_hook_disabled(FERRY_HOOK_FILE))
 		return;
 	file = ferry_file_of(mapping);
 	files = &ferry_files[file];

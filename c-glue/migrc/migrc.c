@@ -53,20 +53,20 @@ unsigned int ferry_disabled;
 /* When retained folios were last freed, in jiffies. For ferry_drain_before_oom(). */
 static unsigned long ferry_last_release;
 
-static unsigned int ferry_judge(struct ferry_unmaps *unmaps,
+static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
 				const struct folio *folio, struct mm_struct *mm,
 				pte_t pteval)
 {
 	unsigned int refused = 0;
 
-	if (pte_write(pteval) && !ferry_hook_is_out(FERRY_HOOK_WRITABLE))
+	if (pte_write(pteval) && !ferry_hook_disabled(FERRY_HOOK_WRITABLE))
 		refused |= BIT(FERRY_REFUSED_WRITABLE);
 	/*
 	 * It may be writable in a TLB even if it was write-protected since, by
 	 * fork() for instance, which flushes later. Each of these would do for
 	 * what is known to; together they are for what is not.
 	 */
-	if (!ferry_hook_is_out(FERRY_HOOK_FORK)) {
+	if (!ferry_hook_disabled(FERRY_HOOK_FORK)) {
 		if (pte_dirty(pteval))
 			refused |= BIT(FERRY_REFUSED_DIRTY);
 		if (mm_tlb_flush_pending(mm))
@@ -96,9 +96,9 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 	if (!pte_accessible(mm, pteval))
 		return;
 	ferry_note_folio(folio);
-	if (ferry_hook_is_out(FERRY_HOOK_BATCHED))
+	if (ferry_hook_disabled(FERRY_HOOK_BATCHED))
 		atomic_dec(&mm->tlb_flush_batched);
-	refused = ferry_judge(unmaps, folio, mm, pteval);
+	refused = ferry_check_pte(unmaps, folio, mm, pteval);
 	if (!ferry_note_space(unmaps, mm))
 		refused |= BIT(FERRY_REFUSED_MMS);
 	if (!refused)
@@ -133,7 +133,7 @@ struct ferry_group *ferry_group_alloc(void)
 	/* ferry_disabled is a hint here: ferry_batch_begins() decides. */
 	if (!READ_ONCE(ferry_migrc_enabled) || READ_ONCE(ferry_disabled))
 		return NULL;
-	if (current->tlb_ubc.unmaps && !ferry_hook_is_out(FERRY_HOOK_NESTED))
+	if (current->tlb_ubc.unmaps && !ferry_hook_disabled(FERRY_HOOK_NESTED))
 		return NULL;
 
 	/* Migration may be what memory is made free by: leave the reserves. */
@@ -226,13 +226,13 @@ bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 	/* Flushed as it was unmapped, or by whoever refused it. */
 	if (folio_test_large(src) || folio_is_zone_device(src))
 		return true;
-	if (ferry_hook_is_out(FERRY_HOOK_RETAIN)) {
+	if (ferry_hook_disabled(FERRY_HOOK_RETAIN)) {
 		/* As whoever has it next would. */
 		clear_page(folio_address(src));
 		return true;
 	}
 	if (atomic_inc_return(kept) > ferry_node_limit(folio_nid(src)) &&
-	    !ferry_hook_is_out(FERRY_HOOK_BOUND)) {
+	    !ferry_hook_disabled(FERRY_HOOK_BOUND)) {
 		atomic_dec(kept);
 		return false;
 	}
@@ -280,7 +280,7 @@ unsigned int ferry_free_folios(struct list_head *folios)
 	folio_batch_init(&fbatch);
 	list_for_each_entry_safe(folio, next, folios, lru) {
 		list_del(&folio->lru);
-		if (ferry_hook_is_out(FERRY_HOOK_EVERY))
+		if (ferry_hook_disabled(FERRY_HOOK_EVERY))
 			clear_page(folio_address(folio));
 		mod_zone_page_state(folio_zone(folio), NR_FERRY_RETAINED, -1);
 		atomic_dec(&ferry_kept[folio_nid(folio)]);

@@ -147,7 +147,7 @@ void ferry_mm_flushed(struct mm_struct *mm, u64 before)
 	spin_lock(&bucket->lock);
 	hlist_for_each_entry_safe(space, next, &bucket->spaces, node) {
 		struct ferry_group *group = space->group;
-		int nr = ferry_hook_is_out(FERRY_HOOK_EVERY) ? FERRY_MAX_MMS : 1;
+		int nr = ferry_hook_disabled(FERRY_HOOK_EVERY) ? FERRY_MAX_MMS : 1;
 
 		if (space->mm != mm || group->seq >= before)
 			continue;
@@ -170,7 +170,7 @@ bool ferry_group_unread(const struct ferry_group *group)
 }
 
 /*
- * See ferry_flush_first(). The counter only tells which address spaces need no closer
+ * See ferry_flush_before_write(). The counter only tells which address spaces need no closer
  * look: flush_tlb_batched_pending() knows exactly, under the PTL, whether an
  * address space is unflushed.
  */

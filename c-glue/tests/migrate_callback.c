@@ -192,7 +192,7 @@ static bool mpol_is_shared(unsigned short mode, const nodemask_t *nodes)
 {
 	struct mempolicy pol = { .mode = mode, .nodes = *nodes };
 	struct ferry_mpol mpol = { .pol = &pol };
-	struct ferry_call call = {
+	struct ferry_migrate_args call = {
 		.get_new_folio	= ferry_alloc_migration_target_by_mpol,
 		.private	= (unsigned long)&mpol,
 		.reason		= MR_MEMPOLICY_MBIND,
@@ -226,7 +226,7 @@ static void test_policy_of_the_cpu(struct kunit *test)
 static void test_every_reason(struct kunit *test)
 {
 	struct migration_target_control mtc = { .nid = 3, .gfp_mask = GFP_KERNEL };
-	struct ferry_call call = { .private = (unsigned long)&mtc };
+	struct ferry_migrate_args call = { .private = (unsigned long)&mtc };
 	new_folio_t *const callbacks[] = {
 		alloc_migration_target,
 		ferry_alloc_demote_folio,

@@ -33,7 +33,7 @@ use super::user_pages::MovePages;
 /// own, of isolated folios; counters; and what its caller has given it, valid until this returns.
 #[export]
 pub unsafe extern "C" fn ferry_crew_migrate(
-    call: *const bindings::ferry_call,
+    call: *const bindings::ferry_migrate_args,
     from: *mut bindings::list_head,
     ret_folios: *mut bindings::list_head,
     stats: *mut bindings::migrate_pages_stats,
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn ferry_crew_migrate(
 /// `left` must be an empty list of the caller's, and `nr_demoted` valid for a write.
 #[export]
 pub unsafe extern "C" fn ferry_crew_demote(
-    call: *const bindings::ferry_call,
+    call: *const bindings::ferry_migrate_args,
     parts: *mut bindings::ferry_parts,
     left: *mut bindings::list_head,
     nr_demoted: *mut c_uint,

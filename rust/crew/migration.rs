@@ -100,7 +100,7 @@ impl Drop for AskedHelp {
 /// callback takes: a `struct migration_target_control`; for [`SharedReason::Mbind`] a
 /// `struct migration_mpol`; for [`SharedReason::NumaMisplaced`] it is the number of a node.
 pub struct MigrateCall<'a> {
-    raw: bindings::ferry_call,
+    raw: bindings::ferry_migrate_args,
     reason: SharedReason,
     /// Private data that is the call's own.
     _target: Option<Target>,
@@ -168,7 +168,7 @@ impl<'a> MigrateCall<'a> {
     /// # Safety
     ///
     /// The private data must be what the callback takes, valid for `'a`.
-    pub unsafe fn new(call: &bindings::ferry_call) -> Option<Self> {
+    pub unsafe fn new(call: &bindings::ferry_migrate_args) -> Option<Self> {
         let reason = SharedReason::new(call.reason)?;
         // SAFETY: The call is valid, and only read.
         if !unsafe { bindings::ferry_callback_is_shared(call) } {
@@ -314,7 +314,7 @@ impl SharedCall {
     }
 
     /// Returns the call that was asked for, without its private data.
-    fn asked(&self) -> *const bindings::ferry_call {
+    fn asked(&self) -> *const bindings::ferry_migrate_args {
         // SAFETY: By the type invariant it is filled in.
         unsafe { &raw const (*self.raw.get()).call }
     }

@@ -254,7 +254,7 @@ impl<'a> MovePages<'a> {
         wait: bool,
     ) -> Isolated {
         let nr = c_int::try_from(pages.len()).unwrap_or(c_int::MAX);
-        let mut run = bindings::ferry_run {
+        let mut run = bindings::ferry_addr_list {
             mm: self.0.mm,
             pages: pages.as_ptr(),
             nr,

@@ -451,7 +451,7 @@ mod debug {
 
     pub(super) fn is_out(limit: Limit) -> bool {
         // SAFETY: It is a hook.
-        unsafe { bindings::ferry_hook_is_out(limit as u32) }
+        unsafe { bindings::ferry_hook_disabled(limit as u32) }
     }
 
     pub(super) fn drains_at_random() -> bool {

@@ -70,7 +70,7 @@ pub unsafe extern "C" fn ferry_migrc_flush(batch: *mut bindings::ferry_batch) {
     }
 }
 
-/// A folio is migrated: called by `ferry_keep()`. May sleep.
+/// A folio is migrated: called by `ferry_retain_folio()`. May sleep.
 ///
 /// # Safety
 ///

@@ -79,7 +79,7 @@ struct ferry_batch {
 };
 
 /**
- * struct ferry_call - what a migrate_pages() was asked to do
+ * struct ferry_migrate_args - what a migrate_pages() was asked to do
  * @get_new_folio:	allocates destinations
  * @put_new_folio:	frees them, if not NULL
  * @private:		for both
@@ -87,7 +87,7 @@ struct ferry_batch {
  * @mt:			of MIGRATE_HOW
  * @reason:		for it
  */
-struct ferry_call {
+struct ferry_migrate_args {
 	new_folio_t *get_new_folio;
 	free_folio_t *put_new_folio;
 	unsigned long private;
@@ -193,7 +193,7 @@ int ferry_copy_take(struct ferry_batch *batch, struct folio *src,
 void ferry_copy_end(struct ferry_batch *batch, int reason);
 unsigned int ferry_copy_price(struct list_head *from);
 
-bool ferry_crew_migrate(const struct ferry_call *call, struct list_head *from,
+bool ferry_crew_migrate(const struct ferry_migrate_args *call, struct list_head *from,
 			struct list_head *ret_folios,
 			struct migrate_pages_stats *stats, int *nr_failed);
 
@@ -367,7 +367,7 @@ static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 		return false;
 	if (ferry_wanted(mt, reason) &&
 	    !list_empty(from) && !list_is_singular(from)) {
-		const struct ferry_call call = {
+		const struct ferry_migrate_args call = {
 			.get_new_folio	= get_new_folio,
 			.put_new_folio	= put_new_folio,
 			.private	= private,

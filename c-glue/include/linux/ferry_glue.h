@@ -77,13 +77,13 @@ struct ferry_call_target {
  * @target:	the private data otherwise; for promotion @nid alone
  */
 struct ferry_shared_call {
-	struct ferry_call call;
+	struct ferry_migrate_args call;
 	struct ferry_mpol mpol;
 	struct ferry_call_target target;
 };
 
 /**
- * struct ferry_run - addresses whose folios are to be isolated
+ * struct ferry_addr_list - addresses whose folios are to be isolated
  * @mm:		whose addresses
  * @pages:	the addresses
  * @nr:		how many
@@ -94,7 +94,7 @@ struct ferry_shared_call {
  * @err:	what add_folio_for_migration() says of the first that is not
  *		queued; 1 if it was not looked at, as others wait
  */
-struct ferry_run {
+struct ferry_addr_list {
 	struct mm_struct *mm;
 	const unsigned long *pages;
 	int nr;
@@ -179,11 +179,11 @@ void ferry_dma_gone(void);
 unsigned long ferry_copy_nt(void *dst, const void *src, unsigned long len);
 
 /* c-glue/crew/move_pages.c */
-int ferry_isolate_run(struct ferry_run *run, struct list_head *pagelist);
+int ferry_isolate_run(struct ferry_addr_list *run, struct list_head *pagelist);
 unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
 int ferry_check_node(int node, const nodemask_t *allowed);
 void *ferry_move_target(int node);
-void ferry_move_call(struct ferry_call *call, void *target, bool mt);
+void ferry_move_call(struct ferry_migrate_args *call, void *target, bool mt);
 int ferry_move_to_node(struct list_head *pagelist, int node, bool mt,
 		       unsigned int *succeeded);
 
@@ -196,20 +196,20 @@ void ferry_context_enter(const struct ferry_context *context,
 void ferry_context_leave(const struct ferry_context *context,
 			 const struct ferry_context *saved);
 void ferry_context_wait(const struct ferry_context *context);
-void ferry_call_share(const struct ferry_call *call,
+void ferry_call_share(const struct ferry_migrate_args *call,
 		      struct ferry_shared_call *shared);
 void ferry_call_unshare(struct ferry_shared_call *shared);
 int ferry_migrate_chunk(const struct ferry_shared_call *shared,
 			struct list_head *folios,
 			struct migrate_pages_stats *stats);
-int ferry_migrate_rest(const struct ferry_call *call, struct list_head *folios,
+int ferry_migrate_rest(const struct ferry_migrate_args *call, struct list_head *folios,
 		       struct migrate_pages_stats *stats);
-void ferry_trace_migrate_start(const struct ferry_call *call);
+void ferry_trace_migrate_start(const struct ferry_migrate_args *call);
 void ferry_migrate_account(const struct migrate_pages_stats *stats,
 			   enum migrate_mode mode, enum migrate_reason reason);
 bool ferry_may_crew(enum migrate_reason reason, bool mt);
-bool ferry_still_wanted(const struct ferry_call *call);
-bool ferry_callback_is_shared(const struct ferry_call *call);
+bool ferry_still_wanted(const struct ferry_migrate_args *call);
+bool ferry_callback_is_shared(const struct ferry_migrate_args *call);
 int ferry_target_node(unsigned long private);
 bool ferry_others_want_cpu(void);
 void ferry_list_splice_tail_init(struct list_head *list,

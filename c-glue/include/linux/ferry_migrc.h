@@ -6,11 +6,11 @@
  * a flush. By what is left in their TLBs, CPUs may go on to read the old folios.
  * These are kept, in a group with the flush that they wait for, and freed when
  * one that covers it has completed. Whatever would make a new folio differ from
- * the old one flushes first: see ferry_flush_first().
+ * the old one flushes first: see ferry_flush_before_write().
  *
  * O1 to O12 are the obligations of docs/migrc.rst.
  *
- * Locks: ferry_unmapped() and ferry_flush_first() are called with the PTL held. So
+ * Locks: ferry_unmapped() and ferry_flush_before_write() are called with the PTL held. So
  * may be the hooks around a flush of an address space, which take the lock of a
  * bucket inside of it, see c-glue/migrc/spaces.c. All other hooks, also those
  * around a flush of a batch, are called where the caller may sleep.
@@ -88,11 +88,11 @@ struct ferry_unmaps {
 
 /* c-glue/migrc/debug.c */
 #ifdef CONFIG_FERRY_MIGRC_DEBUG
-bool ferry_hook_is_out(enum ferry_hook hook);
+bool ferry_hook_disabled(enum ferry_hook hook);
 void ferry_hold_reclaim(void);
 void ferry_hold_batch(const struct ferry_group *group);
 #else
-static inline bool ferry_hook_is_out(enum ferry_hook hook)
+static inline bool ferry_hook_disabled(enum ferry_hook hook)
 {
 	return false;
 }
@@ -183,7 +183,7 @@ static inline bool ferry_unmap_flush(struct ferry_batch *batch)
  * When a folio is migrated, before its last reference goes: it stays if there may
  * be translations of it (O1). May sleep.
  */
-static inline void ferry_keep(struct ferry_batch *batch, struct folio *src,
+static inline void ferry_retain_folio(struct ferry_batch *batch, struct folio *src,
 			      struct folio *dst, int was_mapped)
 {
 	if (unlikely(batch->group) && was_mapped)
@@ -200,16 +200,16 @@ static inline void ferry_defer_end(struct ferry_batch *batch)
 }
 
 /**
- * ferry_flush_first() - content is about to change that may be read elsewhere
+ * ferry_flush_before_write() - content is about to change that may be read elsewhere
  * @mm: of whose pages
  * @hook: by whom
  *
  * Under the lock of the page table that has the page, with interrupts on. When
  * this returns no CPU reads an old folio in place of that page in @mm (O3).
  */
-static inline void ferry_flush_first(struct mm_struct *mm, enum ferry_hook hook)
+static inline void ferry_flush_before_write(struct mm_struct *mm, enum ferry_hook hook)
 {
-	if (static_branch_unlikely(&ferry_migrc_key) && !ferry_hook_is_out(hook))
+	if (static_branch_unlikely(&ferry_migrc_key) && !ferry_hook_disabled(hook))
 		ferry_flush_stale(mm);
 }
 
@@ -218,7 +218,7 @@ static inline void ferry_flush_forced(struct mm_struct *mm, pte_t pte,
 				      unsigned int gup_flags)
 {
 	if (gup_flags & FOLL_WRITE && !pte_write(pte))
-		ferry_flush_first(mm, FERRY_HOOK_FORCE);
+		ferry_flush_before_write(mm, FERRY_HOOK_FORCE);
 }
 
 /*
@@ -373,12 +373,12 @@ static inline bool ferry_unmap_flush(struct ferry_batch *batch)
 	return false;
 }
 
-static inline void ferry_keep(struct ferry_batch *batch, struct folio *src,
+static inline void ferry_retain_folio(struct ferry_batch *batch, struct folio *src,
 			      struct folio *dst, int was_mapped) { }
 
 static inline void ferry_defer_end(struct ferry_batch *batch) { }
 
-static inline void ferry_flush_first(struct mm_struct *mm, enum ferry_hook hook)
+static inline void ferry_flush_before_write(struct mm_struct *mm, enum ferry_hook hook)
 {
 }
 

@@ -67,7 +67,7 @@ struct ferry_gather {
 };
 
 /* rust/hooks.rs */
-bool ferry_crew_demote(const struct ferry_call *call, struct ferry_parts *parts,
+bool ferry_crew_demote(const struct ferry_migrate_args *call, struct ferry_parts *parts,
 		       struct list_head *left, unsigned int *nr_demoted);
 
 /* May idle CPUs take part in demotion? */
@@ -260,7 +260,7 @@ static inline bool ferry_demote_parts(struct ferry_parts *parts,
 				      struct list_head *left,
 				      unsigned int *nr_demoted)
 {
-	const struct ferry_call call = {
+	const struct ferry_migrate_args call = {
 		.get_new_folio	= get_new_folio,
 		.private	= private,
 		.mode		= MIGRATE_ASYNC,
