@@ -1,28 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How a batch is cut: its folios laid end to end, the whole cut into grains of equal size, and a
-//! grain traced back to the folios it lies in.
+//! Division of a batch into grains.
 //!
-//! Grains ignore folio borders. So one huge folio occupies every CPU, and hundreds of small ones
-//! cost one claim for many.
+//! 1. The folios of a batch are laid end to end, as one range of pages.
+//! 2. [`Grains`] cuts this range into grains of equal size, the unit that a worker claims.
+//! 3. [`segments`] finds the parts of folios that a grain consists of.
+//!
+//! Grains ignore folio boundaries, so all CPUs can share one huge folio, and one claim covers
+//! several small folios.
+//!
+//! `tests/copy_once.rs` checks this with proptest: `grains_tile_the_batch` and
+//! `segments_match_a_page_by_page_walk`.
 
 use core::{num::NonZeroU32, ops::Range};
 
-/// Pages of a grain: 64 KB with pages of 4 KB, about ten microseconds of copying. The cost of a
-/// claim is negligible beside that.
+/// Pages in a grain: 64 KB with 4 KB pages. To copy one takes about 10 us, so the cost of a claim
+/// is negligible.
 pub const GRAIN_PAGES: u32 = 16;
 
-/// Pages that are copied before a helper looks again whether its CPU is wanted: 16 KB, two or three
-/// microseconds of copying to DRAM. Each step past the caches ends with a fence.
+/// Pages that a helper copies before it checks whether another task wants its CPU: 16 KB, which
+/// take 2 to 3 us to DRAM. A non-temporal copy ends each step with a fence.
 pub const STEP_PAGES: u32 = 4;
 
-/// Pages of a grain where the usual size would leave each thread less than [`GRAINS_PER_THREAD`].
+/// Pages in a grain of a small batch, where [`GRAIN_PAGES`] would leave each thread fewer than
+/// [`GRAINS_PER_THREAD`] grains.
 pub const SMALL_GRAIN_PAGES: u32 = 8;
 
-/// Grains that each thread should find, so that threads which start apart still end together.
+/// Minimum number of grains per thread, so that threads that start at different times finish at
+/// about the same time.
 pub const GRAINS_PER_THREAD: u32 = 4;
 
-/// A batch of pages cut into grains.
+/// A batch of pages that is cut into grains.
 ///
 /// ```
 /// use ferry_logic::batch::Grains;
@@ -34,15 +42,15 @@ pub const GRAINS_PER_THREAD: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grains {
     total_pages: u32,
-    /// Invariant: large enough that the count fits 16 bits, which is what a
-    /// [`Cursor`](super::claim::Cursor) can hold.
+    /// Invariant: large enough that the number of grains fits the 16 bits that a
+    /// [`Cursor`](super::claim::Cursor) has for it.
     grain_pages: NonZeroU32,
 }
 
 impl Grains {
-    /// Cuts `total_pages` for `threads`, the caller included.
+    /// Cuts `total_pages` pages for `threads` threads, including the caller.
     ///
-    /// More threads never make fewer grains.
+    /// The number of grains never falls as the number of threads rises.
     pub fn new(total_pages: u32, threads: u32) -> Self {
         let share = total_pages / threads.max(1) / GRAINS_PER_THREAD;
         let wanted = if share < GRAIN_PAGES {
@@ -53,28 +61,29 @@ impl Grains {
         let fitting = wanted.max(total_pages.div_ceil(u32::from(u16::MAX)));
         Self {
             total_pages,
-            // Never the alternative, as `wanted` is not 0.
+            // `fitting` is not 0, as `wanted` is not, so the alternative is never used.
             grain_pages: NonZeroU32::new(fitting).unwrap_or(NonZeroU32::MIN),
         }
     }
 
-    /// How many pages the batch has.
+    /// Returns the number of pages in the batch.
     pub fn total_pages(self) -> u32 {
         self.total_pages
     }
 
-    /// How many pages each grain has, but perhaps the last.
+    /// Returns the number of pages in each grain; the last grain may have fewer.
     pub fn grain_pages(self) -> u32 {
         self.grain_pages.get()
     }
 
-    /// How many grains there are: what to publish.
+    /// Returns the number of grains, to be published with the batch.
     pub fn count(self) -> u16 {
-        // CAST: by the invariant of `grain_pages`.
+        // CAST: The invariant of `grain_pages` makes the count fit.
         self.total_pages.div_ceil(self.grain_pages.get()) as u16
     }
 
-    /// The pages of one grain, counted from the start of the batch; none past the last grain.
+    /// Returns the pages of grain `index`, counted from the start of the batch; empty past the last
+    /// grain.
     pub fn range(self, index: u16) -> Range<u32> {
         let start = u32::from(index)
             .saturating_mul(self.grain_pages.get())
@@ -86,20 +95,20 @@ impl Grains {
     }
 }
 
-/// The part of one item that lies in a range of the batch.
+/// The part of one item, a folio of the batch, that lies in a range of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Which item of the batch.
+    /// Index of the item in the batch.
     pub item: usize,
     /// First page, counted from the start of the item.
     pub first_page: u32,
-    /// How many pages; never 0.
+    /// Number of pages; never 0.
     pub nr_pages: u32,
 }
 
 impl Segment {
-    /// Adds `next` if it goes on where this ends, in the same item, and both have no more than
-    /// `most` pages together; whether it did.
+    /// Appends `next` if it continues this segment in the same item and both together have at most
+    /// `most` pages. Returns whether it did.
     ///
     /// ```
     /// use ferry_logic::batch::Segment;
@@ -120,11 +129,11 @@ impl Segment {
     }
 }
 
-/// The parts of items that make up `range`, in order.
+/// Returns an iterator over the parts of items that make up `range`, in order.
 ///
-/// `starts` holds the first page of each item in the batch: the first of them 0, each more than
-/// the one before (no item is empty), and the last item ending at `total_pages`. What `range` has
-/// beyond that is left out.
+/// `starts` holds the first page of each item in the batch. The first is 0, each is greater than
+/// the one before (no item is empty), and the last item ends at `total_pages`. Pages of `range`
+/// beyond `total_pages` are ignored.
 ///
 /// ```
 /// use ferry_logic::batch::{segments, Segment};
@@ -147,15 +156,15 @@ pub fn segments(starts: &[u32], total_pages: u32, range: Range<u32>) -> Segments
     }
 }
 
-/// Iterator over the [`Segment`]s of a range; made by [`segments`].
+/// An iterator over the [`Segment`]s of a range, returned by [`segments`].
 #[derive(Clone, Debug)]
 pub struct Segments<'a> {
     starts: &'a [u32],
     total_pages: u32,
-    /// The first page not yet handed out.
+    /// The first page that was not returned yet.
     at: u32,
     end: u32,
-    /// The item that `at` lies in.
+    /// The item that contains `at`.
     next_item: usize,
 }
 
@@ -172,7 +181,7 @@ impl Iterator for Segments<'_> {
         let until = self.end.min(*item_end);
         let segment = Segment {
             item,
-            // A table that is not as promised ends the walk rather than wrapping round.
+            // Ends the iteration, instead of wrapping around, if `starts` breaks its rules.
             first_page: self.at.checked_sub(start)?,
             nr_pages: until.checked_sub(self.at).filter(|&nr| nr > 0)?,
         };

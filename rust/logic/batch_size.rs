@@ -1,65 +1,70 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How large a batch may grow, so that its folios are not unmapped for too long: by what was
-//! measured of batches so far, and by what threads can share.
+//! How large a batch may grow, so that its folios are not unmapped for too long.
+//!
+//! A batch ends when its pages have cost it [`UNITS`] units. [`page_price`] sets the cost of a page
+//! by the time that earlier batches took and by the number of threads that copy the batch.
+//!
+//! `batches_keep_to_their_time` and `chunks_keep_to_their_time` in `tests/thread_choice.rs` check
+//! the bounds with proptest.
 
 use super::thread_choice::blend;
 
-/// Units of which a batch has as many as mainline takes base pages to one.
+/// Units in a batch: mainline's limit in base pages, `NR_MAX_BATCHED_MIGRATION`.
 pub const UNITS: u32 = 512;
 
-/// Parts of a unit.
+/// Fractions of a unit in which prices are expressed.
 pub const PARTS: u32 = 1024;
 
-/// Pages that cost a batch one unit for each thread that copies it: with two threads a batch has
-/// eight huge folios, of which each copies four.
+/// Pages of large folios that one unit pays for, per copying thread. With two threads a batch of
+/// 512 units has eight 2 MB folios, and each thread copies four of them.
 pub const PAGES_PER_UNIT: u32 = 4;
 
-/// Threads beyond which a batch does not grow: more of them shorten it instead.
+/// Number of threads up to which a batch grows. More threads only make it shorter.
 pub const MAX_BATCH_THREADS: u32 = 4;
 
-/// Lists of fewer folios are a handful: who asked waits for the first, so batches are half as
-/// large.
+/// A list of fewer folios is short: its caller waits for the first folio, so its batches have half
+/// the size.
 pub const HANDFUL: u32 = 8;
 
-/// Pages of a folio from which on copying is most of what it costs.
+/// A folio of at least this many pages is large: the copy dominates the cost of its migration.
 pub const LARGE_PAGES: u32 = 16;
 
-/// Whether so many folios, of so many base pages, are large ones in the mean.
+/// Returns whether `folios` folios with `pages` base pages in all are large on average.
 pub fn is_large(folios: u32, pages: u32) -> bool {
     pages / LARGE_PAGES >= folios
 }
 
-/// How long batches took so far, in nanoseconds; 0: not known.
+/// Measured times of earlier batches, in nanoseconds; 0 means not known.
 ///
 /// A batch of `n` pages is unmapped for `flush_ns + n * page_ns`, where `page_ns` is one of the
-/// other three fields.
+/// three times of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCosts {
-    /// Of the TLB flush of a batch.
+    /// The TLB flush of a batch.
     pub flush_ns: u32,
-    /// Of a page in folios of less than [`LARGE_PAGES`]: to unmap, copy and map it again.
+    /// Unmap, copy and remap per page, in folios smaller than [`LARGE_PAGES`].
     pub small_ns: u32,
-    /// The time of a page of larger folios, copied by one thread.
+    /// The same in larger folios that one thread copies.
     pub alone_ns: u32,
-    /// The time of a page of larger folios, copied by several threads.
+    /// The same in larger folios that several threads copy.
     pub shared_ns: u32,
 }
 
 impl PageCosts {
-    /// Returns how long the pages of a batch may take: the rest of `budget_ns` after the flush, or
-    /// as long as the flush takes, if that is more.
+    /// Returns the part of `budget_ns` that the pages of a batch may take: the time that its flush
+    /// leaves, or the time of the flush if that is longer.
     ///
     /// A flush waits for CPUs, and on an overcommitted virtual machine a CPU may answer only after
-    /// milliseconds. A shorter batch would hardly be unmapped for less time, and a list would pay
-    /// for more flushes. So at most half of the time of a batch goes to its flush.
+    /// milliseconds. To make a batch smaller than that shortens its unmapped time by little, and
+    /// the list needs more flushes. So the flush takes at most half of the time of a batch.
     fn left_ns(&self, budget_ns: u64) -> u64 {
         let flush_ns = u64::from(self.flush_ns);
         budget_ns.saturating_sub(flush_ns).max(flush_ns)
     }
 }
 
-/// Returns the new mean time of a flush when one more took `ns`.
+/// Returns the updated time of a flush, after one more took `ns`.
 ///
 /// ```
 /// use ferry_logic::batch_size::learn_flush;
@@ -71,7 +76,7 @@ pub fn learn_flush(flush_ns: u32, ns: u64) -> u32 {
     blend(flush_ns, u32::try_from(ns).unwrap_or(u32::MAX))
 }
 
-/// What a page took, when `pages` more took `ns`.
+/// Returns the updated time of a page, after `pages` more took `ns` together.
 ///
 /// ```
 /// use ferry_logic::batch_size::learn;
@@ -88,24 +93,25 @@ pub fn learn(page_ns: u32, pages: u32, ns: u64) -> u32 {
     blend(page_ns, u32::try_from(sample).unwrap_or(u32::MAX))
 }
 
-/// What each page of a folio adds to a batch, in [`PARTS`] of a unit; the folio itself at least one
-/// unit. [`None`]: as in mainline, a unit for each page.
+/// Returns the cost of each base page of a folio in a batch, in 1/[`PARTS`] units. A folio costs at
+/// least one unit. [`None`] means mainline's cost, one unit per page.
 ///
-/// For a list that begins with folios that are `large`, or not, of which it has a handful, or more;
-/// copied by so many threads, and to be unmapped for `budget_ns` at most.
+/// `large` and `handful` describe the list: whether its folios are large, and whether it has fewer
+/// than [`HANDFUL`] of them. `threads` threads copy the batch, and it may be unmapped for
+/// `budget_ns`.
 ///
-/// In mainline's own way one huge folio fills a batch, and there is too little to share. Here 512
-/// folios do, or 8 MB for each thread (32 MB at most), or what takes as long as the budget,
-/// whichever comes first.
+/// With mainline's cost one 2 MB folio fills a batch, which leaves too little to share. With this
+/// cost a batch ends at 512 folios, at 8 MB per thread (32 MB at most), or when it takes as long as
+/// the budget, whichever comes first.
 ///
 /// ```
 /// use ferry_logic::batch_size::{page_price, PageCosts, PARTS};
 ///
 /// let ns = 4_000_000;
-/// let price = |large, handful, threads, pace| page_price(large, handful, threads, pace, ns);
+/// let price = |large, handful, threads, costs| page_price(large, handful, threads, costs, ns);
 /// let folios = |price: u32| 512 * PARTS / (512 * price);
 /// let unknown = PageCosts::default();
-/// assert_eq!(price(true, false, 1, unknown), None); // nobody helps
+/// assert_eq!(price(true, false, 1, unknown), None); // no helper
 /// assert_eq!(price(true, false, 2, unknown).map(folios), Some(8));
 /// assert_eq!(price(true, false, 32, unknown).map(folios), Some(16));
 /// assert_eq!(price(true, true, 2, unknown).map(folios), Some(4));
@@ -113,7 +119,7 @@ pub fn learn(page_ns: u32, pages: u32, ns: u64) -> u32 {
 /// let slow = PageCosts { shared_ns: 1_953, ..unknown };
 /// assert_eq!(price(true, false, 2, slow).map(folios), Some(4));
 /// assert_eq!(price(false, false, 1, slow), None);
-/// // A flush takes twice the budget: the pages may take as long as the flush.
+/// // A flush takes twice the budget, so the pages may take as long as the flush.
 /// let late = PageCosts { flush_ns: 8_000_000, small_ns: 10_000, ..unknown };
 /// assert_eq!(price(false, false, 1, late), None);
 /// ```
@@ -121,19 +127,19 @@ pub fn page_price(
     large: bool,
     handful: bool,
     threads: u32,
-    pace: PageCosts,
+    costs: PageCosts,
     budget_ns: u64,
 ) -> Option<u32> {
     let (page_ns, pages_per_unit) = match (large, threads) {
-        (false, _) => (pace.small_ns, 1),
-        (true, 0 | 1) => (pace.alone_ns, 1),
+        (false, _) => (costs.small_ns, 1),
+        (true, 0 | 1) => (costs.alone_ns, 1),
         (true, _) => {
             let pages = PAGES_PER_UNIT * threads.min(MAX_BATCH_THREADS);
-            (pace.shared_ns, if handful { pages / 2 } else { pages })
+            (costs.shared_ns, if handful { pages / 2 } else { pages })
         }
     };
-    let budget_ns = pace.left_ns(if handful { budget_ns / 2 } else { budget_ns });
-    // Rounded up: rather a page less than a page more.
+    let budget_ns = costs.left_ns(if handful { budget_ns / 2 } else { budget_ns });
+    // Rounded up, so that a batch is a page too short rather than a page too long.
     let by_time = (u64::from(page_ns) * u64::from(PARTS * UNITS))
         .saturating_add(budget_ns.saturating_sub(1))
         .checked_div(budget_ns)
@@ -143,24 +149,29 @@ pub fn page_price(
     Some(by_time.max(by_pages)).filter(|&price| price != PARTS)
 }
 
-/// Base pages of a chunk that takes no longer than the budget, if that is known; at least `least`.
-/// One worker migrates it.
+/// Returns the number of base pages that one worker migrates as a chunk within the budget, at least
+/// `least`; [`u32::MAX`] if the time of a page is not known.
 ///
 /// ```
 /// use ferry_logic::batch_size::{pages_within, PageCosts};
 ///
-/// let pace = PageCosts { small_ns: 4_000, ..PageCosts::default() };
-/// assert_eq!(pages_within(false, pace, 400_000, 16), 100);
-/// assert_eq!(pages_within(false, pace, 4_000, 16), 16);
-/// assert_eq!(pages_within(true, pace, 4_000, 16), u32::MAX);
-/// let flush = PageCosts { flush_ns: 100_000, ..pace };
+/// let costs = PageCosts { small_ns: 4_000, ..PageCosts::default() };
+/// assert_eq!(pages_within(false, costs, 400_000, 16), 100);
+/// assert_eq!(pages_within(false, costs, 4_000, 16), 16);
+/// assert_eq!(pages_within(true, costs, 4_000, 16), u32::MAX);
+/// let flush = PageCosts { flush_ns: 100_000, ..costs };
 /// assert_eq!(pages_within(false, flush, 400_000, 16), 75);
-/// let late = PageCosts { flush_ns: 8_000_000, ..pace };
+/// let late = PageCosts { flush_ns: 8_000_000, ..costs };
 /// assert_eq!(pages_within(false, late, 400_000, 16), 2000);
 /// ```
-pub fn pages_within(large: bool, pace: PageCosts, budget_ns: u64, least: u32) -> u32 {
-    let page_ns = if large { pace.alone_ns } else { pace.small_ns };
-    pace.left_ns(budget_ns)
+pub fn pages_within(large: bool, costs: PageCosts, budget_ns: u64, least: u32) -> u32 {
+    let page_ns = if large {
+        costs.alone_ns
+    } else {
+        costs.small_ns
+    };
+    costs
+        .left_ns(budget_ns)
         .checked_div(page_ns.into())
         .map_or(u32::MAX, |pages| u32::try_from(pages).unwrap_or(u32::MAX))
         .max(least)

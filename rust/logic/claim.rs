@@ -1,73 +1,82 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The claim protocol: how an owner and any number of helpers share one batch, lock-free.
+//! The claim protocol: the owner of a batch and any number of helpers share its grains, lock-free.
 //!
-//! A *lane* is a [`Cursor`] with a table of grains beside it, and it is used again and again.
+//! A *lane* is a [`Cursor`] with a table of folios beside it. It is reused for one batch after the
+//! other:
 //!
-//! | task | calls | when |
+//! | step | task | call | condition |
+//! |---|---|---|---|
+//! | 1 | owner | [`Cursor::publish`] | the table is written, the previous batch is all done |
+//! | 2 | owner | [`Cursor::claim`] | at any time |
+//! | 2 | helper | [`Cursor::enter`] | at any time; returns a place in the batch |
+//! | 3 | helper | [`Cursor::claim_in`] | with its place, at any time |
+//! | 4 | both | [`Cursor::complete`] | the claimed grains are copied, their results written |
+//! | 5 | owner | [`Cursor::all_done`] | repeated until it returns `true` |
+//! | 6 | owner | [`Cursor::retire`] | before it releases the lane |
+//!
+//! Rules that follow:
+//!
+//! - A claim keeps its batch alive: the owner writes the table only after every grain is completed.
+//! - The owner never waits for a helper without a claim. Such a helper may run at any moment, even
+//!   while the owner rewrites the table, so it reads nothing but the cursor.
+//! - One 64-bit word holds generation, next grain and number of grains. The compare-exchange of a
+//!   helper that read the word of an earlier batch fails, and the helper reads the word again.
+//! - The owner limits the number of helpers of each batch. A helper takes a place and claims grains
+//!   of that batch only; a helper that is delayed into the next batch needs a place there. A second
+//!   word counts places, with the generation, so a place never counts against another batch.
+//!
+//! Memory ordering. Each pair also works across claims and completions in between, as each
+//! read-modify-write continues the release sequence.
+//!
+//! | release | acquire | makes visible |
 //! |---|---|---|
-//! | owner | [`Cursor::publish`] | the table is written, the batch before is all done |
-//! | owner | [`Cursor::claim`] | at any time |
-//! | helper | [`Cursor::enter`] | at any time, to get a place in the batch |
-//! | helper | [`Cursor::claim_in`] | with its place, at any time |
-//! | claimer | [`Cursor::complete`] | its grains are copied and their results written |
-//! | owner | [`Cursor::all_done`] | until it says yes |
-//! | owner | [`Cursor::retire`] | then, before it lets the lane go |
+//! | `publish`, store of `word` | `claim`, `claim_in`, exchange of `word` | table, `done` = 0 |
+//! | `publish`, store of `places` | `enter`, exchange of `places` | `word` of this batch |
+//! | `complete`, add to `done` | `all_done`, load of `done` | copies, results, last table read |
 //!
-//! A claim keeps its batch alive: the owner touches the table only once as many grains are done as
-//! there were. A helper that holds no claim is never waited for. So it may come at any moment,
-//! even while the table is being rewritten, and may then read the cursor and nothing else; what a
-//! claim rests on (generation, next grain, number of grains) is therefore one word. A helper that
-//! read the word of one batch and was delayed into the next fails its compare-exchange and looks
-//! again.
+//! Generations wrap after 2^32 batches. This is harmless: a claim uses nothing that was read before
+//! it succeeded, so a helper that was delayed for 2^32 batches only exceeds the number of helpers.
 //!
-//! The owner limits the helpers of a batch. Each helper takes a place in a batch, and claims grains
-//! of that batch alone: a helper that is delayed into the next batch must take a place there. The
-//! places are a second word, with the generation in it, so that a place of one batch is never
-//! counted against another.
-//!
-//! How the orderings meet: `publish` releases the table to every claim that succeeds, however many
-//! claims came in between, since each continues the release sequence; `complete` releases copies,
-//! results and the claimer's last look at the table to the owner's `all_done`, in the same way.
-//! `publish` releases the cursor's word to every `enter` that finds a place.
-//!
-//! Generations wrap after 2^32 batches. That is harmless: a claim uses nothing that was read
-//! before it succeeded, and a helper that was delayed for so long is one too many, no more.
+//! Checked by loom (`tests/loom/claim.rs`): `reused_lane`, `two_helpers`, `helper_finishes_last`,
+//! `lane_changes_hands`, `helpers_keep_to_their_batch`, `a_place_is_of_a_published_batch` and
+//! others; by proptest: `every_page_exactly_once` (`tests/copy_once.rs`); with real threads:
+//! `one_lane_many_batches` (`tests/stress.rs`).
 
 use super::sync::{const_unless_loom, AtomicU32, AtomicU64};
 
 const NEXT_SHIFT: u32 = 16;
 const GENERATION_SHIFT: u32 = 32;
 
-/// Which batch of a lane.
+/// The number of a batch in its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(u32);
 
 impl Generation {
-    /// The bare number, for a trace.
+    /// Returns the number, for tracing.
     pub fn get(self) -> u32 {
         self.0
     }
 }
 
-/// A helper's place in a batch: the right to claim grains of it.
+/// A place of a helper in a batch: the right to claim grains of that batch.
 ///
-/// It is never given back: the place of a helper that leaves while grains are left stays taken.
+/// A place is never returned, also not by a helper that leaves while grains are left.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a batch has only a number of places"]
 pub struct HelperPlace(Generation);
 
-/// One grain that the bearer, and nobody else, is to copy and then [`Cursor::complete`].
+/// A grain that its holder alone copies and then passes to [`Cursor::complete`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the owner waits until a claimed grain is completed"]
 pub struct Claim {
     /// The batch that the grain belongs to.
     pub generation: Generation,
-    /// Which grain, below the total that was published.
+    /// Index of the grain, below the published total.
     pub index: u16,
 }
 
-/// What the cursor's word says, unpacked: `generation:32 | next:16 | total:16`.
+/// The cursor's `word`, unpacked: `generation:32 | next:16 | total:16`.
 #[derive(Clone, Copy)]
 struct Word {
     generation: u32,
@@ -91,7 +100,7 @@ impl Word {
     }
 }
 
-/// The word of the places, unpacked: `generation:32 | left:32`.
+/// The cursor's `places`, unpacked: `generation:32 | left:32`.
 #[derive(Clone, Copy)]
 struct Places {
     generation: u32,
@@ -111,10 +120,10 @@ impl Places {
     }
 }
 
-/// The state of a lane's batch: the grains that are claimed, the helpers that it may still have,
-/// and the number of grains that are done.
+/// The state of a lane: the next grain to claim, the places left for helpers, and the number of
+/// completed grains.
 ///
-/// It must outlive every helper that may still look at it: lanes are never freed.
+/// It must outlive every helper that may still read it, so lanes are never freed.
 ///
 /// ```
 /// use ferry_logic::claim::Cursor;
@@ -133,14 +142,17 @@ impl Places {
 /// LANE.retire();
 /// ```
 pub struct Cursor {
+    /// A [`Word`].
     word: AtomicU64,
+    /// A [`Places`].
     places: AtomicU64,
+    /// The number of completed grains of the batch.
     done: AtomicU32,
 }
 
 impl Cursor {
     const_unless_loom! {
-        /// A lane at rest: nothing to claim, nothing to wait for.
+        /// Returns an idle cursor, without grains or places.
         pub fn new() -> Self {
             Self {
                 word: AtomicU64::new(0),
@@ -150,10 +162,10 @@ impl Cursor {
         }
     }
 
-    /// Offers `total` grains to the owner and to `helpers` helpers. **Owner only**, with the batch
-    /// before all done.
+    /// Offers `total` grains to the owner and to `helpers` helpers. **Owner only**, when the
+    /// previous batch is all done.
     ///
-    /// Everything the owner wrote before, the table above all, is visible to each task that claims.
+    /// Everything the owner wrote before, such as the table, is visible to each claim.
     ///
     /// ```
     /// # use ferry_logic::claim::Cursor;
@@ -166,9 +178,9 @@ impl Cursor {
         debug_assert!(self.done.load_relaxed() >= u32::from(before.total));
 
         let generation = before.generation.wrapping_add(1);
-        // Relaxed: nobody counts until a claim has acquired the word that is released below.
+        // Relaxed: only tasks with a claim add to it, and a claim acquires the word stored below.
         self.done.store_relaxed(0);
-        // Release: pairs with the acquire of `claim`.
+        // Release: pairs with the acquire of `claim_if`.
         self.word.store_release(
             Word {
                 generation,
@@ -177,7 +189,7 @@ impl Cursor {
             }
             .pack(),
         );
-        // Release: pairs with the acquire of `enter`, so a helper with a place sees the word above.
+        // Release: pairs with the acquire of `enter`, so a helper with a place sees `word`.
         self.places.store_release(
             Places {
                 generation,
@@ -188,10 +200,10 @@ impl Cursor {
         Generation(generation)
     }
 
-    /// Takes a place in the batch that was published last; [`None`]: it has none left.
+    /// Takes a place in the batch that was published last; [`None`] if no place is left.
     ///
-    /// For every helper, at any time. Lock-free: a retry means that another helper took a place, or
-    /// a batch was published.
+    /// Any helper may call this at any time. Lock-free: a retry means that another helper took a
+    /// place, or that a batch was published.
     ///
     /// ```
     /// # use ferry_logic::claim::Cursor;
@@ -201,12 +213,12 @@ impl Cursor {
     /// let place = cursor.enter().unwrap();
     /// assert!(cursor.claim_in(&place).is_some());
     /// cursor.complete(1);
-    /// // The place is of that batch alone.
+    /// // The place is only valid for that batch.
     /// cursor.publish(1, 0);
     /// assert!(cursor.claim_in(&place).is_none() && cursor.enter().is_none());
     /// ```
     pub fn enter(&self) -> Option<HelperPlace> {
-        // Relaxed, and so is a failed exchange: a stale word is only a wrong guess.
+        // Relaxed, as is a failed exchange: the exchange below detects a stale value.
         let mut seen = self.places.load_relaxed();
         loop {
             let places = Places::unpack(seen);
@@ -222,32 +234,32 @@ impl Cursor {
         }
     }
 
-    /// Takes the next grain of the batch that is published, if it has one left. **Owner only**.
+    /// Claims the next grain of the published batch, if one is left. **Owner only**.
     ///
-    /// Lock-free: a retry means that a helper was given a grain.
+    /// Lock-free: a retry means that a helper claimed a grain.
     ///
     /// ```
     /// # use ferry_logic::claim::Cursor;
     /// let cursor = Cursor::new();
     /// cursor.publish(1, 0);
     /// assert_eq!(cursor.claim().map(|claim| claim.index), Some(0));
-    /// assert!(cursor.claim().is_none()); // every grain is taken, though none is done
+    /// assert!(cursor.claim().is_none()); // every grain is claimed, though none is completed
     /// ```
     pub fn claim(&self) -> Option<Claim> {
         self.claim_if(|_| true)
     }
 
-    /// Takes the next grain of the batch in which the helper has its place; [`None`]: that batch
-    /// has none left, or is over.
+    /// Claims the next grain of the batch that `place` belongs to; [`None`] if none is left, or if
+    /// the batch is over.
     ///
-    /// At any time. Read nothing of the lane before this succeeds. Lock-free: a retry means that
-    /// another worker was given a grain, or a batch was published.
+    /// A helper may call this at any time, and reads nothing else of the lane before it succeeds.
+    /// Lock-free: a retry means that another worker claimed a grain, or that a batch was published.
     pub fn claim_in(&self, place: &HelperPlace) -> Option<Claim> {
         self.claim_if(|generation| generation == place.0)
     }
 
     fn claim_if(&self, wanted: impl Fn(Generation) -> bool) -> Option<Claim> {
-        // Relaxed, and so is a failed exchange: a stale word is only a wrong guess.
+        // Relaxed, as is a failed exchange: the exchange below detects a stale value.
         let mut seen = self.word.load_relaxed();
         loop {
             let word = Word::unpack(seen);
@@ -258,7 +270,7 @@ impl Cursor {
                 next: word.next + 1,
                 ..word
             };
-            // Acquire: the table that was published with this word may be read from here on.
+            // Acquire: pairs with the release of `word` in `publish`, so the table may be read.
             match self.word.cmpxchg_acquire(seen, taken.pack()) {
                 Ok(_) => {
                     return Some(Claim {
@@ -271,11 +283,11 @@ impl Cursor {
         }
     }
 
-    /// Counts `grains` claimed grains as done. Called once for each claim, by the task that made
-    /// it.
+    /// Counts `grains` claimed grains as completed. Each grain must be counted once, by the worker
+    /// that claimed it.
     ///
-    /// The lane may be the next batch's at once: after the last of one's claims is completed,
-    /// nothing of the lane may be touched but through a new claim.
+    /// The next batch may begin at once: after a worker has completed its last claim, it touches
+    /// the lane only through a new claim.
     ///
     /// ```
     /// # use ferry_logic::claim::Cursor;
@@ -286,13 +298,14 @@ impl Cursor {
     /// assert!(cursor.all_done());
     /// ```
     pub fn complete(&self, grains: u32) {
-        // Release: copies, results and the last look at the table come before the count.
+        // Release: pairs with `all_done`; copies, results and table reads come before the count.
         self.done.fetch_add_release(grains);
     }
 
-    /// Whether every grain of the batch is done. **Owner only**.
+    /// Returns whether every grain of the batch is completed. **Owner only**.
     ///
-    /// Once it says yes, all that the helpers wrote is visible and the table is the owner's again.
+    /// Once it returns `true`, all writes of the helpers are visible and the owner may write the
+    /// table.
     ///
     /// ```
     /// # use ferry_logic::claim::Cursor;
@@ -303,16 +316,16 @@ impl Cursor {
     /// ```
     #[must_use]
     pub fn all_done(&self) -> bool {
-        // Relaxed: only the owner changes the total, and it reads its own.
+        // Relaxed: only the owner writes the total.
         let total = Word::unpack(self.word.load_relaxed()).total;
         // Acquire: pairs with the release of every `complete`.
         self.done.load_acquire() >= u32::from(total)
     }
 
-    /// Puts the lane at rest. **Owner only**, once [`Cursor::all_done`].
+    /// Empties the lane. **Owner only**, once [`Cursor::all_done`] returns `true`.
     ///
-    /// Every grain is done, so none is left to claim in any case. This makes the word itself say
-    /// so, for the next owner of the lane.
+    /// No grain is left to claim at this point. With a total of 0 the word alone says so, to each
+    /// later owner of the lane.
     ///
     /// ```
     /// # use ferry_logic::claim::Cursor;
@@ -324,7 +337,7 @@ impl Cursor {
     pub fn retire(&self) {
         let before = Word::unpack(self.word.load_relaxed());
         debug_assert!(self.done.load_relaxed() >= u32::from(before.total));
-        // Relaxed: nothing is offered, so nobody acquires anything by it.
+        // Relaxed: it offers no grain, so no claim acquires from it.
         self.word.store_relaxed(
             Word {
                 next: 0,

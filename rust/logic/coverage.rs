@@ -2,56 +2,74 @@
 
 //! Which retained groups the TLB flushes of other batches cover, lock-free.
 //!
-//! A group waits for a flush of each of its CPUs. The flushes of other batches add up: the group is
-//! covered when each of its CPUs completed a flush that began after the group was retained. A flush
-//! of a CPU drops the translations of every address space, so it does not matter whose flush
-//! it was.
+//! A group waits for a TLB flush on each of its CPUs. The flushes of other batches count: a group
+//! is covered when each of its CPUs completed a flush that began after the group was retained. A
+//! flush of a CPU drops the translations of all address spaces, so it does not matter which address
+//! space it was for.
 //!
-//! | caller | calls | when |
+//! | task | calls | when |
 //! |---|---|---|
-//! | migration | [`Coverage::retain`] | all translations of the group are cleared |
-//! | a flush of CPUs | [`Coverage::begin`], [`Coverage::complete`] | around the flush |
-//! | the worker that frees | [`Coverage::covers`] | at any time |
+//! | migrating task | [`Coverage::retain`] | all translations of the group are cleared |
+//! | task that flushes CPUs | [`Coverage::begin`], [`Coverage::complete`] | around the flush |
+//! | worker that frees groups | [`Coverage::covers`] | at any time |
 //!
-//! One clock numbers groups and flushes. `owed` has a bit for each CPU that was not flushed since a
-//! group was retained for it, so a flush whose CPUs have no such bit costs one load for each word
-//! of its mask. `begun` has, for each CPU, the newest flush that took such bits, and `done` the
-//! newest of these flushes that is complete. Numbers in `done` only grow, so a group that is
-//! covered stays covered.
+//! State:
 //!
-//! How the orderings meet:
+//! - `clock` numbers groups and flushes.
+//! - `owed` has a bit for each CPU that a group was retained for and that was not flushed since. A
+//!   flush of CPUs without bits costs one load per word of its mask.
+//! - `begun` has, for each CPU, the newest flush that took such bits.
+//! - `done` has, for each CPU, the newest of these flushes that is complete. It only grows, so a
+//!   group that is covered stays covered.
 //!
-//! - A flush counts for a group only if its number is the greater one. `retain` releases the cleared
-//!   translations to every later number, since each increment continues the release sequence.
-//!   `begin` acquires it, so the flush begins after the translations were cleared.
-//! - `complete` releases the flush to the `covers` that reads its number in `done`.
-//! - `retain` numbers the group before it sets bits, and `begin` clears bits before it takes its
-//!   number: so the flush that clears a bit has a greater number than the group. If two flushes
-//!   compete for a CPU the greater number stays in `begun`, which counts for the groups of both.
+//! Order of steps:
 //!
-//! A hint that is missed costs a later flush. It never frees a group too early.
+//! 1. `retain` takes a number, then sets the bits in `owed`.
+//! 2. `begin` clears the bits in `owed`, then takes a number, then raises `begun`.
+//! 3. The TLBs are flushed.
+//! 4. `complete` raises `done`.
+//!
+//! So the flush that clears a bit has a greater number than the group that set it. If two flushes
+//! compete for a CPU, `begun` keeps the greater number, which counts for the groups of both.
+//!
+//! Memory ordering:
+//!
+//! | release | acquire | makes visible |
+//! |---|---|---|
+//! | `retain`, add to `clock` | `begin`, add to `clock` | the cleared translations |
+//! | `retain`, add to `clock` | `now`, load of `clock` | the cleared translations |
+//! | `retain`, exchange of `owed` | `begin`, exchange of `owed` | the new value of `clock` |
+//! | `complete`, exchange of `done` | `covers`, load of `done` | the flush |
+//!
+//! Each addition to `clock` continues the release sequence, so `begin` sees the cleared
+//! translations of every group with a smaller number. A bit in `owed` that `begin` misses costs one
+//! more flush later; it never makes a group look covered.
+//!
+//! Checked by loom (`tests/loom/coverage.rs`): `flushes_of_others_cover_what_was_retained_before`
+//! and `what_is_not_covered_is_owed`.
 
 use core::ops::Deref;
 
 use super::sync::AtomicU64;
 
-/// The number of a group, or of a flush, by the clock of a [`Coverage`]. It is not 0.
+/// The number of a group or a flush, from the clock of a [`Coverage`]. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// Takes back a number from [`Self::into_raw`]. C has 0 for none: no moment is before that.
+    /// Converts the return value of [`Self::into_raw`] back. C uses 0 for "no moment"; no group or
+    /// flush has a smaller number.
     pub fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// Returns the bare number, for C.
+    /// Returns the number, for C.
     pub fn into_raw(self) -> u64 {
         self.0
     }
 }
 
-/// Storage of a [`Coverage`].
+/// One word of storage of a [`Coverage`].
 pub struct Word(AtomicU64);
 
 impl Default for Word {
@@ -63,7 +81,7 @@ impl Default for Word {
 type Exchange = fn(&AtomicU64, u64, u64) -> Result<u64, u64>;
 
 impl Word {
-    /// Replaces the value by the result of `to`, again if another task interferes, unless that is
+    /// Replaces the value with `to(value)`. Retries until the exchange succeeds or `to` returns
     /// [`None`].
     fn update(&self, exchange: Exchange, to: impl Fn(u64) -> Option<u64>) {
         let mut old = self.0.load_relaxed();
@@ -81,12 +99,12 @@ impl Word {
     }
 }
 
-/// The number that is next. Written with each group and each flush that is counted, so it has a
-/// cache line of its own: every flush of a batch reads the neighbours.
+/// The next number. Each group and each counted flush writes it, so it has a cache line of its own:
+/// every flush of a batch reads the neighbours.
 #[repr(align(64))]
 struct Clock(AtomicU64);
 
-/// See the module.
+/// The flush state of all CPUs; see the [module documentation](self).
 ///
 /// # Examples
 ///
@@ -100,7 +118,7 @@ struct Clock(AtomicU64);
 /// let flush = coverage.begin(&[0b01]).unwrap();
 /// coverage.complete(flush);
 /// assert!(!coverage.covers(&[0b11], group));
-/// // Nothing is owed to this CPU any more.
+/// // No group waits for this CPU any more.
 /// assert!(coverage.begin(&[0b01]).is_none());
 /// let flush = coverage.begin(&[0b10]).unwrap();
 /// coverage.complete(flush);
@@ -108,17 +126,17 @@ struct Clock(AtomicU64);
 /// ```
 pub struct Coverage<S> {
     clock: Clock,
-    /// CPUs that were retained for and not flushed since, as in a cpumask.
+    /// CPUs that a group was retained for and that were not flushed since, as in a cpumask.
     owed: S,
-    /// For each CPU the newest flush that cleared owed bits.
+    /// For each CPU, the newest flush that cleared bits in `owed`.
     begun: S,
-    /// For each CPU the newest of those flushes that are complete.
+    /// For each CPU, the newest flush from `begun` that is complete.
     done: S,
 }
 
 impl<S: Deref<Target = [Word]>> Coverage<S> {
-    /// Takes storage with a bit for each CPU in `owed`, and a word for each in `begun` and `done`.
-    /// CPUs beyond it are never covered.
+    /// Creates the state from `owed`, with a bit for each CPU, and `begun` and `done`, with a word
+    /// for each CPU. CPUs beyond these are never covered.
     pub fn new(owed: S, begun: S, done: S) -> Self {
         Self {
             clock: Clock(AtomicU64::new(1)),
@@ -128,12 +146,13 @@ impl<S: Deref<Target = [Word]>> Coverage<S> {
         }
     }
 
-    /// Returns the present: groups retained before have smaller numbers, and were unmapped before.
+    /// Returns the present moment. Groups with a smaller number were retained, and their
+    /// translations cleared, before it.
     pub fn now(&self) -> Moment {
         Moment(self.clock.0.load_acquire())
     }
 
-    /// Numbers a group of these CPUs. Its translations must be cleared.
+    /// Numbers a group that was mapped on `cpus`, after its translations are cleared.
     pub fn retain(&self, cpus: &[usize]) -> Moment {
         let group = Moment(self.clock.0.fetch_add_release(1));
         for (owed, &cpus) in self.owed.iter().zip(cpus) {
@@ -145,7 +164,7 @@ impl<S: Deref<Target = [Word]>> Coverage<S> {
         group
     }
 
-    /// Numbers a flush of these CPUs that is about to begin; [`None`]: no group waits for it.
+    /// Numbers a flush of `cpus` that is about to begin; [`None`] if no group waits for it.
     pub fn begin(&self, cpus: &[usize]) -> Option<Moment> {
         let owes = |owed: &Word, cpus: usize| owed.0.load_relaxed() & cpus as u64 != 0;
         let mut words = self.owed.iter().zip(cpus);
@@ -157,25 +176,25 @@ impl<S: Deref<Target = [Word]>> Coverage<S> {
             owed.update(AtomicU64::cmpxchg_acquire, take);
         }
         let flush = self.clock.0.fetch_add_acqrel(1);
-        // All of these CPUs are flushed, also those that another flush has taken the bits of.
+        // All of these CPUs are flushed, even if another flush cleared their bits.
         for word in bits(cpus).filter_map(|cpu| self.begun.get(cpu)) {
             word.raise(AtomicU64::cmpxchg_relaxed, flush);
         }
         Some(Moment(flush))
     }
 
-    /// Notes that a flush is complete, on all of the CPUs that it began with.
+    /// Records that the flush is complete, on all CPUs that it began with.
     pub fn complete(&self, flush: Moment) {
         for (begun, done) in self.begun.iter().zip(self.done.iter()) {
-            // A newer flush of a CPU, which has taken its place, counts for the same groups.
+            // A newer flush that replaced this one in `begun` counts for the same groups.
             if begun.0.load_relaxed() == flush.0 {
                 done.raise(AtomicU64::cmpxchg_release, flush.0);
             }
         }
     }
 
-    /// Returns whether flushes since have covered a group of these CPUs; a covered group stays
-    /// covered. A group of no CPU is not covered, as flushes of other CPUs say nothing about it.
+    /// Returns whether flushes since cover a group that was mapped on `cpus`. `true` is final.
+    /// Returns `false` if `cpus` is empty, as flushes of other CPUs say nothing about such a group.
     pub fn covers(&self, cpus: &[usize], group: Moment) -> bool {
         let flushed = |cpu| {
             let done = self.done.get(cpu);
@@ -229,7 +248,7 @@ mod tests {
         coverage.complete(flush);
         assert!(coverage.covers(&[1], before));
         assert!(!coverage.covers(&[1], after));
-        // It was retained again: the next flush is wanted.
+        // The CPU is owed a flush again.
         assert!(coverage.begin(&[1]).is_some());
     }
 

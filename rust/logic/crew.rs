@@ -1,52 +1,62 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The numbers of a crew: which lists are long enough for several tasks, how many of them, and
-//! where a list is cut: into spans, of a page table each, and these into chunks.
+//! Sizes for crews: which lists several tasks share, how many tasks, and how a list is cut.
 //!
-//! A chunk is carried through unmap, flush, copy and switch by one worker. Its size bounds the time
-//! that its folios are unmapped, as mainline's batch does.
+//! 1. A list is cut into spans, each of one page table where possible, so that one worker has the
+//!    page table lock to itself ([`span_ends`]).
+//! 2. A span is cut into chunks ([`chunk_of_span`]). One worker takes a chunk through unmap, flush,
+//!    copy and remap.
+//!
+//! The size of a chunk limits the time that its folios are unmapped, like the size of a batch in
+//! mainline.
+//!
+//! `tests/crew.rs` checks the cuts with proptest: `spans_of_a_run_are_page_tables`,
+//! `spans_of_strangers_are_chunks` and `chunks_of_a_span_are_alike`.
 
-/// Pages that a worker must have to itself to be worth waking: each costs unmapping, copying and
-/// mapping, so less than [`policy::PAGES_PER_THREAD`](super::policy::PAGES_PER_THREAD) would do for
-/// the waker; but a chunk has a flush of its own.
+/// Pages that justify waking a worker. Each page costs an unmap, a copy and a remap, so fewer than
+/// [`policy::PAGES_PER_THREAD`](super::policy::PAGES_PER_THREAD) would repay the wake-up, but each
+/// chunk needs its own TLB flush.
 pub const PAGES_PER_WORKER: u32 = 128;
 
-/// Pages at which a chunk ends at the latest, with the folio that has the last of them: half of
-/// mainline's batch, so that folios are unmapped for less time, also by workers that make each
-/// other slower. Not less: each chunk has a TLB flush, for which a helper waits until the CPUs of
-/// the memory's users have answered.
+/// Maximum pages of a chunk; the folio with the last of them is included in full.
+///
+/// Half of mainline's batch, so that folios are unmapped for less time even if the workers slow
+/// each other down. It is not less because each chunk has a TLB flush, in which the worker waits
+/// for the CPUs that use the memory.
 pub const MAX_CHUNK_PAGES: u32 = 256;
 
-/// Pages for which a chunk is worth a TLB flush. At the end of a span there may be half as many, or
-/// what is left.
+/// Pages of a chunk that justify its TLB flush. A chunk has about half as many if its span does not
+/// divide evenly, and fewer if the span is short.
 pub const MIN_CHUNK_PAGES: u32 = 64;
 
-/// Chunks that each worker should find, so that all are done at about the same time.
+/// Minimum number of chunks per worker, so that all workers finish at about the same time.
 const CHUNKS_PER_WORKER: u32 = 4;
 
-/// Folios of a worker at least: fewer, if they are large, are better copied together.
+/// Minimum number of folios per worker. A shorter list of large folios is better copied by several
+/// threads as one batch.
 const FOLIOS_PER_WORKER: u32 = 4;
 
-/// Pages that one page table maps: of those a worker should have the lock to itself.
+/// Pages that one page table maps.
 const PAGES_PER_TABLE: u32 = 512;
 
-/// What is known of a list before it is cut.
+/// The size of a list, as far as it is known before the list is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Folios, as far as they were counted.
+    /// Number of folios counted.
     pub folios: u32,
-    /// Base pages of those, as far as each is shared.
+    /// Base pages of these folios; a folio counts for at most `per_worker` pages.
     pub pages: u32,
-    /// Base pages of those, all of them.
+    /// Base pages of these folios, without that limit.
     pub base_pages: u32,
-    /// Whether that is all, and no long list: its caller could do it alone to see what that takes.
+    /// Whether the list ends there and is short enough that its caller may migrate it alone, to
+    /// measure one thread.
     pub is_bounded: bool,
-    /// Base pages that a worker must have to itself: [`PAGES_PER_WORKER`], or as is set.
+    /// Base pages that justify waking a worker: [`PAGES_PER_WORKER`] or the configured value.
     pub per_worker: u32,
 }
 
 impl Size {
-    /// That of an empty list.
+    /// Returns the size of an empty list.
     pub fn new(per_worker: u32) -> Self {
         Self {
             folios: 0,
@@ -57,14 +67,14 @@ impl Size {
         }
     }
 
-    /// Adds a folio. It is not cut, so it is work for one, however large.
+    /// Adds a folio. One worker migrates all of it, so its pages count up to `per_worker`.
     pub fn add(&mut self, nr_pages: u32) {
         self.folios = self.folios.saturating_add(1);
         self.pages = self.pages.saturating_add(nr_pages.min(self.per_worker));
         self.base_pages = self.base_pages.saturating_add(nr_pages);
     }
 
-    /// Whether it is enough for a crew.
+    /// Returns whether the list is long enough for a crew.
     ///
     /// ```
     /// use ferry_logic::crew::{Size, PAGES_PER_WORKER};
@@ -79,7 +89,7 @@ impl Size {
         helpers(*self, 2, 1) > 0
     }
 
-    /// Whether more would make no difference to so many workers.
+    /// Returns whether a longer list would get the same crew of `workers` and the same chunks.
     pub fn is_plenty(&self, workers: u32) -> bool {
         let share = self.per_worker.max(CHUNKS_PER_WORKER * MAX_CHUNK_PAGES);
         self.pages >= workers.saturating_mul(share)
@@ -87,9 +97,9 @@ impl Size {
     }
 }
 
-/// How many helpers to call for a list; 0: its caller migrates it alone.
+/// Returns the number of helpers to call for a list; 0 if its caller migrates it alone.
 ///
-/// `limit` counts the caller as well, `idle_cpus` does not count its CPU.
+/// `limit` includes the caller; `idle_cpus` does not include its CPU.
 ///
 /// ```
 /// use ferry_logic::crew::{helpers, Size, PAGES_PER_WORKER};
@@ -98,7 +108,7 @@ impl Size {
 /// let base_pages = |n| size(n, n);
 /// assert_eq!(helpers(base_pages(16384), 4, 16), 3); // the limit
 /// assert_eq!(helpers(base_pages(16384), 32, 1), 1); // the idle CPUs
-/// assert_eq!(helpers(base_pages(512), 32, 31), 3); // the work there is
+/// assert_eq!(helpers(base_pages(512), 32, 31), 3); // the number of pages
 /// assert_eq!(helpers(base_pages(255), 32, 31), 0);
 /// let huge_pages = |n| size(n, n * 512);
 /// assert_eq!(helpers(huge_pages(7), 32, 31), 0); // better copied together
@@ -114,7 +124,7 @@ pub fn helpers(size: Size, limit: u32, idle_cpus: u32) -> u32 {
         .min(idle_cpus)
 }
 
-/// Pages at which a chunk ends, of a list of so many pages for so many workers.
+/// Returns the maximum pages of a chunk, for a list of `pages` pages and `workers` workers.
 ///
 /// ```
 /// use ferry_logic::crew::chunk_pages;
@@ -129,12 +139,12 @@ pub fn chunk_pages(pages: u32, workers: u32) -> u32 {
     share.clamp(MIN_CHUNK_PAGES, MAX_CHUNK_PAGES)
 }
 
-/// Whether a span that has `pages` ends before a folio at `next` of its mapping, if the last one
-/// is at `last`.
+/// Returns whether a span of `pages` pages ends between its last folio, at index `last` of its
+/// mapping, and the next one, at index `next`.
 ///
-/// A span is what one worker is to have for itself, chunk after chunk: what a page table maps, for
-/// memory that is aligned as its mapping is. What is too little for a chunk before the first such
-/// table belongs to its span. Of folios from everywhere a span is about a chunk.
+/// Only one worker at a time should work on a span, chunk after chunk. A span covers one page
+/// table, if the memory is aligned like its mapping. A first part that is too short for a chunk
+/// joins the next page table. A span of folios with scattered indices has about one chunk.
 ///
 /// ```
 /// use ferry_logic::crew::span_ends;
@@ -151,7 +161,8 @@ pub fn span_ends(pages: u32, chunk_pages: u32, last: u64, next: u64) -> bool {
         || (pages >= chunk_pages && table(last) != table(next))
 }
 
-/// Pages of the next chunk of a span that has so many left. All its chunks are about as long.
+/// Returns the pages of the next chunk of a span that has `left` pages left. All chunks of a span
+/// have about the same size.
 ///
 /// ```
 /// use ferry_logic::crew::chunk_of_span;

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Copies that an engine was asked for: its answer to each, and giving a copy up before there is
-//! one.
+//! Copies that a DMA engine performs: its answer to each, and giving a copy up without one.
 //!
-//! | task or context | calls | when |
-//! |---|---|---|
-//! | user | [`Ticket::reset`], [`Places::submit`] | the place is free |
-//! | engine | [`Ticket::answer`] | once, when it is done with the memory |
-//! | user | [`Ticket::answered`], then [`Places::land`] | at any time |
-//! | user | [`Places::give_up_all`], [`Places::give_up_late`] | it waits no longer |
+//! | step | task or context | calls | when |
+//! |---|---|---|---|
+//! | 1 | user | [`Ticket::reset`], [`Places::submit`] | the place is free |
+//! | 2 | engine | [`Ticket::answer`] | once, when it is done with the memory |
+//! | 3 | user | [`Ticket::answered`], then [`Places::land`] | at any time |
+//! | 3 | user | [`Places::give_up_all`], [`Places::give_up_late`] | it stops waiting |
 //!
-//! There is one user at a time; [`Places`] is plain memory that it has for itself. The engine knows
-//! nothing but the ticket. Giving a copy up changes nothing for the engine: the load stays in its
-//! place, and the user at the time of the answer gets it back from there. So a copy may be answered
-//! and given up at the same time, in any order: its load leaves its place by [`Places::land`]
-//! alone, which returns whether it was given up.
+//! There is one user at a time, and [`Places`] belongs to it alone. The engine knows only the
+//! ticket. Giving a copy up changes nothing for the engine: the load stays in its place, and the
+//! user that sees the answer takes it out. An answer and a give-up at the same moment need no
+//! order, because a load leaves its place through [`Places::land`] only, which also returns whether
+//! it was given up.
+//!
+//! Memory ordering: the release of `answer` pairs with the acquire of `answered`. All that engine
+//! and driver did for the copy is visible to a user that sees the answer.
+//!
+//! Checked by loom (`tests/loom/flight.rs`): `given_up_while_the_engine_answers` and
+//! `an_answer_comes_after_the_copy`.
 
 use super::sync::{const_unless_loom, AtomicU32};
 
@@ -22,7 +27,7 @@ const NONE: u32 = 0;
 const GOOD: u32 = 1;
 const BAD: u32 = 2;
 
-/// The word where an engine answers.
+/// The word in which an engine answers for one copy.
 ///
 /// ```
 /// use ferry_logic::flight::Ticket;
@@ -42,21 +47,21 @@ impl Ticket {
         }
     }
 
-    /// Forgets the last answer. **User only**, while no engine knows the ticket.
+    /// Clears the last answer. **User only**, while no engine knows the ticket.
     pub fn reset(&self) {
-        // Relaxed: an engine learns of the ticket by being handed it, which orders this.
+        // Relaxed: the submission of the ticket to the engine orders this store.
         self.0.store_relaxed(NONE);
     }
 
-    /// Says that the engine is done, and whether the copy is good. **Engine only**, once.
+    /// Records that the engine is done, and whether the copy succeeded. **Engine only**, once.
     pub fn answer(&self, good: bool) {
-        // Release: all that the engine and its driver did for the copy comes before.
+        // Release: pairs with `answered`; all that engine and driver did for the copy comes before.
         self.0.store_release(if good { GOOD } else { BAD });
     }
 
-    /// Returns whether the copy is good; [`None`]: there is no answer yet.
+    /// Returns whether the copy succeeded; [`None`] before the answer.
     ///
-    /// Once there is one, the engine does not touch the memory any more.
+    /// After an answer the engine does not touch the memory any more.
     pub fn answered(&self) -> Option<bool> {
         // Acquire: pairs with the release of `answer`.
         match self.0.load_acquire() {
@@ -72,22 +77,23 @@ impl Default for Ticket {
     }
 }
 
-/// A load that an engine copies.
+/// A load that was submitted to an engine.
 struct Flight<L> {
     load: L,
+    /// Time of submission.
     since_ns: i64,
     given_up: bool,
 }
 
-/// The copies that an engine may be working on, each in a place that has its own [`Ticket`].
+/// The loads of one engine, each in a place with its own [`Ticket`].
 pub struct Places<L, const N: usize> {
     flights: [Option<Flight<L>>; N],
-    /// The number of places that are taken.
+    /// Number of places that are taken.
     nr: usize,
 }
 
 impl<L, const N: usize> Places<L, N> {
-    /// Returns places that are all free.
+    /// Returns a set of free places.
     pub const fn new() -> Self {
         Self {
             flights: [const { None }; N],
@@ -110,7 +116,7 @@ impl<L, const N: usize> Places<L, N> {
         self.flights.get(at).is_some_and(Option::is_some)
     }
 
-    /// Puts a load into a free place; the engine has it since `now_ns`.
+    /// Puts a load that was submitted at `now_ns` into a free place.
     pub fn submit(&mut self, at: usize, load: L, now_ns: i64) {
         if let Some(place @ None) = self.flights.get_mut(at) {
             *place = Some(Flight {
@@ -122,15 +128,15 @@ impl<L, const N: usize> Places<L, N> {
         }
     }
 
-    /// Takes a load that the engine is done with out of its place. Returns the load, and whether it
-    /// was given up.
+    /// Takes a load out of its place, after the engine is done with it. Returns the load, and
+    /// whether it was given up.
     pub fn land(&mut self, at: usize) -> Option<(L, bool)> {
         let flight = self.flights.get_mut(at)?.take()?;
         self.nr -= 1;
         Some((flight.load, flight.given_up))
     }
 
-    /// Gives up every load that was not given up yet, and calls `told` for each.
+    /// Gives up every load that is not given up yet, and calls `told` with each.
     ///
     /// ```
     /// # use ferry_logic::flight::Places;
@@ -146,8 +152,8 @@ impl<L, const N: usize> Places<L, N> {
         self.give_up_if(|_| true, told);
     }
 
-    /// Gives up every load that the engine has for `after_ns` or longer, and calls `told` for each.
-    /// If `after_ns` is 0 these are all loads, even if the clock of another CPU is behind.
+    /// Gives up every load that was submitted at least `after_ns` ago, and calls `told` with each.
+    /// If `after_ns` is 0 that is every load, even if the clock of another CPU was ahead.
     pub fn give_up_late(&mut self, now_ns: i64, after_ns: i64, told: impl FnMut(&L)) {
         let is_late = |since_ns| after_ns <= 0 || now_ns.saturating_sub(since_ns) >= after_ns;
         self.give_up_if(is_late, told);
@@ -162,14 +168,14 @@ impl<L, const N: usize> Places<L, N> {
         }
     }
 
-    /// Returns whether a load that was not given up is `wanted`.
+    /// Returns whether any load that is not given up is `wanted`.
     pub fn has(&self, wanted: impl Fn(&L) -> bool) -> bool {
         let mut flights = self.flights.iter().flatten();
         flights.any(|flight| !flight.given_up && wanted(&flight.load))
     }
 
-    /// Returns whether the engine has a load that was submitted at `before_ns` or earlier, and given
-    /// up since.
+    /// Returns whether the engine still has a load that was submitted at `before_ns` or earlier and
+    /// was given up.
     pub fn has_timed_out_since(&self, before_ns: i64) -> bool {
         let mut flights = self.flights.iter().flatten();
         flights.any(|flight| flight.given_up && flight.since_ns <= before_ns)
@@ -189,7 +195,7 @@ mod tests {
     #[test]
     fn no_time_is_no_time_whatever_the_clock_says() {
         let mut places = Places::<u32, 3>::new();
-        // Submitted by a CPU whose clock is ahead.
+        // Submitted by a CPU with a clock that is ahead.
         places.submit(0, 1, 100);
         places.submit(1, 2, 90);
         let mut told = Vec::new();

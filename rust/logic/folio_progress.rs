@@ -1,13 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How far the copy of one folio has come, while the batch it is in goes on.
+//! Copy progress of one folio in a batch.
 //!
-//! Grains of one folio may be copied by several workers. The owner of the batch waits for the folio
-//! alone: it can be switched to its new place while the next ones are still being copied.
+//! Several workers may copy the grains of one folio. The owner of the batch waits for this folio
+//! only, and remaps it while helpers copy the next folios.
+//!
+//! 1. A worker copies pages that it claimed, stores a bad outcome if there is one, and subtracts
+//!    the pages from `left` ([`FolioProgress::add`]).
+//! 2. The owner reads `left`; at 0 it reads the outcomes ([`FolioProgress::outcome`]).
+//!
+//! Memory ordering: the release of `left` in `add` pairs with the acquire in `outcome`. Each
+//! subtraction continues the release sequence, so at 0 the copies and outcomes of all workers are
+//! visible.
+//!
+//! Checked by loom: `item_is_whole_when_it_says_so` (`tests/loom/folio_progress.rs`).
 
 use super::sync::{const_unless_loom, AtomicU32};
 
-/// One folio of a batch.
+/// The copy progress of one folio.
 ///
 /// ```
 /// use ferry_logic::folio_progress::{FolioProgress, FolioOutcome};
@@ -19,28 +29,30 @@ use super::sync::{const_unless_loom, AtomicU32};
 /// assert_eq!(item.outcome(), Some(FolioOutcome::Copied));
 /// ```
 pub struct FolioProgress {
+    /// The number of pages that are not finished.
     left: AtomicU32,
+    // 1 if some page had this outcome.
     failed: AtomicU32,
     not_copied: AtomicU32,
     timed_out: AtomicU32,
 }
 
-/// What came of a folio.
+/// The result of the copy of a folio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FolioOutcome {
-    /// Every page arrived.
+    /// All pages were copied.
     Copied,
-    /// Some page could not be read.
+    /// A page could not be read.
     Failed,
-    /// Who was to copy some page has not answered, and may write to it even now.
+    /// The DMA engine that copies a page has not answered, and may still write to the page.
     TimedOut,
-    /// Nobody who may copy some page has done so.
+    /// A page was not copied, and only DMA engines may read it.
     NotCopied,
 }
 
 impl FolioProgress {
     const_unless_loom! {
-        /// A folio of so many pages, none of them copied.
+        /// Returns the progress of a folio of `nr_pages` pages, none of them copied.
         pub fn new(nr_pages: u32) -> Self {
             Self {
                 left: AtomicU32::new(nr_pages),
@@ -51,8 +63,8 @@ impl FolioProgress {
         }
     }
 
-    /// Counts pages that the caller is through with, and what came of them. By who claimed them,
-    /// each once.
+    /// Counts `nr_pages` pages as finished, with their outcome. Each page must be counted once, by
+    /// the task that claimed it or took it over.
     pub fn add(&self, nr_pages: u32, outcome: FolioOutcome) {
         let word = match outcome {
             FolioOutcome::Copied => None,
@@ -61,22 +73,22 @@ impl FolioProgress {
             FolioOutcome::TimedOut => Some(&self.timed_out),
         };
         if let Some(word) = word {
-            // Relaxed: read only after the count below was.
+            // Relaxed: the release below orders it before the count.
             word.store_relaxed(1);
         }
-        // Release: the copy, and the word above, come before the count.
+        // Release: pairs with `outcome`; the copy and the store above come before the count.
         self.left.fetch_sub_release(nr_pages);
     }
 
-    /// What came of the folio, once all its pages are through. For anybody.
+    /// Returns the outcome of the folio, or [`None`] while pages are missing. Any task may call it.
     ///
-    /// All that was written before any [`FolioProgress::add`] is then visible.
+    /// All writes before each [`FolioProgress::add`] are visible after it returns an outcome.
     pub fn outcome(&self) -> Option<FolioOutcome> {
-        // Acquire: pairs with every release of `add`, each of which continues the sequence.
+        // Acquire: pairs with the release of every `add`.
         if self.left.load_acquire() != 0 {
             return None;
         }
-        // The worst that came of any page counts.
+        // The worst outcome of any page wins.
         let words = [
             (&self.timed_out, FolioOutcome::TimedOut),
             (&self.not_copied, FolioOutcome::NotCopied),

@@ -1,26 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Pages of claimed grains that helpers leave to the owner of the batch.
+//! Parts of claimed grains that helpers return to the owner of the batch.
 //!
-//! The owner waits for claimed grains, so a helper holds a claim only while it is not preempted.
-//! If another task wants its CPU in the middle of a grain, the helper leaves the rest of the grain
-//! here and completes the grain. The items of these folios still lack the pages, so the owner waits
-//! for the folios: it takes the pages out and copies them.
+//! The owner waits for claimed grains, so a helper holds a claim only while it cannot be preempted.
+//! If another task wants its CPU in the middle of a grain:
 //!
-//! A batch ends only when no item lacks a page, so nothing of an earlier batch is ever found here.
+//! 1. The helper stores the rest of the grain here ([`Leftovers::leave`]) and completes the grain.
+//! 2. The folios in that range still lack pages, so the owner waits for them. It takes the range
+//!    ([`Leftovers::take`]) and copies it.
+//!
+//! A batch ends only when no folio lacks a page, so a range of an earlier batch is never found.
+//!
+//! Memory ordering: none is needed. The helper has not touched the pages of the range, and the
+//! owner reads nothing else that the helper wrote for it.
+//!
+//! Checked by loom: `what_a_helper_leaves_is_copied_once` (`tests/loom/leftover.rs`).
 
 use core::ops::Range;
 
 use super::sync::AtomicU64;
 
-/// The number of ranges that fit: as many as the helpers of a small machine leave at once. A helper
-/// that finds no room finishes its grain.
+/// Number of ranges that fit: enough for all helpers of a small machine at once. A helper that
+/// finds no room finishes its grain.
 pub const ROOM: usize = 8;
 
-/// The bits of a word that hold the end of a range; the start is above them.
+/// Position of the start of a range in its word; the end is below it.
 const START_SHIFT: u32 = 32;
 
-/// Ranges of pages of the batch, counted from its start.
+/// Ranges of pages, counted from the start of the batch.
 ///
 /// ```
 /// use ferry_logic::leftover::Leftovers;
@@ -31,7 +38,7 @@ const START_SHIFT: u32 = 32;
 /// assert_eq!(leftovers.take(), None);
 /// ```
 pub struct Leftovers {
-    /// Each word is a range, or 0. No range is 0, as none ends at page 0.
+    /// Each word is a range, or 0. A range is never 0, as it ends after page 0.
     words: [AtomicU64; ROOM],
 }
 
@@ -43,24 +50,24 @@ impl Leftovers {
         }
     }
 
-    /// Leaves `pages`, of a grain that the caller has claimed and not completed; `false`: there is
-    /// no room. The pages are the owner's at once: the caller may not touch them any more.
+    /// Leaves `pages` of a grain that the caller has claimed and not completed. On success the
+    /// caller must not touch the pages any more. Returns `false` if all words are in use.
     pub fn leave(&self, pages: Range<u32>) -> bool {
         let word = u64::from(pages.start) << START_SHIFT | u64::from(pages.end);
-        // No order is needed: the caller has not touched these pages, and the owner reads only the
-        // word.
+        // The acquire of the exchange is not needed: the caller has not touched these pages, and
+        // the owner reads nothing but the word.
         let mut words = self.words.iter();
         words.any(|free| free.load_relaxed() == 0 && free.cmpxchg_acquire(0, word).is_ok())
     }
 
-    /// Takes out a range. **Owner only**.
+    /// Takes one range out. **Owner only**.
     pub fn take(&self) -> Option<Range<u32>> {
         self.words.iter().find_map(|place| {
             let word = place.load_relaxed();
             if word == 0 {
                 return None;
             }
-            // Helpers only replace 0, so this replaces the loaded value.
+            // Helpers replace only 0, so the word still has the loaded value.
             place.store_relaxed(0);
             Some((word >> START_SHIFT) as u32..word as u32)
         })

@@ -1,21 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Which tasks are in a crew now: its caller and its helpers.
+//! The tasks that are in a crew: its caller and its helpers.
 //!
-//! A task enters and leaves for itself, asks for itself alone, and reads only the number of others;
-//! so nearly all accesses are relaxed. A caller's attributes are written before the caller is
-//! entered with release order, and read after an acquire. A helper's place is released and acquired
-//! in the same way: the next task to take it finds that the one before is done with it.
+//! | step | task | calls |
+//! |---|---|---|
+//! | 1 | caller | [`Members::enter_caller`] |
+//! | 2 | helper | [`Members::enter_helper`], which returns its place |
+//! | 3 | any member | queries about itself, and counts of the others |
+//! | 4 | helper | [`Members::leave_helper`] |
+//! | 5 | caller | [`Members::leave_caller`] |
 //!
-//! Tasks are numbers other than 0 that no other task has at the same time.
+//! A task enters and leaves for itself, asks only about itself, and reads no more of other tasks
+//! than their number. So accesses are relaxed, with two exceptions:
+//!
+//! | release | acquire | makes visible |
+//! |---|---|---|
+//! | `enter_caller`, store of `caller` | `may_call`, `is_for_kswapd`, load of `caller` | `flags` |
+//! | `leave_helper`, store of `task` | `enter_helper`, exchange of `task` | use of the place |
+//!
+//! A task is a number other than 0 that is unique among the tasks that exist.
+//!
+//! Checked by loom (`tests/loom/members.rs`): `a_place_is_of_one_task_at_a_time` and
+//! `a_caller_is_seen_with_its_attributes`.
 
 use super::sync::{const_unless_loom, AtomicU32, AtomicU64};
 
 /// A place for a helper.
 struct Place {
-    /// The helper; 0: none.
+    /// The helper, or 0.
     task: AtomicU64,
-    /// Nanoseconds for which other tasks have helped it. No other task reads this.
+    /// Nanoseconds for which other tasks have helped it. Only the helper itself accesses this.
     borrowed_ns: AtomicU64,
 }
 
@@ -33,20 +47,20 @@ impl Place {
 /// The properties of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The task.
+    /// The task of the caller.
     pub task: u64,
-    /// Whether it may be helped on some CPUs alone.
+    /// Whether it may be helped on some CPUs only.
     pub is_confined: bool,
     /// Whether it is kswapd.
     pub is_kswapd: bool,
-    /// The most helpers that may enter.
+    /// The maximum number of helpers.
     pub most: u32,
 }
 
 const CONFINED: u32 = 1;
 const KSWAPD: u32 = 2;
 
-/// The members of one crew, which has room for `N` helpers.
+/// The members of a crew with room for `N` helpers.
 ///
 /// ```
 /// use ferry_logic::members::{Caller, Members};
@@ -61,11 +75,11 @@ const KSWAPD: u32 = 2;
 /// assert!(!members.has(7) && !members.has(8));
 /// ```
 pub struct Members<const N: usize> {
-    /// The caller; 0: none.
+    /// The caller, or 0.
     caller: AtomicU64,
-    /// Its attributes.
+    /// Attributes of the caller.
     flags: AtomicU32,
-    /// The most helpers that may enter.
+    /// The maximum number of helpers.
     most: AtomicU32,
     helpers: [Place; N],
 }
@@ -81,25 +95,25 @@ impl<const N: usize> Members<N> {
         }
     }
 
-    /// Enters the caller. There must be none.
+    /// Enters the caller. The crew must have none.
     pub fn enter_caller(&self, caller: Caller) {
         let confined = if caller.is_confined { CONFINED } else { 0 };
         let kswapd = if caller.is_kswapd { KSWAPD } else { 0 };
         self.most.store_relaxed(caller.most);
         self.flags.store_relaxed(confined | kswapd);
-        // Release: pairs with the acquire of the tasks that ask for the flags.
+        // Release: pairs with the acquire in `caller`, so that the flags are visible.
         self.caller.store_release(caller.task);
     }
 
     /// Removes the caller.
     pub fn leave_caller(&self) {
-        // Relaxed: no task depends on when others see this.
+        // Relaxed: it does not matter when another task sees this.
         self.caller.store_relaxed(0);
     }
 
-    /// Enters a task as a helper, and returns its place; [`None`]: `most` helpers are there.
+    /// Enters `task` as a helper. Returns its place, or [`None`] if `most` helpers are there.
     pub fn enter_helper(&self, task: u64, most: usize) -> Option<usize> {
-        // Acquire: pairs with the release of the helper that had the place before.
+        // Acquire: pairs with the release of the previous helper in this place.
         let free = |place: &Place| place.task.cmpxchg_acquire(0, task).is_ok();
         self.helpers.iter().take(most).position(free)
     }
@@ -107,25 +121,25 @@ impl<const N: usize> Members<N> {
     /// Removes the helper from its place.
     pub fn leave_helper(&self, at: usize) {
         if let Some(place) = self.helpers.get(at) {
-            // Release: the helper's last access to the place comes before.
+            // Release: pairs with `enter_helper`; the last use of the place comes before.
             place.task.store_release(0);
         }
     }
 
-    /// Notes that other tasks have helped this one for `ns`, if it is a helper. Returns whether it
-    /// is.
+    /// Adds `ns` to the time for which other tasks have helped `task`. Returns whether it is a
+    /// helper. Only for the task itself.
     pub fn note_borrowed(&self, task: u64, ns: u64) -> bool {
         let own = self.helpers.iter().find(|place| place.is(task));
         own.map(|place| {
             let sum = place.borrowed_ns.load_relaxed().wrapping_add(ns);
-            // Not an atomic addition: no other task writes it.
+            // No atomic addition is needed: only this task writes the sum.
             place.borrowed_ns.store_relaxed(sum);
         })
         .is_some()
     }
 
-    /// Returns for how many nanoseconds other tasks have helped the helper in a place since the
-    /// last call. Called by that helper.
+    /// Returns the nanoseconds for which other tasks have helped the helper in place `at` since the
+    /// last call. Only for that helper.
     pub fn take_borrowed(&self, at: usize) -> u64 {
         self.helpers.get(at).map_or(0, |place| {
             let sum = place.borrowed_ns.load_relaxed();
@@ -134,34 +148,34 @@ impl<const N: usize> Members<N> {
         })
     }
 
-    /// Returns how many members there can be, the caller included.
+    /// Returns the maximum number of members, including the caller.
     pub fn most(&self) -> u32 {
         self.most.load_relaxed().saturating_add(1)
     }
 
-    /// Returns how many tasks help.
+    /// Returns the number of helpers.
     pub fn helpers(&self) -> usize {
         let taken = |place: &&Place| !place.is(0);
         self.helpers.iter().filter(taken).count()
     }
 
-    /// Returns whether a member may call helpers of its own: the caller, and the helpers of one
-    /// that is not confined.
+    /// Returns whether member `task` may call helpers of its own: the caller may, and so may the
+    /// helpers of a caller that is not confined.
     pub fn may_call(&self, task: u64) -> bool {
         match self.caller() {
-            // It is entering now, or leaving.
+            // The caller is entering or leaving.
             None => false,
             Some((caller, flags)) => caller == task || flags & CONFINED == 0,
         }
     }
 
-    /// Returns whether a task is a member of a crew that works for kswapd.
+    /// Returns whether `task` is a member of a crew that works for kswapd.
     pub fn is_for_kswapd(&self, task: u64) -> bool {
         let for_kswapd = |(_, flags)| flags & KSWAPD != 0;
         self.caller().is_some_and(for_kswapd) && self.has(task)
     }
 
-    /// Returns whether a task, which asks for itself, is a member.
+    /// Returns whether `task` is a member. Only for the task itself.
     pub fn has(&self, task: u64) -> bool {
         let is_helper = || self.helpers.iter().any(|place| place.is(task));
         self.caller.load_relaxed() == task || is_helper()

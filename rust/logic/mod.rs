@@ -1,30 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What copy engine and crew decide, and how workers share a batch, with no kernel in it.
+//! Decisions and lock-free protocols of Ferry that need no kernel services.
 //!
-//! - [`claim`]: how the owner of a batch and its helpers take grains of it, lock-free;
-//! - [`batch`]: how a batch of folios is cut into grains, and a grain back into folios;
-//! - [`folio_progress`]: how far the copy of one folio has come;
-//! - [`flight`]: copies that an engine was asked for, and giving them up;
-//! - [`leftover`]: pages of a grain that a helper leaves to the owner of the batch;
-//! - [`store_kind`]: whether a batch is copied through the caches;
-//! - [`route`]: whether CPUs or DMA engines copy a batch;
+//! Protocols between tasks, all checked with loom (`tests/loom/`):
+//!
+//! - [`claim`]: the owner of a batch and its helpers claim grains, lock-free;
+//! - [`folio_progress`]: copy progress of one folio;
+//! - [`leftover`]: parts of grains that helpers return to the owner of the batch;
+//! - [`flight`]: copies submitted to a DMA engine, and their timeout;
 //! - [`coverage`]: which retained groups the TLB flushes of other batches cover, lock-free;
-//! - [`retention`]: for how long what waits for a flush may;
-//! - [`promotion`]: which page cache is promoted, and how much of it;
-//! - [`policy`]: how many helpers a batch deserves at most;
-//! - [`thread_choice`]: how many are worth it, by what was measured;
-//! - [`batch_size`]: how large a batch may grow;
-//! - [`crew`]: how many tasks a list deserves, and where it is cut into chunks;
-//! - [`topology`]: which CPUs help;
-//! - [`scoped_share`]: a value that one task lends to others, and when it is back;
-//! - [`members`]: which tasks are in a crew now;
-//! - [`sorted_prefix`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
-//! - [`span`]: which pages a range of bytes touches;
-//! - [`sync`]: the one place that knows whose atomics these are.
+//! - [`members`]: the tasks that are in a crew;
+//! - [`scoped_share`]: a value that one task shares with others for a limited time;
+//! - [`promotion::ring`]: per-CPU ring of recorded accesses, lock-free.
 //!
-//! The same files are compiled twice: `pub mod logic;` of the kernel crate, and the Cargo crate
-//! `ferry-logic`, where unit tests, proptest and loom reach them. A submodule cannot say
+//! Decisions, checked with unit tests and proptest (`tests/`):
+//!
+//! - [`batch`]: division of a batch into grains, and of a grain into parts of folios;
+//! - [`batch_size`]: how large a batch may grow;
+//! - [`store_kind`]: whether a batch is copied through the caches;
+//! - [`route`]: whether CPUs or DMA channels copy a batch;
+//! - [`policy`]: the maximum number of helpers for a batch;
+//! - [`thread_choice`]: the number of threads that measurements recommend;
+//! - [`crew`]: the number of tasks for a list, and its division into chunks;
+//! - [`topology`]: which CPUs help;
+//! - [`retention`]: how much may wait for a deferred TLB flush, and for how long;
+//! - [`promotion`]: which page cache is promoted, and at which rate;
+//! - [`sorted_prefix`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
+//! - [`span`]: which pages a range of bytes touches.
+//!
+//! [`sync`] selects the atomics: the kernel's, the host's or loom's.
+//!
+//! The same files are compiled twice: as `pub mod logic;` of the kernel part, and as the Cargo
+//! crate `ferry-logic`, which runs the tests. `#![no_std]` is not possible in a submodule, so the
+//! host crate links `std`. The files name only `core`; the kernel build, which has no `std`,
+//! enforces that.
 //! `#![no_std]`, so the host crate is linked with `std`; nothing here names anything but `core`,
 //! which the kernel build, having no `std`, enforces.
 

@@ -1,33 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The numbers: when a batch is worth helpers, and how many.
+//! When a batch deserves helpers, and how many; which lanes a caller may use.
+//!
+//! `helpers_keep_their_bounds` in `tests/copy_once.rs` checks the bounds with proptest.
 
 use super::batch::Grains;
 
-/// Pages that a thread must have to itself to be worth waking: 256 KB with pages of 4 KB, some
-/// forty microseconds of copying, several times what a wake-up costs its waker and its target.
+/// Pages that justify waking a thread: 256 KB with 4 KB pages. To copy these takes about 40 us,
+/// several times the cost of a wake-up for the waker and the woken CPU.
 pub const PAGES_PER_THREAD: u32 = 64;
 
-/// Nanoseconds for which the CPU of a helper that is done still counts as idle: it is about to be.
+/// Nanoseconds after its last help for which the CPU of a helper counts as idle, as it is about to
+/// become idle.
 pub const JUST_NOW_NS: i64 = 500_000;
 
-/// Nanoseconds after which a helper that copies with preemption disabled begins no other grain
-/// before it has enabled preemption. Enabling it costs a hundredth of this time.
+/// Maximum nanoseconds that a helper copies with preemption disabled. The helper finishes its grain
+/// and enables preemption before it claims another. Entering and leaving a section takes about 1 %
+/// of this time.
 pub const SECTION_NS: i64 = 100_000;
 
-/// The kinds of tasks that ask for a lane.
+/// The kind of task that asks for a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneUser {
-    /// The task that reclaims memory of a node for all others.
+    /// kswapd, which reclaims memory of a node on behalf of all tasks.
     Kswapd,
-    /// Another task in reclaim, or one that helps kswapd.
+    /// Another task in reclaim, or a helper of kswapd.
     Reclaim,
-    /// Any other.
+    /// Any other task.
     Other,
 }
 
-/// Returns the first of `nr` lanes that a caller may have. The lanes before it are reserved: a
-/// quarter of all for reclaim, and half of these for kswapd, as any task may be in reclaim.
+/// Returns the first of `nr` lanes that a caller may use. A quarter of all lanes is reserved for
+/// reclaim, and half of these for kswapd, because any task may be in reclaim.
 ///
 /// ```
 /// use ferry_logic::policy::{first_lane, LaneUser};
@@ -45,11 +49,11 @@ pub fn first_lane(user: LaneUser, nr: usize) -> usize {
     }
 }
 
-/// How many helpers to wake for a batch of `total_pages`, if a thread should have `per_thread` of
-/// them; 0: the caller copies alone.
+/// Returns the number of helpers to wake for a batch of `total_pages` pages, if each thread should
+/// have at least `per_thread` of them; 0 if the caller copies alone.
 ///
-/// `limit` counts the caller as well. `idle_cpus` counts CPUs that are idle now and may be used,
-/// not the caller's own: on a busy machine a helper would only wait for the caller to finish.
+/// `limit` includes the caller. `idle_cpus` is the number of idle CPUs that may be used, without
+/// the caller's: on a busy machine the caller would finish before a helper ran.
 ///
 /// ```
 /// use ferry_logic::policy::{helpers, PAGES_PER_THREAD};
@@ -57,12 +61,12 @@ pub fn first_lane(user: LaneUser, nr: usize) -> usize {
 /// let helpers = |pages, limit, idle| helpers(pages, PAGES_PER_THREAD, limit, idle);
 /// assert_eq!(helpers(8192, 4, 16), 3); // the limit
 /// assert_eq!(helpers(8192, 32, 1), 1); // the idle CPUs
-/// assert_eq!(helpers(512, 32, 31), 7); // the work there is
+/// assert_eq!(helpers(512, 32, 31), 7); // the number of pages
 /// assert_eq!(helpers(2 * PAGES_PER_THREAD - 1, 32, 31), 0);
 /// ```
 pub fn helpers(total_pages: u32, per_thread: u32, limit: u32, idle_cpus: u32) -> u32 {
     let threads = total_pages.checked_div(per_thread).unwrap_or(total_pages);
-    // One thread for each grain at the most; cutting for more threads never makes fewer.
+    // At most one thread per grain. Cutting the batch for more threads never makes fewer grains.
     let grains = u32::from(Grains::new(total_pages, 1).count());
     threads
         .min(grains)

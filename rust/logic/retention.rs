@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How much migrc retains, and for how long.
+//! Limits of migrc: how much it retains until a deferred TLB flush, and for how long.
 
-/// Pages of a batch of mainline's.
+/// Pages in a batch of mainline.
 pub const BATCH_PAGES: u32 = 512;
 
-/// Whether one more batch may be retained, beside so many pages, of at most so many. Of a limit
-/// below a batch all is for one.
+/// Returns whether one more batch may be retained beside `retained` pages, with a limit of `max`
+/// pages. If `max` is smaller than a batch, one batch may be retained at a time.
 ///
 /// ```
 /// use ferry_logic::retention::has_room;
@@ -19,8 +19,8 @@ pub fn has_room(retained: u32, max: u32) -> bool {
     retained == 0 || retained.saturating_add(BATCH_PAGES) <= max
 }
 
-/// In how many milliseconds, from 1 on, what is retained since `since_ns` is too old; [`None`]: it
-/// is. All times in nanoseconds.
+/// Returns the milliseconds, at least 1, until a group that is retained since `since_ns` reaches
+/// its maximum age; [`None`] if it already has. The arguments are in nanoseconds.
 ///
 /// ```
 /// use ferry_logic::retention::until_due_ms;

@@ -1,50 +1,53 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Who copies a batch: the CPUs, the channels of DMA engines, or both.
+//! Whether CPUs, DMA channels or both copy a batch.
 
-/// The words of `copy/method`.
+/// The values of `copy/method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyMethod {
-    /// Whichever is there: CPUs that are idle, else channels.
+    /// Idle CPUs if there are any, otherwise DMA channels.
     Auto,
-    /// As mainline does: the migrating task, folio by folio.
+    /// The migrating task, folio by folio, as in mainline.
     Serial,
     /// The migrating task and idle CPUs.
     Cpu,
-    /// Channels, as far as they take it.
+    /// DMA channels, for all that they have room for.
     Dma,
-    /// CPUs and channels together.
+    /// CPUs and DMA channels together.
     Hybrid,
 }
 
 impl CopyMethod {
-    /// Whether an operator who chooses it wants channels.
+    /// Returns whether the method requires DMA channels.
     pub fn needs_channels(self) -> bool {
         matches!(self, CopyMethod::Dma | CopyMethod::Hybrid)
     }
 }
 
-/// What is asked for a batch.
+/// What copies a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Idle CPUs.
+    /// The migrating task and idle CPUs.
     pub cpus: bool,
-    /// Channels.
+    /// DMA channels.
     pub channels: bool,
 }
 
 impl Route {
-    /// What channels have room for nobody else copies.
+    /// Returns whether CPUs copy only what the channels have no room for.
     pub fn channels_alone(self) -> bool {
         self.channels && !self.cpus
     }
 }
 
-/// Who is to copy a batch, if so many CPUs are idle, asked for where it matters; and whether there
-/// are channels that the batch is large enough for, and its folios are large. [`None`]: nobody but
-/// mainline.
+/// Returns what copies a batch; [`None`] if mainline does.
 ///
-/// Of small folios, each with a descriptor of its own, channels cost more than they spare.
+/// `channels` tells whether there are DMA channels and the batch is large enough for them, and
+/// `large` whether its folios are large. `idle` returns the number of idle CPUs; it is called only
+/// if the result depends on it.
+///
+/// [`CopyMethod::Auto`] uses no channels for small folios: each folio needs its own descriptor,
+/// which costs more than it saves.
 ///
 /// ```
 /// use ferry_logic::route::{choose, Route, CopyMethod};
@@ -57,12 +60,12 @@ impl Route {
 /// assert_eq!(choose(CopyMethod::Serial, true, true, || 3), None);
 /// ```
 pub fn choose(
-    way: CopyMethod,
+    method: CopyMethod,
     channels: bool,
     large: bool,
     idle: impl FnOnce() -> usize,
 ) -> Option<Route> {
-    let (cpus, channels) = match way {
+    let (cpus, channels) = match method {
         CopyMethod::Serial => return None,
         CopyMethod::Cpu => (true, false),
         CopyMethod::Auto if channels && large => match idle() {
@@ -80,7 +83,7 @@ pub fn choose(
 mod tests {
     use super::*;
 
-    const WAYS: [CopyMethod; 5] = [
+    const METHODS: [CopyMethod; 5] = [
         CopyMethod::Auto,
         CopyMethod::Serial,
         CopyMethod::Cpu,
@@ -90,23 +93,23 @@ mod tests {
 
     #[test]
     fn without_channels_no_way_but_serial_is_without_cpus() {
-        for way in WAYS {
+        for method in METHODS {
             for idle in [0, 1, 31] {
-                let route = choose(way, false, true, || idle);
+                let route = choose(method, false, true, || idle);
                 let cpus = Route {
                     cpus: true,
                     channels: false,
                 };
-                assert_eq!(route, (way != CopyMethod::Serial).then_some(cpus));
+                assert_eq!(route, (method != CopyMethod::Serial).then_some(cpus));
             }
         }
     }
 
     #[test]
     fn somebody_is_always_asked() {
-        for way in WAYS {
+        for method in METHODS {
             for idle in [0, 1] {
-                let route = choose(way, true, true, || idle);
+                let route = choose(method, true, true, || idle);
                 assert!(route.is_none_or(|route| route.cpus || route.channels));
             }
         }
@@ -114,10 +117,10 @@ mod tests {
 
     #[test]
     fn only_hybrid_has_both() {
-        for way in WAYS {
+        for method in METHODS {
             let both =
-                choose(way, true, false, || 1).is_some_and(|route| route.cpus && route.channels);
-            assert_eq!(both, way == CopyMethod::Hybrid);
+                choose(method, true, false, || 1).is_some_and(|route| route.cpus && route.channels);
+            assert_eq!(both, method == CopyMethod::Hybrid);
         }
     }
 }

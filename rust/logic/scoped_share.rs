@@ -1,30 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A place where one task at a time lends a value to others: its state, which is kept under a lock.
+//! The state of a place where one task at a time shares a value with other tasks. The caller keeps
+//! it under a lock.
 //!
-//! | task | calls | when |
-//! |---|---|---|
-//! | lender | [`ShareState::take`] | at any time |
-//! | lender | [`ShareState::lend`] | once the value is in the place |
-//! | borrower | [`ShareState::borrow`] | at any time |
-//! | borrower | [`ShareState::give_back`] | once for each successful borrow |
-//! | lender | [`ShareState::end`] | after it has lent |
-//! | lender | [`ShareState::is_back`] | after that, until it returns `true` |
-//! | lender | [`ShareState::leave`] | after that, once the value is out of the place |
+//! | step | task | calls | when | stage |
+//! |---|---|---|---|---|
+//! | 1 | lender | [`ShareState::take`] | at any time | free to taken |
+//! | 2 | lender | [`ShareState::lend`] | the value is in the place | taken to lent |
+//! | 3 | borrower | [`ShareState::borrow`] | at any time; succeeds while lent | |
+//! | 4 | borrower | [`ShareState::give_back`] | once for each successful borrow | |
+//! | 5 | lender | [`ShareState::end`] | after step 2 | lent to ended |
+//! | 6 | lender | [`ShareState::is_back`] | repeated until it returns `true` | |
+//! | 7 | lender | [`ShareState::leave`] | the value is out of the place | ended to free |
 //!
 //! The lender waits for each task that has borrowed, and for no other. A lender that dies before it
-//! leaves has the place for ever: the value stays there, and no other lender can take the place.
+//! leaves keeps the place for ever: the value stays there, and no other lender can take the place.
+//!
+//! Checked by loom (`tests/loom/scoped_share.rs`): `lender_waits_for_borrowers`,
+//! `one_lender_at_a_time` and `dead_lender_keeps_the_place`.
 
-/// The steps of a lender.
+/// The stage of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// There is no lender, and no value.
+    /// There is no lender and no value.
     Free,
-    /// A lender has the place, and may write the value.
+    /// A lender has the place and may write the value.
     Taken,
     /// The value may be borrowed.
-    ShareGuard,
-    /// The value is there, and may not be borrowed any more.
+    Lent,
+    /// The value is there, but may not be borrowed any more.
     Ended,
 }
 
@@ -48,11 +52,12 @@ enum Stage {
 /// ```
 pub struct ShareState {
     stage: Stage,
+    /// The number of borrowers that have not given the value back.
     borrowers: u32,
 }
 
 impl ShareState {
-    /// A place where nothing is lent.
+    /// Returns a free place.
     pub const fn new() -> Self {
         Self {
             stage: Stage::Free,
@@ -60,7 +65,8 @@ impl ShareState {
         }
     }
 
-    /// Takes the place; `false`: another lender has it. From then on the value is the lender's.
+    /// Takes the place; from then on the value belongs to the lender. Returns `false` if another
+    /// lender has the place.
     #[must_use]
     pub fn take(&mut self) -> bool {
         let is_free = self.stage == Stage::Free;
@@ -70,15 +76,15 @@ impl ShareState {
         is_free
     }
 
-    /// Lends the value.
+    /// Makes the value available to borrowers.
     pub fn lend(&mut self) {
-        self.stage = Stage::ShareGuard;
+        self.stage = Stage::Lent;
     }
 
-    /// Borrows the value; `false`: none is lent.
+    /// Borrows the value. Returns `false` if none is lent.
     #[must_use]
     pub fn borrow(&mut self) -> bool {
-        if self.stage != Stage::ShareGuard {
+        if self.stage != Stage::Lent {
             return false;
         }
         let more = self.borrowers.checked_add(1);
@@ -97,7 +103,7 @@ impl ShareState {
         self.stage = Stage::Ended;
     }
 
-    /// Returns whether every borrower has given back, so that the value is the lender's again.
+    /// Returns whether every borrower has given the value back, so that it is the lender's again.
     #[must_use]
     pub fn is_back(&self) -> bool {
         self.stage == Stage::Ended && self.borrowers == 0
@@ -111,7 +117,7 @@ impl ShareState {
     /// Returns whether a value is in the place.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        matches!(self.stage, Stage::ShareGuard | Stage::Ended)
+        matches!(self.stage, Stage::Lent | Stage::Ended)
     }
 }
 

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Addresses that ascend: what makes it safe to migrate the first pages of a `move_pages(2)` while
-//! later ones are still looked up.
+//! Ascending addresses: the first pages of a `move_pages(2)` may be migrated before the later ones
+//! are looked up.
 //!
 //! Mainline isolates all pages of a run before it migrates the first. A page that is named twice is
-//! then found isolated, and reported with `-EBUSY`; if it had been migrated meanwhile it would be
-//! reported to be where it is to go. While addresses ascend, no page is named twice. When they no
-//! longer do, those before are searched.
+//! found isolated the second time, and reported with `-EBUSY`. If it had been migrated by then it
+//! would be reported as already on its target node. No page is named twice while addresses ascend.
+//! Once they do not, the addresses before are searched for each further page.
 
-/// Bits of an address that say which page: without the offset.
+/// log2 of the page size.
 const PAGE_SHIFT: u32 = 12;
 
-/// Addresses from here on may be tagged, so that two name one page (RISC-V has 16 bits for tags,
-/// others fewer).
+/// Addresses from here on may carry a tag, so that two addresses name one page. RISC-V has the most
+/// bits for tags, 16.
 pub const TAGGED: usize = 1 << 48;
 
-/// The addresses of a run so far.
+/// The ascending addresses at the start of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SortedPrefix {
-    /// The page of the last that ascended.
+    /// The page of the last address that ascended.
     last: Option<usize>,
-    /// How many did.
+    /// The number of addresses that ascended.
     len: usize,
+    /// Whether an address did not ascend.
     broken: bool,
 }
 
 impl SortedPrefix {
-    /// How many of `pages`, which come next, ascend from what was before, and from each other.
+    /// Returns how many of `pages`, the next addresses, continue the ascending order.
     ///
     /// ```
     /// use ferry_logic::sorted_prefix::SortedPrefix;
@@ -43,14 +44,14 @@ impl SortedPrefix {
             .iter()
             .take_while(|&&addr| {
                 let page = addr >> PAGE_SHIFT;
-                let climbs = addr < TAGGED && last.is_none_or(|last| page > last);
+                let ascends = addr < TAGGED && last.is_none_or(|last| page > last);
                 last = Some(page);
-                climbs
+                ascends
             })
             .count()
     }
 
-    /// Adds addresses that ascend, as [`SortedPrefix::climbs`] has found.
+    /// Adds addresses that ascend according to [`SortedPrefix::climbs`].
     pub fn add(&mut self, pages: &[usize]) {
         if let Some(addr) = pages.last() {
             self.last = Some(addr >> PAGE_SHIFT);
@@ -58,18 +59,18 @@ impl SortedPrefix {
         self.len += pages.len();
     }
 
-    /// Adds one that does not: from now on none does.
+    /// Records an address that does not ascend. From then on [`SortedPrefix::climbs`] returns 0.
     pub fn break_off(&mut self) {
         self.broken = true;
     }
 
-    /// Whether all addresses so far ascend.
+    /// Returns whether all addresses up to now ascend.
     pub fn is_unbroken(&self) -> bool {
         !self.broken
     }
 
-    /// Whether the page at `addr`, which has no tag, is one of those that ascended; `nth` says
-    /// which those were, or [`None`] if that cannot be said any longer.
+    /// Returns whether the page at `addr`, which has no tag, is one of those that ascended. `nth`
+    /// returns their addresses by index, or [`None`] if an address cannot be read again.
     ///
     /// ```
     /// use ferry_logic::sorted_prefix::SortedPrefix;

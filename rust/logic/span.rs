@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Which pages a range of bytes touches.
+//! The pages that a range of bytes touches.
+//!
+//! `touches_what_bytes_touch` in `tests/span.rs` checks this with proptest.
 
 use core::ops::Range;
 
-/// From the first address of the first page to that after the last page; a `page` is a power of
-/// two of bytes. Empty if the range is. [`None`]: the range, or its last page, goes past the last
-/// address.
+/// Returns the range from the start of the first page to the end of the last page that the bytes
+/// touch. `page` is the page size, a power of two. The result is empty if the range is.
+///
+/// [`None`] means that the range, or its last page, ends past the last address.
 ///
 /// ```
 /// use ferry_logic::span::whole_pages;

@@ -1,50 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How a batch is copied: through the caches, or past them.
+//! Whether a batch is copied through the caches or with non-temporal stores.
 //!
-//! What goes to a lower tier was not used for a while, and nobody is waiting for it. A copy through
-//! the caches fills them with it, and who runs there next finds his own memory gone. What is
-//! promoted was just used: it is best left in the caches.
+//! Demoted memory was not used for a while, and no task waits for it. A copy through the caches
+//! would fill them with this memory and evict the data of running tasks. Promoted memory was just
+//! used, so it is copied through the caches.
 
 /// How the pages of a batch are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// As the kernel copies: source and destination go through the caches.
+    /// The kernel's usual copy: source and destination go through the caches.
     Cached,
-    /// Past the caches.
+    /// Non-temporal stores, which bypass the caches.
     NonTemporal,
 }
 
-/// Which batches are to be copied past the caches.
+/// Which batches are copied with non-temporal stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NonTemporalPolicy {
-    /// None.
+    /// No batch.
     Never,
-    /// Those that go to a lower memory tier, if their folios are large enough.
+    /// Batches that go to a lower memory tier, if their folios are large enough.
     #[default]
     Demotion,
-    /// All.
+    /// Each batch.
     Always,
 }
 
-/// What there is to know of a batch.
+/// The size of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchShape {
-    /// Folios.
+    /// Number of folios.
     pub folios: u32,
-    /// Base pages of all of them.
+    /// Number of base pages of all folios.
     pub pages: u32,
 }
 
-/// Pages that a folio must have for a copy past the caches to be a gain, 64 KB with pages of 4 KB.
+/// Minimum pages of a folio for a non-temporal copy: 64 KB with 4 KB pages.
 ///
-/// Such a copy is slow to start. Of smaller folios it takes longer by more than what it spares
-/// whoever has its memory in the caches: measured by `./ferry bench method`.
+/// A non-temporal copy is slow to start. For smaller folios it takes longer by more than it saves
+/// the tasks that use the caches, as measured with `./ferry bench method`.
 pub const MIN_FOLIO_PAGES: u32 = 16;
 
-/// How to copy a batch, which may go to a lower memory tier than it is in, whatever the reason;
-/// that is asked only where it matters. A mean of the folios' sizes counts, as all are copied in
-/// one way.
+/// Returns how to copy a batch. All folios are copied in the same way, so their mean size counts.
+///
+/// `demotes` returns whether the batch goes to a lower memory tier, whatever the reason of the
+/// migration. It is called only if the result depends on it.
 ///
 /// ```
 /// use ferry_logic::store_kind::{choose, BatchShape, StoreKind, NonTemporalPolicy};
@@ -58,25 +59,26 @@ pub const MIN_FOLIO_PAGES: u32 = 16;
 /// ```
 pub fn choose(
     setting: NonTemporalPolicy,
-    load: BatchShape,
+    batch: BatchShape,
     demotes: impl FnOnce() -> bool,
 ) -> StoreKind {
-    let past = match setting {
+    let nontemporal = match setting {
         NonTemporalPolicy::Never => false,
         NonTemporalPolicy::Demotion => {
-            load.pages >= load.folios.saturating_mul(MIN_FOLIO_PAGES) && demotes()
+            batch.pages >= batch.folios.saturating_mul(MIN_FOLIO_PAGES) && demotes()
         }
         NonTemporalPolicy::Always => true,
     };
-    match past {
+    match nontemporal {
         true => StoreKind::NonTemporal,
         false => StoreKind::Cached,
     }
 }
 
 impl StoreKind {
-    /// Base pages that a batch must have to be posted, if a thread should have `per_thread` of
-    /// them. Less is best left to the serial copy, which is cached, and only that.
+    /// Returns the base pages that a batch must have to be posted, if each thread should have
+    /// `per_thread` of them. A smaller cached batch is left to mainline's serial copy. Mainline has
+    /// no non-temporal copy, so each non-temporal batch is posted.
     pub fn least_pages(self, per_thread: u32) -> u32 {
         match self {
             StoreKind::Cached => per_thread.saturating_mul(2),

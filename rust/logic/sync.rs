@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The atomics that the lock-free protocols of this folder use: the kernel's, the host's or loom's.
+//! The atomics of the lock-free code in `logic`: the kernel's, the host's or loom's.
 //!
-//! The ordering is part of each method's name, so each module is one text on every side, and
-//! loom checks a protocol with the operations that the kernel uses. Rust's own atomics must not be
-//! used in the kernel, whose memory model is another; the two agree on all that is used here.
+//! The memory ordering is part of each method's name, so the protocols are the same source in each
+//! build, and only the operations below are available to them. Each is used by a protocol that loom
+//! checks. Rust's own atomics must not be used in the kernel, which has a memory model of its own;
+//! both models agree on the operations here.
 
 #[cfg(CONFIG_FERRY)]
 mod imp {
@@ -69,7 +70,8 @@ mod imp {
 
 use imp::{Acquire, RawU32, RawU64, Relaxed, Release};
 
-/// Makes a function `const` wherever the atomics can be made in a constant: all but loom's.
+/// Defines a function that is `const`, except under loom, where atomics have no `const`
+/// constructor.
 macro_rules! const_unless_loom {
     ($(#[$attr:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $body:block) => {
         #[cfg(not(loom))]
@@ -83,7 +85,7 @@ macro_rules! const_unless_loom {
 }
 pub(crate) use const_unless_loom;
 
-/// Tells the processor that the caller is waiting in a loop for another one.
+/// Tells the CPU that the caller waits in a loop for another CPU.
 ///
 /// ```
 /// use ferry_logic::{claim::Cursor, sync::spin_hint};
@@ -132,7 +134,7 @@ impl AtomicU32 {
     }
 }
 
-/// A 64-bit word that changes as a whole.
+/// A 64-bit word.
 pub(crate) struct AtomicU64(RawU64);
 
 impl AtomicU64 {
@@ -158,12 +160,12 @@ impl AtomicU64 {
         self.0.store(value, Release);
     }
 
-    /// Orders what follows after the exchange if it happened; a failed one orders nothing.
+    /// Orders the exchange before what follows, if it succeeds; a failed exchange orders nothing.
     pub(crate) fn cmpxchg_acquire(&self, old: u64, new: u64) -> Result<u64, u64> {
         imp::cmpxchg_acquire(&self.0, old, new)
     }
 
-    /// Orders the accesses before the exchange if it happened; a failed exchange orders nothing.
+    /// Orders what precedes before the exchange, if it succeeds; a failed exchange orders nothing.
     pub(crate) fn cmpxchg_release(&self, old: u64, new: u64) -> Result<u64, u64> {
         imp::cmpxchg_release(&self.0, old, new)
     }
@@ -177,7 +179,8 @@ impl AtomicU64 {
         self.0.fetch_add(value, Release)
     }
 
-    /// Orders at least the accesses before and after it.
+    /// Orders what precedes and what follows. The kernel has no acquire-release and uses a full
+    /// barrier.
     pub(crate) fn fetch_add_acqrel(&self, value: u64) -> u64 {
         imp::fetch_add_acqrel(&self.0, value)
     }

@@ -1,46 +1,50 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Which CPUs help: a choice over a description of the machine.
+//! Which CPUs help, chosen from a description of the machine.
 //!
-//! Where a CPU sits in its core and its last-level cache is worked out once ([`Seat`]), and for
-//! each memory node the order in which CPUs are asked ([`order`]): a core of each last-level cache
-//! in turn, nearest nodes first, before the second thread of any core. Then a choice ([`View`])
-//! asks along that order, and allocates nothing.
+//! 1. [`seat`], once: the position of each CPU in its core and last-level cache.
+//! 2. [`order`], once per memory node: the order in which CPUs are asked. It takes a core of each
+//!    last-level cache in turn, nearest nodes first, and the second threads of cores last.
+//! 3. [`View::choose`], for each batch or list: the idle CPUs that come first in that order. It
+//!    allocates nothing.
+//!
+//! `tests/topology.rs` checks this with proptest (`whoever_is_chosen_may_be`,
+//! `where_all_are_idle_cores_and_caches_are_spread`), and on models of machines.
 
 use core::cell::Cell;
 
-/// What a CPU shares with others: equal numbers say that it is the same.
+/// The core, cache and node of a CPU. CPUs with equal numbers share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuPlace {
-    /// Of its physical core.
+    /// Physical core.
     pub core: u32,
-    /// Of its last-level cache.
+    /// Last-level cache.
     pub llc: u32,
-    /// Of its memory node.
+    /// Memory node.
     pub node: u32,
 }
 
-/// Where a CPU sits among those that share something with it.
+/// The position of a CPU in its core and last-level cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seat {
-    /// Which of its core's threads it is.
+    /// Index of the thread in its core.
     thread: u16,
-    /// Which of its last-level cache's cores it is in.
+    /// Index of the core in its last-level cache.
     core: u16,
-    /// The next thread of its core, the first again after the last.
+    /// The next thread of the core; after the last, the first.
     sibling: u16,
 }
 
-/// CPUs that are chosen at most.
+/// Maximum number of CPUs that are chosen.
 pub const MAX_CHOSEN: usize = 31;
 
-/// CPUs that are asked and found busy, at most: to ask one costs a cache line of another CPU's,
-/// some hundred nanoseconds.
+/// Maximum number of busy CPUs that are asked. To ask one reads a cache line of another CPU, which
+/// takes some 100 ns.
 pub const MAX_REFUSALS: u32 = 64;
 
-/// Seats everybody: `places` by CPU number, of which there may be 65536.
+/// Fills in the seats of all CPUs. `places` is indexed by CPU number and has at most 65536 entries.
 ///
-/// In time that grows with the square of the CPUs: to be called once.
+/// Takes time that grows with the square of the number of CPUs, so it is called once.
 pub fn seat(places: &[CpuPlace], seats: &mut [Seat]) {
     for (cpu, place) in places.iter().enumerate().take(seats.len()) {
         let before = || places.iter().zip(seats.iter()).enumerate().take(cpu);
@@ -66,10 +70,11 @@ pub fn seat(places: &[CpuPlace], seats: &mut [Seat]) {
     }
 }
 
-/// Puts all CPUs into the order in which they are asked to help near a node to which `distance`
-/// says how far others are. How many are first threads of cores of the nearest node that has any.
+/// Sorts all CPUs into the order in which they are asked to help near a node. `distance` returns
+/// the distance of a node from that node. Returns how many CPUs, from the first on, are first
+/// threads of cores of the nearest node that has CPUs.
 ///
-/// `places` and `seats` are by CPU number; `order` is as long.
+/// `places` and `seats` are indexed by CPU number; `order` has the same length.
 pub fn order(
     places: &[CpuPlace],
     seats: &[Seat],
@@ -84,7 +89,7 @@ pub fn order(
         let far = (distance(place.node), place.node);
         Some((seat.thread, far, seat.core, place.llc, cpu))
     };
-    // Those that are not described come last.
+    // CPUs without a description come last.
     order.sort_unstable_by_key(|&cpu| (key(cpu).is_none(), key(cpu)));
     let group = |cpu: u16| key(cpu).map(|(thread, far, ..)| (thread, far));
     let nearest = order.first().and_then(|&cpu| group(cpu));
@@ -97,21 +102,25 @@ pub fn order(
 /// The order in which CPUs are asked to help near a node.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// By CPU number.
+    /// The seats, indexed by CPU number.
     pub seats: &'a [Seat],
-    /// As [`order`] has left it.
+    /// The CPUs as sorted by [`order`].
     pub order: &'a [u16],
-    /// What it has said.
+    /// The return value of [`order`].
     pub home: usize,
 }
 
 impl View<'_> {
-    /// Chooses helpers of `caller` among CPUs that are `allowed`, which costs little to ask, and
-    /// `idle` (as those are that are offline), as many as `chosen` has room for and [`MAX_CHOSEN`]
-    /// at most: how many it is.
+    /// Chooses helpers of `caller`, as many as `chosen` has room for and at most [`MAX_CHOSEN`].
+    /// Returns their number.
     ///
-    /// First come CPUs whose cores are all idle, then those that share theirs with somebody.
-    /// Callers on different CPUs begin at different ones of the nearest node.
+    /// A helper must be `allowed`, which is cheap to ask, and `idle`, which is not. An offline CPU
+    /// counts as idle, so that an offline thread does not make its core busy; `allowed` excludes
+    /// it.
+    ///
+    /// The first choice is one CPU of each idle core, the second are CPUs that share a core with the
+    /// caller, a busy CPU or another helper. Callers on different CPUs begin at different CPUs of
+    /// the nearest node.
     ///
     /// ```
     /// use ferry_logic::topology::{order, seat, CpuPlace, Seat, View};
@@ -140,8 +149,8 @@ impl View<'_> {
         chosen: &mut [u16],
     ) -> usize {
         let wanted = chosen.len().min(MAX_CHOSEN);
-        let mut spares = [0; MAX_CHOSEN];
-        let (mut nr, mut nr_spare) = (0, 0);
+        let mut second_choice = [0; MAX_CHOSEN];
+        let (mut nr, mut nr_second) = (0, 0);
         let refusals = Cell::new(0);
         let idle = |cpu| {
             let is_idle = idle(cpu);
@@ -164,15 +173,15 @@ impl View<'_> {
                     *slot = cpu;
                 }
                 nr += 1;
-            } else if let Some(slot) = spares.get_mut(nr_spare) {
+            } else if let Some(slot) = second_choice.get_mut(nr_second) {
                 *slot = cpu;
-                nr_spare += 1;
+                nr_second += 1;
             }
         }
         let free = chosen.get_mut(nr..wanted).unwrap_or_default();
-        let last = free.len().min(nr_spare);
-        for (slot, &spare) in free.iter_mut().zip(spares.iter().take(last)) {
-            *slot = spare;
+        let last = free.len().min(nr_second);
+        for (slot, &cpu) in free.iter_mut().zip(second_choice.iter().take(last)) {
+            *slot = cpu;
         }
         nr + last
     }
@@ -183,7 +192,7 @@ impl View<'_> {
             .map_or(0, |seat| seat.thread)
     }
 
-    /// The other threads of a CPU's core.
+    /// Returns the other threads of the core of `cpu`.
     fn siblings(&self, cpu: u16) -> impl Iterator<Item = u16> + '_ {
         let next = move |at: u16| {
             let next = self.seats.get(usize::from(at))?.sibling;

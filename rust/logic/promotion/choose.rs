@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What of the recorded is hot enough, and how soon to look again.
+//! How hot a folio must be for promotion, and when the collector looks again.
 
 use super::backoff::EPOCH_MS;
 
-/// How often, in milliseconds, what readers have left is looked at while there is some.
+/// Milliseconds between two runs of the collector while it finds accesses.
 pub const BUSY_MS: u32 = 20;
-/// And while there is none.
+/// Maximum milliseconds between two runs of the collector while it finds none.
 pub const IDLE_MS: u32 = 1000;
-/// Steps of the backoff by which it is looked at half as often: less is to be found then.
-const SLOWER: u32 = 2;
+/// Levels of the back-off that double [`BUSY_MS`], as there is less to promote then.
+const MAX_SLOWDOWN: u32 = 2;
 
-/// A folio that was demoted to make room and has been read so often since is as hot as what took its
-/// place.
+/// Accesses after which a folio that was demoted to make room counts as hot as the folio that took
+/// its place.
 pub const AGAIN: u32 = 2;
 
-/// How often a folio must have been read. What is recorded is in use already, by what the LRU
-/// knows: that is enough as long as nothing comes back. What was promoted pushes out what others
-/// read, if it does: then it must be the hotter the more of it comes back.
+/// Returns the number of accesses that a folio needs for promotion.
+///
+/// A recorded folio is in use according to the LRU, which suffices while no folio refaults.
+/// Refaults show that promotion pushes out folios that are read, so folios must be hotter then.
 ///
 /// ```
 /// use ferry_logic::promotion::choose::least_frequency;
@@ -29,8 +30,10 @@ pub fn least_frequency(backoff_level: u32) -> u32 {
     1 << backoff_level.min(4)
 }
 
-/// In how many milliseconds to look again, after `last`; `found`: whether there was something. Not
-/// past an epoch of the backoff while that is drawn: it is released in time.
+/// Returns the milliseconds until the collector looks again. `last` is the previous interval;
+/// `found` tells whether the collector found accesses.
+///
+/// While the back-off is active this is at most one epoch, so that its level falls in time.
 ///
 /// ```
 /// use ferry_logic::promotion::choose::{next_look_ms, BUSY_MS, IDLE_MS};
@@ -41,7 +44,7 @@ pub fn least_frequency(backoff_level: u32) -> u32 {
 /// assert!(next_look_ms(IDLE_MS, false, 5) < IDLE_MS);
 /// ```
 pub fn next_look_ms(last: u32, found: bool, backoff_level: u32) -> u32 {
-    let busy = BUSY_MS << backoff_level.min(SLOWER);
+    let busy = BUSY_MS << backoff_level.min(MAX_SLOWDOWN);
     let idle = match backoff_level {
         0 => IDLE_MS,
         _ => EPOCH_MS as u32,

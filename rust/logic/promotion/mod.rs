@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What promotion of page cache decides.
+//! Decisions of page cache promotion.
 //!
-//! - [`ring`]: what the readers of a CPU leave for who promotes, lock-free;
-//! - [`hot_table`]: what was read recent_moves of a node, and how often;
-//! - [`choose`]: what of that is hot enough, and how soon to look again;
-//! - [`rate`]: how much may be promoted a second;
-//! - [`recent_moves`]: what was promoted, to know it again;
-//! - [`backoff`]: how much less may be promoted, as that comes back.
+//! 1. [`ring`]: tasks that read files record accesses in a ring per CPU, lock-free.
+//! 2. [`hot_table`]: the collector counts these accesses in a table per node.
+//! 3. [`choose`]: how hot a folio must be, and when the collector looks again.
+//! 4. [`rate`]: how many bytes per second are promoted.
+//! 5. [`recent_moves`]: promoted folios, so that refaults are recognised.
+//! 6. [`backoff`]: how far refaults reduce the rate.
+//!
+//! `tests/promotion.rs` replays synthetic traces through all of these.
 
 pub mod backoff;
 pub mod choose;

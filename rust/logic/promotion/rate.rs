@@ -1,33 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How much may be promoted a second: a bucket of bytes.
+//! Rate limit of promotion: a token bucket of bytes.
+//!
+//! `a_rate_is_kept` in `tests/promotion.rs` checks the limit with proptest.
 
-/// Bytes of a MB, as NUMA balancing's limit counts them.
+/// Bytes in a MB, as in the rate limit of NUMA balancing.
 pub const MB: u64 = 1 << 20;
 
-/// Bytes that may be saved up at least, of any rate but none: a batch of mainline's.
-const LEAST_BURST: u64 = 2 * MB;
+/// Minimum burst in bytes, for any rate above 0: the size of a batch in mainline.
+const MIN_BURST: u64 = 2 * MB;
 
-/// A bucket. It may be in debt for a folio.
+/// A token bucket. It may be overdrawn by one folio.
 #[derive(Default)]
 pub struct Bucket {
+    /// Bytes that may be taken; negative if it is overdrawn.
     bytes: i64,
+    /// Time of the last refill.
     since_us: u64,
-    /// What is left of a byte, in parts of a million.
-    part: u64,
+    /// The fraction of a byte that was not added yet, in millionths.
+    fraction: u64,
 }
 
-/// Bytes that may be saved up.
-fn most(bytes_per_s: u64) -> u64 {
+/// Returns the capacity of the bucket in bytes.
+fn capacity(bytes_per_s: u64) -> u64 {
     match bytes_per_s {
         0 => 0,
-        _ => (bytes_per_s / 10).max(LEAST_BURST),
+        _ => (bytes_per_s / 10).max(MIN_BURST),
     }
 }
 
 impl Bucket {
-    /// Lets in what came since the last time, at a rate in bytes a second: at most what a tenth of
-    /// a second does.
+    /// Adds the bytes that accrued since the last call at `bytes_per_s`. The bucket holds a tenth
+    /// of a second's worth, and at least 2 MB.
     ///
     /// ```
     /// use ferry_logic::promotion::rate::{Bucket, MB};
@@ -42,17 +46,17 @@ impl Bucket {
     /// assert!((6 * MB..7 * MB).contains(&taken));
     /// ```
     pub fn refill(&mut self, now_us: u64, bytes_per_s: u64) {
-        // Past a second all is full, at any rate.
+        // A second fills the bucket at any rate.
         let us = now_us.saturating_sub(self.since_us).min(1_000_000);
         self.since_us = now_us;
-        let parts = bytes_per_s.saturating_mul(us).saturating_add(self.part);
-        self.part = parts % 1_000_000;
+        let parts = bytes_per_s.saturating_mul(us).saturating_add(self.fraction);
+        self.fraction = parts % 1_000_000;
         let bytes = self.bytes.saturating_add((parts / 1_000_000) as i64);
-        self.bytes = bytes.min(most(bytes_per_s) as i64);
+        self.bytes = bytes.min(capacity(bytes_per_s) as i64);
     }
 
-    /// Whether half of what may be saved up is there: who looks for what to promote earlier finds
-    /// that it may hardly promote anything.
+    /// Returns whether the bucket is at least half full. A worker that looks for hot folios earlier
+    /// could hardly promote any.
     ///
     /// ```
     /// use ferry_logic::promotion::rate::{Bucket, MB};
@@ -65,11 +69,11 @@ impl Bucket {
     /// assert!(!bucket.is_half_full(0));
     /// ```
     pub fn is_half_full(&self, bytes_per_s: u64) -> bool {
-        let most = most(bytes_per_s) as i64;
-        most > 0 && self.bytes >= most / 2
+        let capacity = capacity(bytes_per_s) as i64;
+        capacity > 0 && self.bytes >= capacity / 2
     }
 
-    /// Takes what a folio has; `false`: there is nothing left.
+    /// Takes the bytes of a folio. Returns `false` if the bucket is empty.
     pub fn take(&mut self, bytes: u64) -> bool {
         if self.bytes <= 0 {
             return false;
@@ -79,7 +83,7 @@ impl Bucket {
         true
     }
 
-    /// Gives back what was taken and not used.
+    /// Returns bytes that were taken and not used.
     pub fn give_back(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes as i64);
     }

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What was promoted, to know it again when it comes back, and what was demoted to make room, to
-//! know it again when it is hot: a table of a fixed size, for any number of tasks at a time. It is
-//! of some of all folios, chosen by their names, so that it reaches back far enough.
+//! Recently promoted folios, and folios that were recently demoted to make room, to recognise
+//! refaults: a table of fixed size for any number of concurrent tasks.
 //!
-//! All is relaxed: nothing else depends on what is found there. What is lost is not counted.
+//! It holds a sample of all folios, chosen by a hash of their identity, so that it reaches back for
+//! a minute.
+//!
+//! Memory ordering: none is needed, as nothing else depends on an entry. The exchange in
+//! [`RecentMoves::take`] only makes a single task count a refault. An entry that another task
+//! overwrites is not counted. Therefore loom does not check this module.
 
 use super::super::sync::{const_unless_loom, AtomicU64};
 
-/// Words of the table: 256 KB.
+/// Words in the table: 256 KB.
 pub const ENTRIES: usize = 32768;
 
-/// In seconds: what comes back later was worth it.
+/// Seconds within which a folio that returns is a refault. Later its migration was worth the cost.
 pub const SOON_S: u64 = 60;
 
 const WAYS: usize = 4;
 const TIME_BITS: u32 = 24;
 
-/// What a folio of the page cache is known by: where it is there, mixed.
+/// The identity of a page cache folio: a hash of its position there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FolioId(u64);
 
@@ -28,19 +32,19 @@ fn mix(value: u64) -> u64 {
 }
 
 impl FolioId {
-    /// That of the folio with this page of a mapping.
+    /// Returns the identity of the folio at `index` of a mapping.
     pub fn of(mapping: u64, index: u64) -> Self {
         Self(mix(mix(mapping).wrapping_add(index)))
     }
 
-    /// That of a folio by its page frame: to choose those of which it is looked at whether they are
-    /// read again, before it is known what they are.
+    /// Returns an identity from a page frame number. It selects the sample of demoted folios, as
+    /// their position in the page cache is not looked up for each access.
     pub fn of_frame(pfn: u64) -> Self {
         Self(mix(pfn))
     }
 
-    /// Whether it is one of those that are looked at, one in 2^`shift`; they are so with any lower
-    /// shift as well.
+    /// Returns whether the folio is in the sample of one in 2^`shift`. Such a folio is also in the
+    /// sample for each smaller shift.
     ///
     /// ```
     /// use ferry_logic::promotion::recent_moves::FolioId;
@@ -55,8 +59,8 @@ impl FolioId {
     }
 }
 
-/// How many are looked at, as a power of two: so that those that are promoted until they are
-/// forgotten fill half of the table, at most as many as the top tier has pages.
+/// Returns the shift of the sample. The sampled folios that are promoted within [`SOON_S`] fill at
+/// most half of the table; no more pages are promoted than the top tier has.
 ///
 /// ```
 /// use ferry_logic::promotion::recent_moves::{sample_shift, SOON_S};
@@ -73,12 +77,12 @@ pub fn sample_shift(top_tier_pages: u64, bytes_per_s: u64) -> u32 {
     pages.div_ceil(room).max(1).next_power_of_two().ilog2()
 }
 
-/// A word of the table.
+/// One word of the table.
 pub struct Word(AtomicU64);
 
 impl Word {
     const_unless_loom! {
-        /// Nothing.
+        /// Returns an empty word.
         pub fn new() -> Self {
             Self(AtomicU64::new(0))
         }
@@ -91,38 +95,38 @@ impl Default for Word {
     }
 }
 
-/// The table, over its words.
+/// A table in these words.
 #[derive(Clone, Copy)]
 pub struct RecentMoves<'a>(pub &'a [Word]);
 
-/// When, of a word that is not 0.
-fn since(word: u64) -> u64 {
+/// Returns the time of an entry, from a word that is not 0.
+fn time_of(word: u64) -> u64 {
     (word & ((1 << TIME_BITS) - 1)).wrapping_sub(1)
 }
 
 impl RecentMoves<'_> {
-    fn set(&self, name: FolioId) -> &[Word] {
+    fn set(&self, id: FolioId) -> &[Word] {
         let sets = (self.0.len() / WAYS).max(1);
         self.0
             .chunks(WAYS)
-            .nth(name.0 as usize % sets)
+            .nth(id.0 as usize % sets)
             .unwrap_or_default()
     }
 
-    fn tag(name: FolioId) -> u64 {
-        name.0 >> 13 << TIME_BITS
+    fn tag(id: FolioId) -> u64 {
+        id.0 >> 13 << TIME_BITS
     }
 
-    /// It was promoted, or demoted, now. The oldest of others is forgotten.
-    pub fn remember(&self, name: FolioId, now_s: u64) {
+    /// Records that a folio was promoted or demoted now. Replaces its own entry, or the oldest of
+    /// its set.
+    pub fn remember(&self, id: FolioId, now_s: u64) {
         let time = now_s.wrapping_add(1) & ((1 << TIME_BITS) - 1);
-        let word = Self::tag(name) | time;
-        let set = self.set(name);
-        let same =
-            |word: &&Word| word.0.load_relaxed() >> TIME_BITS == Self::tag(name) >> TIME_BITS;
+        let word = Self::tag(id) | time;
+        let set = self.set(id);
+        let same = |word: &&Word| word.0.load_relaxed() >> TIME_BITS == Self::tag(id) >> TIME_BITS;
         let age = |word: &&Word| match word.0.load_relaxed() {
             0 => u64::MAX,
-            other => now_s.wrapping_sub(since(other)) & ((1 << TIME_BITS) - 1),
+            other => now_s.wrapping_sub(time_of(other)) & ((1 << TIME_BITS) - 1),
         };
         let way = set.iter().find(same).or_else(|| set.iter().max_by_key(age));
         if let Some(way) = way {
@@ -130,7 +134,7 @@ impl RecentMoves<'_> {
         }
     }
 
-    /// Forgets all; what is remembered meanwhile may be forgotten or not.
+    /// Clears the table. Entries that are added meanwhile may be lost.
     ///
     /// ```
     /// use ferry_logic::promotion::recent_moves::{RecentMoves, FolioId, Word};
@@ -147,25 +151,26 @@ impl RecentMoves<'_> {
         }
     }
 
-    /// It is back: whether it was promoted recent_moves, or demoted. That is told once.
+    /// Returns whether a folio that returned was promoted or demoted within [`SOON_S`]. Removes the
+    /// entry, so each refault is reported once.
     ///
     /// ```
     /// use ferry_logic::promotion::recent_moves::{RecentMoves, FolioId, Word, SOON_S};
     ///
     /// let words: Vec<_> = (0..64).map(|_| Word::new()).collect();
     /// let recent_moves = RecentMoves(&words);
-    /// let name = FolioId::of(4096, 7);
-    /// recent_moves.remember(name, 100);
+    /// let id = FolioId::of(4096, 7);
+    /// recent_moves.remember(id, 100);
     /// assert!(!recent_moves.take(FolioId::of(4096, 8), 100));
-    /// assert!(recent_moves.take(name, 100 + SOON_S));
-    /// assert!(!recent_moves.take(name, 100 + SOON_S));
+    /// assert!(recent_moves.take(id, 100 + SOON_S));
+    /// assert!(!recent_moves.take(id, 100 + SOON_S));
     /// ```
-    pub fn take(&self, name: FolioId, now_s: u64) -> bool {
-        self.set(name).iter().any(|way| {
+    pub fn take(&self, id: FolioId, now_s: u64) -> bool {
+        self.set(id).iter().any(|way| {
             let word = way.0.load_relaxed();
-            let age = now_s.wrapping_sub(since(word)) & ((1 << TIME_BITS) - 1);
+            let age = now_s.wrapping_sub(time_of(word)) & ((1 << TIME_BITS) - 1);
             word != 0
-                && word >> TIME_BITS == Self::tag(name) >> TIME_BITS
+                && word >> TIME_BITS == Self::tag(id) >> TIME_BITS
                 && way.0.cmpxchg_acquire(word, 0).is_ok()
                 && age <= SOON_S
         })

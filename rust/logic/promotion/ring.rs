@@ -1,28 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Accesses of the readers on one CPU, for one who takes them all: a ring with a writer and a
-//! reader, which loses what there is no room for.
+//! A ring of accesses that tasks record on one CPU, for one reader: single producer, single
+//! consumer. Accesses are lost while it is full.
 //!
-//! Readers of files pay for it: so a CPU writes to memory of its own alone, and looks only at what
-//! who takes them has written once since. Nobody waits.
+//! Tasks that read files pay for recording. So a CPU writes only its own memory, reads only one
+//! word that the reader of the ring writes, and neither side waits.
 //!
-//! The writer fills a slot and then moves the head, with a release; the reader takes what the head
-//! it has acquired covers, and then moves the tail, with a release: the writer, who acquires that,
-//! fills no slot that is being read. An interrupt that wrote between two steps of the task that it
-//! interrupts could move the head behind the tail: only tasks write.
+//! 1. The writer loads `tail`, fills a slot and advances `head` ([`Ring::push`]).
+//! 2. The reader loads `head`, reads the slots before it and advances `tail` ([`Ring::drain`]).
+//!
+//! Memory ordering:
+//!
+//! | release | acquire | makes visible |
+//! |---|---|---|
+//! | `push`, store of `head` | `drain`, load of `head` | the filled slots |
+//! | `drain`, store of `tail` | `push`, load of `tail` | the reads of slots that become free |
+//!
+//! Only tasks write, without preemption: an interrupt that wrote between two steps of the task that
+//! it interrupts could make that task move `head` behind `tail`.
+//!
+//! Checked by loom: `ring_of_accesses` (`tests/loom/ring.rs`); by proptest:
+//! `a_ring_gives_what_it_took_in_order` (`tests/promotion.rs`).
 
 use super::super::sync::{const_unless_loom, AtomicU32, AtomicU64};
 
-/// Slots of a ring: 16 KB for each CPU.
+/// Slots in a ring: 16 KB for each CPU.
 pub const SLOTS: usize = 2048;
 
-/// Of how many accesses one is looked at while nothing may be promoted, and where there is no room,
-/// as a power of two.
+/// The pace while nothing may be promoted, or while the ring is full: one access in 2^8 is tried.
 pub const LONGEST_PACE: u32 = 8;
 
-/// Of how many accesses one is recorded, as a power of two, by how full the ring is: all while they
-/// are few, so that little is missed; then fewer and fewer, so that those who read fast pay for
-/// hardly any.
+/// Returns the pace, as a power of two: one access in 2^pace is recorded.
+///
+/// All accesses are recorded while they are few, so that little is missed. As the ring fills up
+/// fewer are, so that tasks that read fast pay for few.
 ///
 /// ```
 /// use ferry_logic::promotion::ring::{pace, LONGEST_PACE, SLOTS};
@@ -40,24 +51,24 @@ pub fn pace(slots: usize, used: usize) -> u32 {
     }
 }
 
-/// Bits of a page frame number: more than any machine has.
+/// Bits of a page frame number: more than any machine needs.
 const PFN_BITS: u32 = 40;
-/// Bits of a node.
+/// Bits of a node number.
 const NODE_BITS: u32 = 10;
 
-/// That a folio was read, in one word.
+/// One read of a folio; it fits one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The number of its first page, below 2^40.
+    /// The frame number of its first page, below 2^40.
     pub pfn: u64,
-    /// The node it is on, below 1024.
+    /// The node of the folio, below 1024.
     pub from: u16,
-    /// The node that it should be on, below 1024.
+    /// The node that it should be promoted to, below 1024.
     pub to: u16,
 }
 
 impl Access {
-    /// [`None`]: a number is too large.
+    /// Returns the access in one word; [`None`] if a number is too large.
     fn pack(self) -> Option<u64> {
         let fits =
             self.pfn >> PFN_BITS == 0 && self.from >> NODE_BITS == 0 && self.to >> NODE_BITS == 0;
@@ -75,12 +86,12 @@ impl Access {
     }
 }
 
-/// Room for an access.
+/// Room for one access.
 pub struct Slot(AtomicU64);
 
 impl Slot {
     const_unless_loom! {
-        /// An empty one.
+        /// Returns an empty slot.
         pub fn new() -> Self {
             Self(AtomicU64::new(0))
         }
@@ -93,11 +104,11 @@ impl Default for Slot {
     }
 }
 
-/// In a cache line of its own.
+/// A counter in a cache line of its own.
 #[repr(align(64))]
 struct End(AtomicU32);
 
-/// Where a ring begins and ends, counted from its first access on.
+/// The ends of a ring: how many accesses were written, and how many were read.
 pub struct Ends {
     head: End,
     tail: End,
@@ -105,7 +116,7 @@ pub struct Ends {
 
 impl Ends {
     const_unless_loom! {
-        /// Those of an empty ring.
+        /// Returns the ends of an empty ring.
         pub fn new() -> Self {
             Self {
                 head: End(AtomicU32::new(0)),
@@ -121,10 +132,10 @@ impl Default for Ends {
     }
 }
 
-/// A ring: its ends, and its slots, a power of two of them.
+/// A ring. The number of its slots is a power of two.
 #[derive(Clone, Copy)]
 pub struct Ring<'a> {
-    /// Where it begins and ends.
+    /// Its ends.
     pub ends: &'a Ends,
     /// Its slots.
     pub slots: &'a [Slot],
@@ -136,8 +147,9 @@ impl Ring<'_> {
             .get(at as usize & self.slots.len().wrapping_sub(1))
     }
 
-    /// For a task of the CPU whose ring it is, not preempted meanwhile: notes an access; how many
-    /// slots are in use then. [`None`]: there was no room.
+    /// Records an access and returns the number of slots in use; [`None`] if the access was lost.
+    ///
+    /// For a task on the CPU that owns the ring, with preemption disabled. Not for interrupts.
     ///
     /// ```
     /// use ferry_logic::promotion::ring::{Access, Ends, Ring, Slot};
@@ -164,7 +176,7 @@ impl Ring<'_> {
         Some(used + 1)
     }
 
-    /// For one at a time: takes what was noted by now; how many that is.
+    /// Passes all recorded accesses to `take` and returns their number. One caller at a time.
     pub fn drain(&self, mut take: impl FnMut(Access)) -> u32 {
         let tail = self.ends.tail.0.load_relaxed();
         let head = self.ends.head.0.load_acquire();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Grains, segments and policy at their edges; `copy_once.rs` has the general case.
+//! Boundary cases of grains, segments and the number of helpers; `copy_once.rs` has the properties.
 #![cfg(not(loom))]
 
 use ferry_logic::batch::{segments, Grains, Segment, GRAIN_PAGES, SMALL_GRAIN_PAGES};
@@ -79,7 +79,7 @@ fn segments_leave_out_what_is_not_there() {
 
 #[test]
 fn segments_of_a_broken_table_end() {
-    // First start not 0; starts that fall; a total below the last start.
+    // First start not 0; a start less than the one before; a total less than the last start.
     assert_eq!(walk(&[5], 8, 0..8), []);
     assert_eq!(walk(&[0, 4, 2], 8, 0..8), [(0, 0, 4)]);
     assert_eq!(walk(&[0, 9], 4, 0..8), [(0, 0, 4)]);

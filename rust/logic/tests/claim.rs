@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The cursor by itself, in one thread: what each call answers in each state.
+//! The cursor in a single thread: the result of each call in each state.
 #![cfg(not(loom))]
 
 use ferry_logic::claim::{Claim, Cursor};
@@ -99,7 +99,7 @@ fn places_are_counted_for_each_batch() {
     cursor.complete(2);
     cursor.retire();
     assert_eq!(cursor.claim_in(&first[0]), None);
-    // The places left over from a batch are not added to the places of the next.
+    // Unused places of a batch are not added to the places of the next batch.
     cursor.publish(2, 3);
     cursor.complete(2);
     let generation = cursor.publish(1, 1);

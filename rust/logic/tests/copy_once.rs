@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! For any folios, any number of threads and any order of their steps: every page is copied
-//! exactly once, and the owner knows when. The steps are simulated, so each order can be had and
-//! a failing one is shrunk and replayed.
+//! Each page is copied exactly once and the owner knows when, for any folios, any number of threads
+//! and any order of their steps. The steps are simulated, so proptest can choose any order, and
+//! shrink and replay an order that fails.
 #![cfg(not(loom))]
 
 use ferry_logic::batch::{segments, Grains};
@@ -11,7 +11,7 @@ use ferry_logic::policy::helpers;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Folio sizes: any count of pages, with the orders that memory really has well represented.
+/// Folio sizes in pages: any number, but mostly the orders that real memory has.
 fn folios(most: usize) -> impl Strategy<Value = Vec<u32>> {
     let size = prop_oneof![
         4 => (0u32..=9).prop_map(|order| 1 << order),
@@ -21,7 +21,7 @@ fn folios(most: usize) -> impl Strategy<Value = Vec<u32>> {
     vec(size, 0..most)
 }
 
-/// First page of each item, and the number of pages in all.
+/// Returns the first page of each item, and the total number of pages.
 fn layout(sizes: &[u32]) -> (Vec<u32>, u32) {
     let mut total = 0;
     let starts = sizes
@@ -35,7 +35,7 @@ fn layout(sizes: &[u32]) -> (Vec<u32>, u32) {
     (starts, total)
 }
 
-/// A helper of the simulation.
+/// A simulated helper.
 #[derive(Default)]
 struct Helper {
     place: Option<HelperPlace>,
@@ -43,12 +43,12 @@ struct Helper {
     held: Option<Claim>,
 }
 
-/// A lane with one batch on it, as the threads of a simulation see it.
+/// A lane with one batch, as the simulated threads see it.
 struct Batch<'a> {
     cursor: &'a Cursor,
     grains: Grains,
     starts: Vec<u32>,
-    /// For each page of each item, how often it was copied.
+    /// For each page of each item, the number of times it was copied.
     copies: Vec<Vec<u32>>,
 }
 
@@ -66,14 +66,14 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// One step of a helper: it takes a place, claims if it has one, or copies and completes.
+    /// Runs one step of a helper: it takes a place, or claims a grain, or copies and completes one.
     fn step(&mut self, helper: &mut Helper) {
         let Some(claim) = helper.held.take() else {
             match &helper.place {
                 None => helper.place = self.cursor.enter(),
                 Some(place) => helper.held = self.cursor.claim_in(place),
             }
-            // The batch is over, or has no grain left: the helper leaves.
+            // The helper leaves, as the batch is over or has no grain left.
             if helper.held.is_none() && helper.was_in {
                 helper.place = None;
             }
@@ -83,7 +83,7 @@ impl<'a> Batch<'a> {
         self.copy(claim);
     }
 
-    /// Copies a claimed grain, and completes it.
+    /// Copies and completes a claimed grain.
     fn copy(&mut self, claim: Claim) {
         let pages = self.grains.range(claim.index);
         for segment in segments(&self.starts, self.grains.total_pages(), pages) {
@@ -117,11 +117,11 @@ proptest! {
                 batch.step(&mut held[pick.index(threads)]);
                 prop_assert!(!cursor.all_done() || batch.each_page_once());
             }
-            // The owner, thread 0, goes on until nothing is left to claim...
+            // The owner, thread 0, continues until no grain is left to claim...
             while let Some(claim) = held[0].held.take().or_else(|| cursor.claim()) {
                 batch.copy(claim);
             }
-            // ...then waits for those that hold a claim, in any order, and for nobody else.
+            // ...then waits for the helpers that hold a claim, in any order, and for no other.
             let first = last as usize % threads;
             for thread in (first..threads).chain(0..first) {
                 if held[thread].held.is_some() {
@@ -167,7 +167,7 @@ proptest! {
             .flat_map(|s| (s.first_page..s.first_page + s.nr_pages).map(move |p| (s.item, p)))
             .collect();
         prop_assert_eq!(walked, expected);
-        // One segment for each item, so that each is one run of memory to copy.
+        // There is one segment per item, so that each is one contiguous copy.
         prop_assert!(found.windows(2).all(|pair| pair[0].item < pair[1].item));
     }
 

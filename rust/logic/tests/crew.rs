@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How lists are cut into spans, and these into chunks.
+//! The division of lists into spans, and of spans into chunks.
 #![cfg(not(loom))]
 
 use ferry_logic::crew::{chunk_of_span, span_ends};
 use proptest::prelude::*;
 
-/// Pages that a page table maps.
+/// Pages that one page table maps.
 const TABLE: u64 = 512;
 
-/// Where the spans of a list begin, and where the last one ends.
+/// Returns where each span of a list begins, and where the last one ends.
 fn cut(first: u64, pages: u32, chunk_pages: u32) -> Vec<u64> {
     let end = first + u64::from(pages);
     let mut cuts = vec![first];
@@ -25,7 +25,8 @@ fn cut(first: u64, pages: u32, chunk_pages: u32) -> Vec<u64> {
 }
 
 proptest! {
-    /// Wherever a run of base pages begins, from its first span on each is a page table.
+    /// Wherever a run of base pages begins, each span but the first begins at a page table
+    /// boundary.
     #[test]
     fn spans_of_a_run_are_page_tables(
         first in 0u64..4096,
@@ -41,13 +42,13 @@ proptest! {
         }
     }
 
-    /// Folios from everywhere: a span has a chunk, not more.
+    /// A span of folios with scattered indices ends as soon as it has a chunk.
     #[test]
     fn spans_of_strangers_are_chunks(chunk_pages in 1u32..=256, pages in 1u32..=600) {
         prop_assert_eq!(span_ends(pages, chunk_pages, 0, TABLE), pages >= chunk_pages);
     }
 
-    /// All of a span goes to chunks, none longer than asked, and none much shorter than the others.
+    /// The chunks of a span cover it; none is longer than asked, and they differ by at most a page.
     #[test]
     fn chunks_of_a_span_are_alike(span in 1u32..2048, chunk_pages in 1u32..=512) {
         let mut left = span;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What is promoted of made-up traces of accesses: linear reads, zipf, a working set that moves, a
-//! scan over a hot set; how much, and what the backoff makes of a set that does not fit.
+//! Promotion of synthetic traces of accesses: linear reads, a Zipf distribution, a working set that
+//! moves, a scan over a hot set; the rate; the back-off for a set that does not fit.
 #![cfg(not(loom))]
 
 use std::collections::{HashSet, VecDeque};
@@ -17,7 +17,8 @@ use proptest::prelude::*;
 const PAGE: u64 = 4096;
 const ROUND_MS: u64 = 20;
 
-/// Two tiers: what is on the top one, the longest there first; all else is on the other.
+/// Two memory tiers. `top` has the pages of the top tier, `order` the same pages, oldest first. All
+/// other pages are on the lower tier.
 struct Machine {
     words: Vec<u64>,
     recent_moves: Vec<Word>,
@@ -51,7 +52,7 @@ impl Machine {
         }
     }
 
-    /// Reads pages, which takes a round; what part of them the top tier had.
+    /// Reads pages, which takes one round. Returns the fraction that the top tier had.
     fn read(&mut self, pages: impl IntoIterator<Item = u64>) -> f64 {
         let tick = Tick::at(self.now_ms);
         let (mut hits, mut reads) = (0, 0);
@@ -62,12 +63,12 @@ impl Machine {
                 continue;
             }
             let frequency = 1;
-            let pick = HotFolio {
+            let folio = HotFolio {
                 to: 0,
                 pfn,
                 frequency,
             };
-            let again = HotTable(&mut self.words).note(pick, tick) >= AGAIN;
+            let again = HotTable(&mut self.words).note(folio, tick) >= AGAIN;
             if again && self.backoff.has_made_room() {
                 self.refaults += u64::from(self.is_back(pfn));
             }
@@ -77,7 +78,7 @@ impl Machine {
         f64::from(hits) / f64::from(reads.max(1))
     }
 
-    /// Whether it is remembered; that is told once.
+    /// Returns whether the folio is a refault, once for each.
     fn is_back(&self, pfn: u64) -> bool {
         RecentMoves(&self.recent_moves).take(FolioId::of(1, pfn), self.now_ms / 1000)
     }
@@ -94,22 +95,22 @@ impl Machine {
             return;
         }
         let least = least_frequency(self.backoff.level());
-        let mut picks = Vec::new();
-        HotTable(&mut self.words).choose(tick, least, 512, 0, |pick| picks.push(pick));
-        picks.sort_unstable();
-        for pick in picks {
+        let mut folios = Vec::new();
+        HotTable(&mut self.words).choose(tick, least, 512, 0, |folio| folios.push(folio));
+        folios.sort_unstable();
+        for folio in folios {
             if !self.bucket.take(PAGE) {
-                HotTable(&mut self.words).note(pick, tick);
+                HotTable(&mut self.words).note(folio, tick);
                 continue;
             }
             let now_s = self.now_ms / 1000;
             let recent_moves = RecentMoves(&self.recent_moves);
-            if !self.top.insert(pick.pfn) {
+            if !self.top.insert(folio.pfn) {
                 continue;
             }
-            self.order.push_back(pick.pfn);
-            self.refaults += u64::from(self.is_back(pick.pfn));
-            recent_moves.remember(FolioId::of(1, pick.pfn), now_s);
+            self.order.push_back(folio.pfn);
+            self.refaults += u64::from(self.is_back(folio.pfn));
+            recent_moves.remember(FolioId::of(1, folio.pfn), now_s);
             self.promoted_now += 1;
             self.promoted += 1;
             if self.top.len() > self.room {
@@ -122,7 +123,8 @@ impl Machine {
         }
     }
 
-    /// A linear reader of a file, over and over: what part of its last reads the top tier had.
+    /// Reads a file linearly, over and over. Returns the fraction of the last round that the top
+    /// tier had.
     fn loop_over(&mut self, first: u64, pages: u64, each: u64, rounds: u64) -> f64 {
         let mut last = 0.0;
         for round in 0..rounds {
@@ -133,7 +135,8 @@ impl Machine {
     }
 }
 
-/// Numbers below `n`, the small ones more often: as 1 / rank.
+/// Returns a number below `n` with a Zipf distribution: number `i` has a weight of about 1 / (i +
+/// 1).
 fn zipf(n: u64, seed: &mut u64) -> u64 {
     *seed = seed
         .wrapping_mul(6364136223846793005)
@@ -142,7 +145,7 @@ fn zipf(n: u64, seed: &mut u64) -> u64 {
     ((n as f64).powf(unit) - 1.0) as u64
 }
 
-/// Ranks are spread over a file.
+/// Spreads ranks over a file.
 fn place(rank: u64, pages: u64) -> u64 {
     rank * 7919 % pages
 }
@@ -161,9 +164,9 @@ fn a_linear_read_that_does_not_fit_is_left_alone() {
     machine.loop_over(0, 20_000, 2000, 200);
     let (before, rounds) = (machine.promoted, 3000);
     machine.loop_over(0, 20_000, 2000, rounds);
-    let unbraked = 256 * MB / PAGE * rounds * ROUND_MS / 1000;
+    let unlimited = 256 * MB / PAGE * rounds * ROUND_MS / 1000;
     let promoted = machine.promoted - before;
-    assert!(promoted * 500 < unbraked, "{promoted} of {unbraked}");
+    assert!(promoted * 500 < unlimited, "{promoted} of {unlimited}");
     assert!(machine.backoff.level() >= 3, "{}", machine.backoff.level());
 }
 
@@ -192,7 +195,7 @@ fn of_zipf_that_does_not_fit_the_hot_come_up() {
             .collect();
         share = share * 0.99 + machine.read(reads) * 0.01;
     }
-    // A random quarter of the pages would have a quarter of the reads.
+    // A random quarter of the pages would get a quarter of the reads.
     assert!(share > 0.6, "{share}");
 }
 
@@ -202,7 +205,7 @@ fn a_working_set_that_moves_is_followed() {
     for set in 0..3u64 {
         let share = machine.loop_over(set * 100_000, 4000, 1000, 200);
         assert_eq!(share, 1.0, "set {set}");
-        // Long enough for what was promoted to have been worth it.
+        // After this time what was promoted was worth it.
         machine.now_ms += (SOON_S + 1) * 1000;
     }
 }
@@ -210,10 +213,10 @@ fn a_working_set_that_moves_is_followed() {
 #[test]
 fn of_a_scan_over_a_hot_set_the_hot_come_first() {
     let mut words = vec![0; ENTRIES];
-    let mut record = HotTable(&mut words);
+    let mut table = HotTable(&mut words);
     let now = Tick::at(0);
-    let note = |record: &mut HotTable<'_>, pfn| {
-        record.note(
+    let note = |table: &mut HotTable<'_>, pfn| {
+        table.note(
             HotFolio {
                 to: 0,
                 pfn,
@@ -224,17 +227,17 @@ fn of_a_scan_over_a_hot_set_the_hot_come_first() {
     };
     for round in 0..8 {
         for pfn in 0..512 {
-            note(&mut record, pfn * 16);
+            note(&mut table, pfn * 16);
         }
-        // A scan ten times as large as the table passes by meanwhile.
+        // Meanwhile a scan reads other folios, in all ten times as many as the table has.
         let from = 1_000_000 + round * 20_480;
         for pfn in from..from + 20_480 {
-            note(&mut record, pfn);
+            note(&mut table, pfn);
         }
     }
     let mut hot = 0;
-    record.choose(now, 1, 512, 0, |pick| {
-        hot += u32::from(pick.pfn < 1_000_000)
+    table.choose(now, 1, 512, 0, |folio| {
+        hot += u32::from(folio.pfn < 1_000_000)
     });
     assert!(hot > 400, "{hot} of 512");
 }
@@ -242,22 +245,22 @@ fn of_a_scan_over_a_hot_set_the_hot_come_first() {
 #[test]
 fn what_is_old_is_forgotten() {
     let mut words = vec![0; 64];
-    let mut record = HotTable(&mut words);
-    let pick = HotFolio {
+    let mut table = HotTable(&mut words);
+    let folio = HotFolio {
         to: 3,
         pfn: 9,
         frequency: 1,
     };
     for times in 1..=10 {
-        assert_eq!(record.note(pick, Tick::at(0)), times);
+        assert_eq!(table.note(folio, Tick::at(0)), times);
     }
     let mut taken = Vec::new();
-    // Three ticks: an eighth.
+    // After three ticks an eighth of the count is left.
     let later = Tick::at(3 << 12);
-    assert_eq!(record.choose(later, 2, 10, 0, |pick| taken.push(pick)), 0);
+    assert_eq!(table.choose(later, 2, 10, 0, |folio| taken.push(folio)), 0);
     assert!(taken.is_empty());
-    record.choose(later, 1, 10, 0, |pick| taken.push(pick));
-    assert_eq!(taken, [pick]);
+    table.choose(later, 1, 10, 0, |folio| taken.push(folio));
+    assert_eq!(taken, [folio]);
 }
 
 #[test]
@@ -287,10 +290,10 @@ fn what_little_comes_back_of_much_is_let_pass() {
     };
     (0..10).for_each(|_| look(&mut backoff, 128, 0));
     (0..20).for_each(|_| look(&mut backoff, 0, 0));
-    // All is where it should be; then something else needs room for a while.
+    // All folios are where they should be; then another program needs memory for a while.
     (0..30).for_each(|_| look(&mut backoff, 0, 2));
     assert_eq!(backoff.level(), 0);
-    // In the end it is too much.
+    // More refaults raise the level in the end.
     (0..100).for_each(|_| look(&mut backoff, 0, 4));
     assert!(backoff.level() > 0);
 }
@@ -348,21 +351,21 @@ proptest! {
     #[test]
     fn a_record_gives_each_folio_once(pfns in prop::collection::vec(0u64..(1 << 40), 1..300), most in 1usize..64) {
         let mut words = vec![0; 1024];
-        let mut record = HotTable(&mut words);
+        let mut table = HotTable(&mut words);
         let now = Tick::at(77 << 12);
         for &pfn in &pfns {
-            record.note(HotFolio { to: (pfn % 1024) as u16, pfn, frequency: 1 }, now);
+            table.note(HotFolio { to: (pfn % 1024) as u16, pfn, frequency: 1 }, now);
         }
         let mut seen = HashSet::new();
         loop {
-            let mut picks = Vec::new();
-            let left = record.choose(now, 1, most, 500, |pick| picks.push(pick));
-            prop_assert!(picks.len() <= most);
-            for pick in &picks {
-                prop_assert!(pfns.contains(&pick.pfn) && pick.to == (pick.pfn % 1024) as u16);
-                prop_assert!(seen.insert(pick.pfn));
+            let mut folios = Vec::new();
+            let left = table.choose(now, 1, most, 500, |folio| folios.push(folio));
+            prop_assert!(folios.len() <= most);
+            for folio in &folios {
+                prop_assert!(pfns.contains(&folio.pfn) && folio.to == (folio.pfn % 1024) as u16);
+                prop_assert!(seen.insert(folio.pfn));
             }
-            if picks.is_empty() {
+            if folios.is_empty() {
                 prop_assert_eq!(left, 0);
                 break;
             }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Which pages a range of bytes touches, against counting in wider numbers.
+//! The pages that a range of bytes touches, compared with 128-bit arithmetic.
 #![cfg(not(loom))]
 
 use ferry_logic::span::whole_pages;
 use proptest::prelude::*;
 
-/// Addresses near where something may go wrong, and any.
+/// Any address, but mostly addresses near a boundary.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),

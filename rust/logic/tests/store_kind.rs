@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Which batches are copied past the caches.
+//! Which batches are copied with non-temporal stores.
 #![cfg(not(loom))]
 
 use ferry_logic::store_kind::{choose, BatchShape, NonTemporalPolicy, StoreKind, MIN_FOLIO_PAGES};
@@ -42,11 +42,11 @@ fn a_batch_past_the_caches_is_never_too_small() {
 proptest! {
     #[test]
     fn settings_hold(demotes: bool, folios in 1u32.., pages in 1u32..) {
-        let load = BatchShape { folios, pages };
-        prop_assert_eq!(choose(NonTemporalPolicy::Never, load, || demotes), StoreKind::Cached);
-        prop_assert_eq!(choose(NonTemporalPolicy::Always, load, || demotes), StoreKind::NonTemporal);
+        let batch = BatchShape { folios, pages };
+        prop_assert_eq!(choose(NonTemporalPolicy::Never, batch, || demotes), StoreKind::Cached);
+        prop_assert_eq!(choose(NonTemporalPolicy::Always, batch, || demotes), StoreKind::NonTemporal);
         if !demotes {
-            prop_assert_eq!(choose(NonTemporalPolicy::Demotion, load, || demotes), StoreKind::Cached);
+            prop_assert_eq!(choose(NonTemporalPolicy::Demotion, batch, || demotes), StoreKind::Cached);
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Real threads, real memory, one lane used over and over: helpers that never stop looking while
-//! its owner rewrites the table, publishes, waits and checks what arrived.
+//! One lane with real threads and real memory. Its helpers never stop looking for work while its
+//! owner writes the table, publishes, waits and checks the copies, over and over.
 #![cfg(not(loom))]
 
 use std::cell::UnsafeCell;
@@ -12,13 +12,13 @@ use ferry_logic::batch::{segments, Grains};
 use ferry_logic::claim::{Claim, Cursor};
 use ferry_logic::sync::spin_hint;
 
-/// Words of a page: small, so that the claims and not the copies are what is stressed.
+/// Words in a page: few, so that the test stresses the claims and not the copies.
 const PAGE: usize = 16;
 const BATCHES: u64 = 20_000;
 const HELPERS: usize = 3;
 const MAX_ITEMS: usize = 24;
 
-/// What a batch consists of; rewritten by the owner between batches.
+/// The content of a batch. The owner writes it between batches.
 struct Table {
     grains: Grains,
     starts: Vec<u32>,
@@ -33,27 +33,26 @@ struct Lane {
     stop: AtomicBool,
 }
 
-// SAFETY: the table is written by the owner alone while no grain is claimed, and read only under
-// a claim; destinations are written in parts that no two claims share. That this holds is what
-// the test is about.
+// SAFETY: The owner writes the table only while no grain is claimed, and helpers read it only under
+// a claim. No two claims share a part of a destination. The test checks that this holds.
 unsafe impl Sync for Lane {}
 
 impl Lane {
     fn copy(&self, claim: &Claim) {
-        // SAFETY: a claim is held, so the owner leaves the table alone.
+        // SAFETY: A claim is held, so the owner does not write the table.
         let table = unsafe { &*self.table.get() };
         let pages = table.grains.range(claim.index);
         for part in segments(&table.starts, table.grains.total_pages(), pages) {
             let (from, to) = &table.items[part.item];
             let first = part.first_page as usize * PAGE;
             let len = part.nr_pages as usize * PAGE;
-            // SAFETY: grains do not overlap, so no other thread touches these words of the
-            // destination, whose vector itself nobody changes while a claim is held.
+            // SAFETY: Grains do not overlap, so no other thread accesses these words of the
+            // destination, and the vector itself does not change while a claim is held.
             unsafe {
                 let to = (*to.get()).as_mut_ptr().add(first);
                 std::ptr::copy_nonoverlapping(from[first..][..len].as_ptr(), to, len);
             }
-            // A mark in the memory itself stands for a poisoned page.
+            // A marker in the source stands for a poisoned page.
             if from[first..][..len].contains(&u64::MAX) {
                 self.failed[part.item].store(true, Ordering::Relaxed);
             }
@@ -62,7 +61,7 @@ impl Lane {
     }
 }
 
-/// Small and repeatable; the sizes need only vary.
+/// Returns a pseudo-random number; the sequence is the same in each run.
 fn next_random(state: &mut u64) -> u64 {
     *state = state
         .wrapping_mul(6_364_136_223_846_793_005)
@@ -123,12 +122,12 @@ fn one_lane_many_batches() {
                 }
             });
         }
-        // So that a failed assertion ends the helpers too, instead of hanging the scope.
+        // Stops the helpers if an assertion fails; otherwise the scope would never end.
         let _stop = StopOnDrop(&lane.stop);
         for batch in 0..BATCHES {
             let (table, poisoned) = new_table(batch, &mut random);
             let count = table.grains.count();
-            // SAFETY: the batch before is all done, so nobody holds a claim on this lane.
+            // SAFETY: The previous batch is all done, so no thread holds a claim on this lane.
             unsafe { *lane.table.get() = table };
             for failed in &lane.failed {
                 failed.store(false, Ordering::Relaxed);
@@ -142,7 +141,7 @@ fn one_lane_many_batches() {
                 thread::yield_now();
             }
             lane.cursor.retire();
-            // SAFETY: all done, so the table is the owner's alone.
+            // SAFETY: The batch is all done, so only the owner accesses the table.
             let table = unsafe { &mut *lane.table.get() };
             for (item, (from, to)) in table.items.iter_mut().enumerate() {
                 assert_eq!(from, to.get_mut(), "batch {batch}, item {item}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How many threads are chosen on made-up machines, and how large batches are.
+//! The number of threads that is chosen on modelled machines, and the size of batches.
 #![cfg(not(loom))]
 
 use ferry_logic::batch_size::{self, page_price, pages_within, PageCosts, PARTS, UNITS};
@@ -9,11 +9,11 @@ use ferry_logic::thread_choice::{
 };
 use proptest::prelude::*;
 
-/// A machine: bytes in a microsecond, by number of threads.
+/// A machine: bytes per microsecond, by number of threads.
 type Curve = fn(u32) -> f64;
 
-/// Where each thread adds as much; where memory is the limit; where more than two are in each
-/// other's way; where helpers only cost.
+/// In turn: each thread adds as much; memory bandwidth is the limit; more than two threads disturb
+/// each other; helpers only cost time.
 const CURVES: [Curve; 4] = [
     |n| 2000.0 * f64::from(n),
     |n| f64::min(2000.0 * f64::from(n), 7000.0),
@@ -34,12 +34,12 @@ impl Machine {
         }
     }
 
-    /// One piece of work of 1 MB, with `most` threads at hand; how many did it. `noise`: how much
-    /// longer it took than it should.
+    /// Does 1 MB of work with up to `most` threads, and returns their number. `noise` is the factor
+    /// by which it takes longer than the curve says.
     fn work(&mut self, curve: Curve, most: u32, noise: f64) -> u32 {
         self.turn += 1;
         let threads = choose(&self.rates, 1, most, self.turn);
-        // Who works alone because that is best is not measured.
+        // As in the kernel, work of one thread is measured only in an exploration.
         if threads == 1 && !learns(self.turn) {
             return 1;
         }
@@ -49,7 +49,7 @@ impl Machine {
         threads
     }
 
-    /// The time of `works` pieces of work, where one thread alone takes 1 for a piece.
+    /// Returns the time of `works` pieces of work, if a single thread takes 1 for each.
     fn time(&mut self, curve: Curve, most: u32, works: usize) -> f64 {
         let times = (0..works).map(|_| curve(1) / curve(self.work(curve, most, 1.0)));
         times.sum()
@@ -86,15 +86,15 @@ proptest! {
             machine.work(CURVES[3], most, 1.0);
         }
         prop_assert_eq!(best(&machine.rates, most), 1);
-        // A number that was hopeless for a long time is tried rarely.
+        // A number of threads that was too slow for long is explored rarely.
         for _ in 0..6000 {
             machine.work(CURVES[0], most, 1.0);
         }
         prop_assert_eq!(best(&machine.rates, most), most);
     }
 
-    /// If helpers make calls ten times slower, as on a virtual machine whose host does not run its
-    /// CPUs, lessons cost little in the long run.
+    /// Explorations cost little in the long run even where helpers make the work ten times slower,
+    /// as on a virtual machine that gets no time on its host's CPUs.
     #[test]
     fn hopeless_helpers_cost_little(most in 2u32..=32) {
         let curve = |n| if n == 1 { 2000.0 } else { 200.0 };
@@ -128,7 +128,7 @@ proptest! {
         prop_assert!(threads >= STEPS[step(least.min(most))].min(most));
     }
 
-    /// Threads that a call cannot have decide nothing for it.
+    /// The rates of more threads than a call may have do not change its decision.
     #[test]
     fn threads_beyond_the_most_do_not_matter(
         rates in any::<Rates>(),
@@ -154,8 +154,8 @@ proptest! {
         prop_assert!(batch_size::learn(rate, pages, ns) > 0 || (rate == 0 && pages == 0));
     }
 
-    /// However long a page takes, a batch of folios of a size takes no longer than the budget, or
-    /// than twice its flush, or has one folio; and no more than 32 MB, or 512 folios.
+    /// However long a page takes, a batch of folios of one size takes no longer than the budget or
+    /// twice its flush, unless it has one folio. It has at most 32 MB and 512 folios.
     #[test]
     fn batches_keep_to_their_time(
         large: bool,
@@ -166,14 +166,14 @@ proptest! {
         budget_us in 10u64..=1_000_000,
         order in 0u32..=9,
     ) {
-        let pace = PageCosts { flush_ns, small_ns: ns, alone_ns: ns, shared_ns: ns };
+        let costs = PageCosts { flush_ns, small_ns: ns, alone_ns: ns, shared_ns: ns };
         let flush_ns = u64::from(flush_ns);
-        let price = page_price(large, handful, threads, pace, budget_us * 1000).unwrap_or(PARTS);
+        let price = page_price(large, handful, threads, costs, budget_us * 1000).unwrap_or(PARTS);
         let cost = (u64::from(price) << order).div_ceil(u64::from(PARTS));
         prop_assert!(cost >= 1);
-        // As migrate_pages_batch() does: the folio that reaches the limit is still in.
+        // As in migrate_pages_batch(), the folio that reaches the limit is part of the batch.
         let folios = u64::from(UNITS).div_ceil(cost);
-        // No shorter than mainline's, if there is time, nor for no reason.
+        // A batch is no shorter than in mainline, unless the budget requires it.
         let as_in_mainline = u64::from(UNITS).div_ceil(1 << order);
         let at_least = (budget_us * 1000 / 2).saturating_sub(flush_ns).max(flush_ns);
         if as_in_mainline << order <= at_least / u64::from(ns) {
@@ -219,8 +219,8 @@ proptest! {
         flush_ns: u32,
         budget_ns in any::<u64>(),
     ) {
-        let pace = PageCosts { flush_ns, small_ns: ns, ..PageCosts::default() };
-        let pages = u64::from(pages_within(false, pace, budget_ns, 16));
+        let costs = PageCosts { flush_ns, small_ns: ns, ..PageCosts::default() };
+        let pages = u64::from(pages_within(false, costs, budget_ns, 16));
         let flush_ns = u64::from(flush_ns);
         let left = budget_ns.saturating_sub(flush_ns).max(flush_ns);
         prop_assert!(pages >= 16);

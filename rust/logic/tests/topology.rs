@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Who is chosen to help, on machines of many shapes.
+//! The CPUs that are chosen to help, on models of many machines.
 #![cfg(not(loom))]
 
 use std::collections::HashSet;
@@ -8,15 +8,15 @@ use std::collections::HashSet;
 use ferry_logic::topology::{order, seat, CpuPlace, Seat, View, MAX_CHOSEN, MAX_REFUSALS};
 use proptest::prelude::*;
 
-/// A machine, and the orders for each of its nodes.
+/// A machine, and the order of its CPUs for each of its nodes.
 struct Machine {
     places: Vec<CpuPlace>,
     seats: Vec<Seat>,
     orders: Vec<(Vec<u16>, usize)>,
 }
 
-/// How many of each a machine has: nodes, some of them without CPUs, last-level caches of a node,
-/// cores of those, and threads of these.
+/// The size of a machine: nodes with CPUs, nodes without CPUs, last-level caches per node, cores
+/// per cache, threads per core.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     nodes: u32,
@@ -31,7 +31,8 @@ impl Shape {
         self.nodes * self.llcs * self.cores * self.threads
     }
 
-    /// CPUs are numbered as x86 does: first a thread of each core, node by node, then the others.
+    /// Numbers CPUs like x86: the first threads of all cores, node by node, then the second
+    /// threads.
     fn machine(self) -> Machine {
         let cores = self.cpus() / self.threads;
         let place = |cpu: u32| CpuPlace {
@@ -45,7 +46,8 @@ impl Shape {
         let all = 0..self.nodes + self.memory_nodes;
         let orders = all.map(|node| {
             let mut cpus = vec![0; places.len()];
-            // A node without CPUs is nearest to that of the same number, modulo those with CPUs.
+            // A node without CPUs is nearest to the node with its number modulo the nodes with
+            // CPUs.
             let near = |other: u32| if other == node % self.nodes { 20 } else { 32 };
             let home = order(&places, &seats, near, &mut cpus);
             (cpus, home)
@@ -107,7 +109,7 @@ const ONE_CPU: Shape = Shape {
     threads: 1,
 };
 
-/// Two Grace: 72 cores each behind one last-level cache; and the nodes of two GPUs' memory.
+/// Two Grace CPUs with 72 cores behind one last-level cache each, and memory nodes of two GPUs.
 const GRACE: Shape = Shape {
     nodes: 2,
     memory_nodes: 2,
@@ -116,7 +118,7 @@ const GRACE: Shape = Shape {
     threads: 1,
 };
 
-/// Two EPYC of 64 cores: eight complexes of eight cores, two threads each; and a CXL node.
+/// Two EPYC CPUs with 64 cores in eight complexes of eight, two threads each, and a CXL node.
 const EPYC: Shape = Shape {
     nodes: 2,
     memory_nodes: 1,
@@ -155,7 +157,7 @@ fn grace_helps_on_the_node_that_is_asked_for() {
 fn grace_helps_from_elsewhere_where_the_node_is_busy() {
     let machine = GRACE.machine();
     let chosen = machine.choose(0, 0, 4, |cpu| cpu >= 72 || cpu == 5);
-    // It asks no more than so many: the node has 72.
+    // The node has 71 other CPUs, so the limit of 64 busy CPUs stops the search before node 1.
     assert_eq!(chosen, [5]);
     let chosen = machine.choose(0, 0, 4, |cpu| cpu >= 60);
     assert_eq!((chosen.len(), chosen[0]), (4, 60));
@@ -165,7 +167,7 @@ fn grace_helps_from_elsewhere_where_the_node_is_busy() {
 fn epyc_spreads_over_complexes() {
     let machine = EPYC.machine();
     for node in [0, 1, 2] {
-        // From another complex than the caller's: seven others, and then its own.
+        // First the seven complexes other than the caller's, then its own.
         let chosen = machine.choose(node, 0, 8, |_| true);
         assert_eq!(
             machine.distinct(&chosen, |place| place.llc),
@@ -189,7 +191,7 @@ fn epyc_spreads_over_complexes() {
 #[test]
 fn epyc_takes_other_nodes_cores_before_second_threads() {
     let machine = EPYC.machine();
-    // Of node 0 only the cores 0 and 1 are idle, with both their threads; and all of node 1.
+    // Idle are cores 0 and 1 of node 0, with both threads, and all of node 1.
     let idle = |cpu: u16| cpu % 128 < 2 || cpu % 128 >= 64;
     let chosen = machine.choose(0, 0, 4, idle);
     assert_eq!(chosen[0], 1);
@@ -212,7 +214,7 @@ fn callers_on_different_cpus_ask_different_ones() {
     let one = machine.choose(0, 0, 8, |_| true);
     let other = machine.choose(0, 20, 8, |_| true);
     assert!(one.iter().all(|cpu| !other.contains(cpu)));
-    // From another node, too.
+    // The same holds for a caller on another node.
     let far = machine.choose(0, 72 + 40, 8, |_| true);
     assert!(far.iter().all(|cpu| !one.contains(cpu)));
 }
@@ -220,13 +222,13 @@ fn callers_on_different_cpus_ask_different_ones() {
 #[test]
 fn who_may_not_help_is_not_asked() {
     let machine = EPYC.machine();
-    // The caller's cpuset has four cores of node 1; its folios are on node 0.
+    // The cpuset of the caller has four cores of node 1; its folios are on node 0.
     let allowed = |cpu: u16| (96..100).contains(&cpu);
     assert_eq!(
         machine.choose_allowed(0, 96, 4, allowed, |_| true),
         [97, 98, 99]
     );
-    // Busy or not: what the others do on theirs is not his.
+    // CPUs outside the cpuset are not asked at all.
     let asked = std::cell::RefCell::new(Vec::new());
     machine.choose_allowed(0, 96, 4, allowed, |cpu| {
         asked.borrow_mut().push(cpu % 128);
@@ -293,7 +295,7 @@ proptest! {
         prop_assert!(chosen.len() <= wanted.min(MAX_CHOSEN));
         prop_assert!(chosen.iter().all(|&cpu| cpu != caller && idle(cpu)));
         prop_assert!(chosen.iter().all(|&cpu| u32::from(cpu) < shape.cpus()));
-        // With few CPUs all are asked, so nobody who could help is left out.
+        // With few CPUs all are asked, so no CPU that could help is left out.
         if shape.cpus() <= MAX_REFUSALS {
             let could = (0..shape.cpus() as u16).filter(|&cpu| cpu != caller && idle(cpu)).count();
             prop_assert_eq!(chosen.len(), could.min(wanted).min(MAX_CHOSEN));
@@ -309,12 +311,12 @@ proptest! {
         let node = node % (shape.nodes + shape.memory_nodes);
         let chosen = machine.choose(node, caller, wanted, |_| true);
         let cores = (shape.cpus() / shape.threads) as usize;
-        // Nobody shares a core, with the caller or with another, while cores are free.
+        // No helper shares a core with the caller or another helper while cores are free.
         let mut with_caller = chosen.clone();
         with_caller.push(caller);
         let distinct = machine.distinct(&with_caller, |place| place.core);
         prop_assert_eq!(distinct, (chosen.len() + 1).min(cores));
-        // The nearest node's caches each have one before any has two: but for the caller's core.
+        // Each cache of the nearest node has a helper before any has two, except for the caller's.
         let near: Vec<u16> = chosen
             .iter()
             .copied()

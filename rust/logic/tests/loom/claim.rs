@@ -2,9 +2,9 @@
 
 //! The claim protocol.
 //!
-//! The lane is modelled as the kernel has it: a plain table that its owner rewrites between
-//! batches, plain destinations, and a failure flag for each item, written relaxed. Loom reports
-//! any access to the plain parts that the cursor's orderings do not keep apart.
+//! The lane is modelled after the kernel's: a plain table that its owner writes between batches,
+//! plain destinations, and a failure flag for each item, written relaxed. Loom reports each access
+//! to the plain parts that the orderings of the cursor do not separate.
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
@@ -20,7 +20,7 @@ use super::{model, seen};
 const ITEMS: usize = 2;
 const GRAINS: usize = 3;
 
-/// The table: for each grain its item and what is to be copied; `None` past the batch's last.
+/// The table: the item and the value of each grain; `None` past the last grain of the batch.
 type Table = [Option<(usize, u32)>; GRAINS];
 
 struct Lane {
@@ -28,14 +28,14 @@ struct Lane {
     table: UnsafeCell<Table>,
     copied: [UnsafeCell<Vec<u32>>; GRAINS],
     failed: [AtomicBool; ITEMS],
-    /// Who may be the owner, for the test in which the lane changes hands.
+    /// Set while the lane has an owner, for the test in which it changes hands.
     busy: AtomicBool,
 }
 
-/// A value that stands for memory that cannot be read.
+/// A value that stands for unreadable memory.
 const POISON: u32 = 666;
 
-/// What a worker keeps between claims: the table, for as long as the generation is the same.
+/// The table that a worker keeps between claims, valid for one generation.
 type Kept = Option<(Generation, Table)>;
 
 impl Lane {
@@ -49,16 +49,16 @@ impl Lane {
         })
     }
 
-    /// Owner: writes the table, clears the results and publishes.
+    /// Owner: writes the table, clears the results and publishes the batch.
     fn publish(&self, grains: &[(usize, u32)], helpers: u32) -> Generation {
         let mut table = [None; GRAINS];
         for (slot, grain) in table.iter_mut().zip(grains) {
             *slot = Some(*grain);
         }
-        // SAFETY: loom checks that nobody else is at it, as the protocol promises.
+        // SAFETY: The batch before is done; loom checks that no other thread accesses the table.
         self.table.with_mut(|it| unsafe { *it = table });
         for copied in &self.copied {
-            // SAFETY: as above.
+            // SAFETY: As above, for the destinations.
             copied.with_mut(|it| unsafe { (*it).clear() });
         }
         for failed in &self.failed {
@@ -72,22 +72,22 @@ impl Lane {
         Some(self.copy(self.cursor.claim()?, kept))
     }
 
-    /// Helper: claims, copies and completes one grain of the batch in which it has its place.
+    /// Helper: claims, copies and completes one grain of the batch of its place, if one is left.
     fn help_once(&self, place: &HelperPlace, kept: &mut Kept) -> Option<Generation> {
         Some(self.copy(self.cursor.claim_in(place)?, kept))
     }
 
-    /// Owner or helper: copies and completes a grain that was claimed.
+    /// Any worker: copies and completes a claimed grain.
     fn copy(&self, claim: Claim, kept: &mut Kept) -> Generation {
         let table = match *kept {
             Some((generation, table)) if generation == claim.generation => table,
-            // SAFETY: a claim is held; loom checks that the owner leaves the table alone.
+            // SAFETY: A claim is held; loom checks that the owner does not write the table.
             _ => self.table.with(|it| unsafe { *it }),
         };
         *kept = Some((claim.generation, table));
         let index = usize::from(claim.index);
         let (item, value) = table[index].expect("a grain of this batch");
-        // SAFETY: the grain was claimed; loom checks that nobody else has it.
+        // SAFETY: The grain is claimed; loom checks that no other thread accesses it.
         self.copied[index].with_mut(|it| unsafe { (*it).push(value) });
         if value == POISON {
             self.failed[item].store(true, Ordering::Relaxed);
@@ -96,25 +96,25 @@ impl Lane {
         claim.generation
     }
 
-    /// Helper: takes a place, and works until no grain is left. Returns the number of grains.
+    /// Helper: takes a place and works until no grain is left. Returns the number of its grains.
     fn help(&self) -> usize {
         self.help_with(&mut None).len()
     }
 
-    /// As [`Lane::help`], with `kept` from an earlier batch. Returns the batch of each grain.
+    /// Like [`Lane::help`], with a table kept from before. Returns the batch of each grain.
     fn help_with(&self, kept: &mut Kept) -> Vec<Generation> {
         let place = self.cursor.enter();
         let of_place = |place| std::iter::from_fn(move || self.help_once(&place, kept)).collect();
         place.map(of_place).unwrap_or_default()
     }
 
-    /// Owner: the whole life of a batch with room for all helpers. Returns the number of grains
-    /// that helpers copied.
+    /// Owner: runs a whole batch with room for all helpers. Returns the number of grains that the
+    /// helpers copied.
     fn run(&self, grains: &[(usize, u32)]) -> usize {
         self.run_with(grains, 2).0
     }
 
-    /// As [`Lane::run`], with room for `helpers` helpers; also returns the number of the batch.
+    /// Like [`Lane::run`], with room for `helpers` helpers. Also returns the number of the batch.
     fn run_with(&self, grains: &[(usize, u32)], helpers: u32) -> (usize, Generation) {
         let generation = self.publish(grains, helpers);
         let mut kept = None;
@@ -131,10 +131,10 @@ impl Lane {
         (grains.len() - own, generation)
     }
 
-    /// Owner, all done: each grain was copied once, nothing else was, every failure is known.
+    /// Owner, all done: checks that each grain was copied once, and each failure recorded.
     fn check(&self, grains: &[(usize, u32)]) {
         for (index, copied) in self.copied.iter().enumerate() {
-            // SAFETY: all done; loom checks that every helper has let go.
+            // SAFETY: The batch is all done; loom checks that no helper accesses this any more.
             let copied = copied.with(|it| unsafe { (*it).clone() });
             let wanted: Vec<u32> = grains.get(index).iter().map(|grain| grain.1).collect();
             assert_eq!(copied, wanted, "grain {index}");
@@ -188,7 +188,7 @@ fn reused_lane() {
         let lane = Lane::new();
         let helper = {
             let lane = lane.clone();
-            // Keeps its table from one claim to the next, as a helper of the kernel may.
+            // The helper keeps its table from one claim to the next, which the protocol permits.
             thread::spawn(move || {
                 let mut kept = None;
                 let tries = [(); 2].map(|()| lane.help_with(&mut kept));
@@ -258,7 +258,7 @@ fn helper_finishes_last() {
         let helper = spawn_helper(&lane);
         let mut kept = None;
         while lane.work_once(&mut kept).is_some() {}
-        // Nothing is left to claim, and still the batch is not done: a helper has it.
+        // No grain is left to claim, but the batch is not done while the helper has one.
         while !lane.cursor.all_done() {
             seen(&WAITED, true);
             spin_hint();
@@ -275,7 +275,7 @@ fn failures_reach_the_owner() {
     model(Some(2), || {
         let lane = Lane::new();
         let helpers = [spawn_helper(&lane), spawn_helper(&lane)];
-        // Two grains of one item fail, perhaps by two workers; then the flags start afresh.
+        // Two grains of one item fail, perhaps in two workers; the next batch clears the flags.
         let helped = lane.run(&[(1, POISON), (1, POISON)]);
         seen(&HELPER_FAILED, helped == 2);
         lane.run(&[(0, 3)]);
@@ -289,7 +289,7 @@ fn failures_reach_the_owner() {
 #[test]
 fn lane_changes_hands() {
     static BOTH_OWNED: Witness = Witness::new(false);
-    /// Takes the lane if it is free, as a migration does, else leaves the copying to others.
+    /// Runs a batch if the lane is free, as a migrating task does. Returns whether it was free.
     fn own(lane: &Lane, grains: &[(usize, u32)]) -> bool {
         let taken = lane
             .busy
@@ -317,8 +317,8 @@ fn lane_changes_hands() {
     assert!(BOTH_OWNED.load(Ordering::Relaxed));
 }
 
-/// No batch has more helpers than it has room for, though helpers of the batch before are still
-/// there: their places are not valid in the next batch.
+/// No batch has more helpers than it has places, even if helpers of the batch before are delayed:
+/// none of them continues in the next batch.
 #[test]
 fn helpers_keep_to_their_batch() {
     static HELPED_BOTH: Witness = Witness::new(false);
@@ -333,7 +333,7 @@ fn helpers_keep_to_their_batch() {
         let (helped, second) = lane.run_with(&[(1, 3), (1, 4)], 1);
         let grains = helpers.map(|helper| helper.join().unwrap());
         for generations in &grains {
-            // All grains are of one batch.
+            // All grains of a helper belong to one batch.
             assert!(generations.windows(2).all(|pair| pair[0] == pair[1]));
         }
         let helpers_of = |batch| grains.iter().filter(|of| of.contains(&batch)).count();
@@ -349,7 +349,7 @@ fn helpers_keep_to_their_batch() {
     }
 }
 
-/// A helper with a place sees the batch in which it has the place, or sees that this batch is over.
+/// A helper that got a place finds the published batch.
 #[test]
 fn a_place_is_of_a_published_batch() {
     static HELPED: Witness = Witness::new(false);
@@ -362,7 +362,7 @@ fn a_place_is_of_a_published_batch() {
                 place.map(|place| lane.help_once(&place, &mut None).is_some())
             })
         };
-        // No other task claims: a helper that got its place must find the grain.
+        // No other thread claims, so a helper that got its place must find the grain.
         lane.publish(&[(0, 1)], 1);
         if let Some(found) = helper.join().unwrap() {
             assert!(found);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Which CPUs were flushed since groups were retained.
+//! TLB flushes that cover retained groups.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use loom::thread;
 
 use super::model;
 
-/// The TLB of a CPU: it maps the old folio until a flush finds the translation cleared.
+/// The TLBs of two CPUs. Each has a stale translation until a flush finds it cleared.
 struct Tlb {
     cleared: AtomicBool,
     stale: [AtomicBool; 2],
@@ -28,7 +28,7 @@ impl Tlb {
         })
     }
 
-    /// A flush of CPUs for another batch. One that begins before the translation is cleared may
+    /// Flushes CPUs for another batch. A flush that begins before the translation is cleared may
     /// leave it in the TLB.
     fn flush(&self, cpus: usize) {
         let flush = self.coverage.begin(&[cpus]);
@@ -49,13 +49,12 @@ impl Tlb {
     }
 }
 
-/// Flushes cover a group only if no CPU can read its folios any more. Flushes of all of its CPUs
-/// that began after it was retained do cover it.
+/// A group is covered only if no CPU has a stale translation, whatever flushes run concurrently.
 #[test]
 fn flushes_of_others_cover_what_was_retained_before() {
     model(Some(2), || {
         let tlb = Tlb::new();
-        // An earlier group, so that flushes have a bit to clear.
+        // An earlier group, so that the flushes have bits to take.
         tlb.coverage.retain(&[0b11]);
         let others = [0b01, 0b11].map(|cpus| {
             let tlb = tlb.clone();
@@ -69,7 +68,8 @@ fn flushes_of_others_cover_what_was_retained_before() {
     });
 }
 
-/// Each CPU that a group waits for is owed a flush, or was flushed since: no credit is lost.
+/// Each CPU that a group waits for is owed a flush or was flushed since, so later flushes of all
+/// CPUs cover both groups.
 #[test]
 fn what_is_not_covered_is_owed() {
     model(Some(2), || {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! An engine answers for a copy while the user gives the copy up.
+//! The answer of a DMA engine against giving up its copy.
 //!
-//! The memory is a plain cell: the engine writes it before it answers; the user that takes the load out
-//! of its place writes it next, as memory that was freed and is used again.
+//! The memory is a plain cell. The engine writes it before it answers. The user that takes the load
+//! out of its place writes it next, like memory that was freed and used again.
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
@@ -28,7 +28,7 @@ struct DmaChannel {
 }
 
 impl DmaChannel {
-    /// Returns a port with one copy that an engine was handed.
+    /// Returns a channel with one submitted copy.
     fn new() -> Arc<Self> {
         let mut places = Places::new();
         places.submit(0, (), 0);
@@ -42,27 +42,27 @@ impl DmaChannel {
 
     /// Engine: copies, then answers.
     fn copy(&self) {
-        // SAFETY: loom checks that no other task is at the memory.
+        // SAFETY: The engine has the memory; loom checks that no other thread accesses it.
         self.memory.with_mut(|it| unsafe { *it = COPIED });
         self.ticket.answer(true);
     }
 
-    /// A user: runs `f` on the port, unless another user has it.
+    /// User: runs `f` on the places, unless another user has the channel.
     fn try_use<R>(&self, f: impl FnOnce(&mut Places<(), 1>) -> R) -> Option<R> {
         self.used
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
-        // SAFETY: there is one user; loom checks that.
+        // SAFETY: There is one user at a time, as loom checks.
         let result = self.places.with_mut(|it| f(unsafe { &mut *it }));
         self.used.store(false, Ordering::Release);
         Some(result)
     }
 
-    /// A user: takes the load back if there is an answer. Returns whether it was given up before.
+    /// User: takes the load if there is an answer. Returns whether it was given up before.
     fn collect(&self, places: &mut Places<(), 1>) -> Option<bool> {
         assert!(self.ticket.answered()?);
         let ((), given_up) = places.land(0)?;
-        // SAFETY: the engine is done with the memory; loom checks that.
+        // SAFETY: The engine is done with the memory, as loom checks.
         self.memory.with_mut(|it| unsafe {
             assert_eq!(*it, COPIED);
             *it = REUSED;
@@ -71,27 +71,27 @@ impl DmaChannel {
     }
 }
 
-/// The user gives the copy up while the engine answers; a second user collects copies that were
-/// given up. The load comes back once, to one of them, and not before the engine is done.
+/// The user gives up while the engine answers, and a second user collects what was given up. One of
+/// them gets the load, once, and not before the engine is done.
 #[test]
 fn given_up_while_the_engine_answers() {
     static LANDED: Witness = Witness::new(false);
     static GIVEN_UP: Witness = Witness::new(false);
     model(Some(3), || {
-        let port = DmaChannel::new();
+        let channel = DmaChannel::new();
         let engine = {
-            let port = port.clone();
-            thread::spawn(move || port.copy())
+            let channel = channel.clone();
+            thread::spawn(move || channel.copy())
         };
         let sweeper = {
-            let port = port.clone();
-            thread::spawn(move || port.try_use(|places| port.collect(places)).flatten())
+            let channel = channel.clone();
+            thread::spawn(move || channel.try_use(|places| channel.collect(places)).flatten())
         };
-        let own = port.try_use(|places| {
-            let landed = port.collect(places);
+        let own = channel.try_use(|places| {
+            let landed = channel.collect(places);
             let mut lost = 0;
             places.give_up_late(1, 0, |()| lost += 1);
-            // A copy that has landed cannot be given up; all others are.
+            // A copy that has landed cannot be given up; any other copy is.
             assert_eq!(
                 lost + usize::from(landed.is_some()),
                 usize::from(places.taken() == 1 || landed.is_some())
@@ -103,8 +103,8 @@ fn given_up_while_the_engine_answers() {
         let own = own.flatten();
         assert!(own.is_none() || swept.is_none());
         assert_ne!(own, Some(true));
-        // The engine has answered: the last user gets the rest.
-        let last = port.try_use(|places| port.collect(places)).flatten();
+        // The engine has answered, so the last user gets the load if no other did.
+        let last = channel.try_use(|places| channel.collect(places)).flatten();
         let times = [own, swept, last].iter().flatten().count();
         assert_eq!(times, 1);
         seen(&LANDED, own == Some(false));
@@ -115,17 +115,17 @@ fn given_up_while_the_engine_answers() {
     }
 }
 
-/// A user that waits sees all that the engine has written.
+/// A user that sees the answer sees everything that the engine wrote.
 #[test]
 fn an_answer_comes_after_the_copy() {
     model(None, || {
-        let port = DmaChannel::new();
+        let channel = DmaChannel::new();
         let engine = {
-            let port = port.clone();
-            thread::spawn(move || port.copy())
+            let channel = channel.clone();
+            thread::spawn(move || channel.copy())
         };
-        while port
-            .try_use(|places| port.collect(places))
+        while channel
+            .try_use(|places| channel.collect(places))
             .flatten()
             .is_none()
         {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How far the copy of one folio has come.
+//! Copy progress of one folio.
 
 use ferry_logic::folio_progress::{FolioOutcome, FolioProgress};
 use ferry_logic::sync::spin_hint;
@@ -10,8 +10,8 @@ use loom::thread;
 
 use super::model;
 
-/// One folio in two parts, copied by two workers: its owner, which does not wait for the batch, sees
-/// both parts and the failure of one.
+/// Two workers copy a folio in two parts. Its owner, which does not wait for the batch, sees both
+/// parts and the failure of one.
 #[test]
 fn item_is_whole_when_it_says_so() {
     struct Folio {
@@ -27,7 +27,7 @@ fn item_is_whole_when_it_says_so() {
         let workers = [0, 1].map(|part| {
             let folio = folio.clone();
             thread::spawn(move || {
-                // SAFETY: each worker has a part of its own; loom checks the reader below.
+                // SAFETY: Each worker has its own part; loom checks the reader below.
                 folio.parts[part].with_mut(|it| unsafe { *it = 1 });
                 let outcome = if part == 0 {
                     FolioOutcome::Copied
@@ -46,7 +46,7 @@ fn item_is_whole_when_it_says_so() {
         };
         assert_eq!(outcome, FolioOutcome::Failed);
         for part in &folio.parts {
-            // SAFETY: no worker touches it any more, as loom checks.
+            // SAFETY: The folio is finished; loom checks that no worker accesses it any more.
             assert_eq!(part.with(|it| unsafe { *it }), 1);
         }
         for worker in workers {

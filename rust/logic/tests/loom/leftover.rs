@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The rest of a grain that helpers leave to the owner of the batch.
+//! The rest of a grain that a helper leaves to the owner of the batch.
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
@@ -14,8 +14,7 @@ use loom::thread;
 
 use super::{model, seen};
 
-/// A helper leaves the second half of its grain. The owner copies that half once, before the batch
-/// ends.
+/// A helper leaves the second half of its grain. The owner copies it once, before the batch ends.
 #[test]
 fn what_a_helper_leaves_is_copied_once() {
     static LEFT: Witness = Witness::new(false);
@@ -30,7 +29,7 @@ fn what_a_helper_leaves_is_copied_once() {
     impl Batch {
         fn copy(&self, pages: core::ops::Range<u32>) {
             for page in pages {
-                // SAFETY: the page was claimed, or left; loom checks that no other task has it.
+                // SAFETY: The page was claimed or left; loom checks that no other thread uses it.
                 self.pages[page as usize].with_mut(|it| unsafe { *it += 1 });
             }
         }
@@ -72,7 +71,7 @@ fn what_a_helper_leaves_is_copied_once() {
             spin_hint();
         }
         for page in &batch.pages {
-            // SAFETY: all done; loom checks that the helper has let go.
+            // SAFETY: The batch is all done; loom checks that the helper does not access it.
             assert_eq!(page.with(|it| unsafe { *it }), 1);
         }
         assert_eq!(batch.leftovers.take(), None);

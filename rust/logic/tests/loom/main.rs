@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The protocols under loom, which tries every order of steps and every value that the memory
-//! model lets a load return. Run with `RUSTFLAGS="--cfg loom" cargo test --release --test loom`.
+//! The protocols under loom, which tries each order of steps and each value that the memory model
+//! lets a load return. Run with `RUSTFLAGS="--cfg loom" cargo test --release --test loom`.
 //!
-//! With two threads every order is tried. With three threads only orders with at most two or three
-//! preemptions are tried, so that the tests take seconds. Each known way to break these protocols
-//! needs one thread delayed at one place, so one preemption shows it.
+//! With two threads each order is tried; with three, each order with at most two or three
+//! preemptions, which keeps the run time in seconds. Each known way to break these protocols needs
+//! one thread to be delayed at one place, so one preemption exposes it.
 #![cfg(loom)]
 
 mod claim;
@@ -22,15 +22,14 @@ use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
 use loom::model::Builder;
 
-/// Tries the orders of steps of a test, all of them or those with few preemptions.
+/// Runs a test in all orders of steps, or in those with at most `preemptions` preemptions.
 fn model(preemptions: Option<usize>, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = preemptions;
     builder.check(test);
 }
 
-/// Notes that loom tried an order of steps that the test is about: a model that never tries it
-/// proves nothing.
+/// Records that an order of steps occurred. A model in which it never occurs proves nothing.
 fn seen(witness: &Witness, now: bool) {
     witness.fetch_or(now, Ordering::Relaxed);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The members of a crew.
+//! Members of a crew.
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
@@ -22,13 +22,13 @@ fn caller(is_confined: bool) -> Caller {
     }
 }
 
-/// Two tasks want one place: one task at a time has it, and finds no data of the task before.
+/// Two tasks want the only place. They get it one after the other, and find it clean.
 #[test]
 fn a_place_is_of_one_task_at_a_time() {
     static BOTH: Witness = Witness::new(false);
     static ONE: Witness = Witness::new(false);
     model(Some(3), || {
-        // The cell stands for the data of a place.
+        // The cell stands for data that belongs to the place.
         let shared = Arc::new((Members::<2>::new(), UnsafeCell::new(0u64)));
         let workers = [1u64, 2].map(|me| {
             let shared = shared.clone();
@@ -37,12 +37,12 @@ fn a_place_is_of_one_task_at_a_time() {
                 let Some(at) = members.enter_helper(me, 1) else {
                     return false;
                 };
-                // SAFETY: the place is this task's; loom checks that.
+                // SAFETY: This task has the place, as loom checks.
                 with_place.with_mut(|it| unsafe { *it = me });
                 assert!(members.has(me) && members.note_borrowed(me, me));
                 assert!(!members.note_borrowed(3 - me, 50));
                 assert_eq!(members.take_borrowed(at), me);
-                // SAFETY: the place is still this task's.
+                // SAFETY: As above.
                 assert_eq!(with_place.with(|it| unsafe { *it }), me);
                 members.leave_helper(at);
                 true
@@ -59,8 +59,7 @@ fn a_place_is_of_one_task_at_a_time() {
     }
 }
 
-/// A helper that sees its caller also sees whether the caller is confined, and whether it is
-/// kswapd, and not the attributes of the caller before.
+/// A helper that sees its caller also sees that caller's attributes, not the previous caller's.
 #[test]
 fn a_caller_is_seen_with_its_attributes() {
     static SEEN: Witness = Witness::new(false);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The ring of accesses that a CPU has recorded.
+//! The ring of accesses that a CPU records.
 
 use ferry_logic::promotion::ring::{Access, Ends, Ring, Slot};
 use loom::sync::Arc;
 use loom::thread;
 
-/// The ring of a CPU: its reader gets the accesses that the ring took, in order, each whole and
-/// once, though the ring is full at times.
+/// The reader gets each access that the ring took, once, whole and in order, even if the ring is
+/// full at times.
 #[test]
 fn ring_of_accesses() {
     loom::model(|| {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A value that a task lends to others.
+//! A value that one task shares with others for a limited time.
 //!
-//! The place is behind a mutex, as in the kernel, and a lender that waits is woken by the last
-//! borrower. The value is a plain cell that each lender writes before it lends, and again when the
-//! value is back: loom reports a borrower that reads it then.
+//! The state is behind a mutex, as in the kernel, and the last borrower wakes the lender that
+//! waits. The value is a plain cell. Each lender writes it before it lends and after it has the
+//! value back, so loom reports a borrower that still reads it then.
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
@@ -15,7 +15,7 @@ use loom::thread;
 
 use super::{model, seen};
 
-/// The value of a place that no lender has.
+/// The value of a place without a lender.
 const OVER: u32 = 0;
 
 struct ScopedShare {
@@ -34,7 +34,7 @@ impl ScopedShare {
     }
 
     fn write(&self, value: u32) {
-        // SAFETY: The value is the lender's alone; loom checks that.
+        // SAFETY: The value belongs to the lender, as loom checks.
         self.value.with_mut(|it| unsafe { *it = value });
     }
 
@@ -48,7 +48,7 @@ impl ScopedShare {
         true
     }
 
-    /// Lends a value and takes it back. Returns whether the place was free.
+    /// Lends a value and waits until it is back. Returns whether the place was free.
     fn lend(&self, value: u32) -> bool {
         if !self.lend_for_ever(value) {
             return false;
@@ -64,7 +64,7 @@ impl ScopedShare {
         true
     }
 
-    /// Borrows the lent value, and returns it.
+    /// Borrows the value and returns it, or [`None`] if none is lent.
     fn borrow(&self) -> Option<u32> {
         if !self.place.lock().unwrap().borrow() {
             return None;
@@ -79,18 +79,18 @@ impl ScopedShare {
     }
 }
 
-/// The lender waits for every borrower, and for none that comes too late.
+/// The lender waits for each borrower that has borrowed, and for no later one.
 #[test]
 fn lender_waits_for_borrowers() {
     static BORROWED: Witness = Witness::new(false);
     static LATE: Witness = Witness::new(false);
     model(Some(3), || {
-        let lending = ScopedShare::new();
+        let share = ScopedShare::new();
         let borrowers = [(); 2].map(|()| {
-            let lending = lending.clone();
-            thread::spawn(move || lending.borrow())
+            let share = share.clone();
+            thread::spawn(move || share.borrow())
         });
-        assert!(lending.lend(1));
+        assert!(share.lend(1));
         let borrowed = borrowers.map(|borrower| borrower.join().unwrap());
         seen(&BORROWED, borrowed == [Some(1); 2]);
         seen(&LATE, borrowed == [None; 2]);
@@ -100,22 +100,22 @@ fn lender_waits_for_borrowers() {
     }
 }
 
-/// Two lenders at one place: the second does not write a value that is borrowed from the first.
+/// With two lenders at one place, the second does not write while the first value is borrowed.
 #[test]
 fn one_lender_at_a_time() {
     static BOTH: Witness = Witness::new(false);
     static REFUSED: Witness = Witness::new(false);
     model(Some(3), || {
-        let lending = ScopedShare::new();
+        let share = ScopedShare::new();
         let borrower = {
-            let lending = lending.clone();
-            thread::spawn(move || lending.borrow())
+            let share = share.clone();
+            thread::spawn(move || share.borrow())
         };
         let other = {
-            let lending = lending.clone();
-            thread::spawn(move || lending.lend(2))
+            let share = share.clone();
+            thread::spawn(move || share.lend(2))
         };
-        let own = lending.lend(1);
+        let own = share.lend(1);
         let others = other.join().unwrap();
         let borrowed = borrower.join().unwrap();
         assert!(own || others);
@@ -127,25 +127,26 @@ fn one_lender_at_a_time() {
     }
 }
 
-/// A lender that dies has the place for ever: borrowers read its value, and no task writes another.
+/// A lender that dies keeps the place for ever: borrowers read its value, and no task writes
+/// another.
 #[test]
 fn dead_lender_keeps_the_place() {
     static BORROWED: Witness = Witness::new(false);
     static EARLY: Witness = Witness::new(false);
     model(Some(3), || {
-        let lending = ScopedShare::new();
+        let share = ScopedShare::new();
         let dies = {
-            let lending = lending.clone();
-            thread::spawn(move || lending.lend_for_ever(1))
+            let share = share.clone();
+            thread::spawn(move || share.lend_for_ever(1))
         };
         let borrower = {
-            let lending = lending.clone();
-            thread::spawn(move || lending.borrow())
+            let share = share.clone();
+            thread::spawn(move || share.borrow())
         };
         let borrowed = borrower.join().unwrap();
         assert!(dies.join().unwrap());
-        assert!(!lending.lend(2));
-        assert_eq!(lending.borrow(), Some(1));
+        assert!(!share.lend(2));
+        assert_eq!(share.borrow(), Some(1));
         seen(&BORROWED, borrowed == Some(1));
         seen(&EARLY, borrowed.is_none());
     });
