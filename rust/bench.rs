@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How fast the engine copies, against `folio_mc_copy()` in a loop: for `./ferry bench copy`.
+//! Throughput of the engine, compared with `folio_mc_copy()` in a loop, for `./ferry bench copy`.
 //!
-//! A KUnit suite, because a KUnit kernel needs no user space. It checks contents and nothing about
-//! time. Each result is one line of JSON in the kernel log, after `ferry-bench: `.
+//! This is a KUnit suite, because a KUnit kernel needs no user space. It checks contents, not
+//! times. Each result is one line of JSON in the kernel log, after `ferry-bench: `.
 
 use kernel::{
     cpu::CpuId,
@@ -26,15 +26,15 @@ use crate::{
     workers::IdleCpus, //
 };
 
-/// Batches of one size and order, timed one by one.
+/// Batches of one size and order, each timed on its own.
 struct Case {
     folio: &'static str,
     order: u32,
     count: usize,
 }
 
-/// Bytes that the sources of a case have: more than caches hold, so that a batch is as cold as a
-/// migration's.
+/// Bytes in all sources of a case: more than the caches hold, so that a batch is as cold as in a
+/// migration.
 const WORKING_SET: usize = 192 << 20;
 
 const CASES: [Case; 4] = [
@@ -60,16 +60,16 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// Timed batches of each configuration.
+/// Number of timed batches of each configuration.
 const RUNS: usize = 41;
 
-/// Who copies a batch.
+/// The way in which a batch is copied.
 #[derive(Clone, Copy)]
 enum Config {
     Serial,
     Alone,
     Helped,
-    /// By this CPU, past the caches.
+    /// By this CPU, with non-temporal stores.
     Past,
 }
 
@@ -80,14 +80,14 @@ const CONFIGS: [(&str, Config); 4] = [
     ("ferry-1-past", Config::Past),
 ];
 
-/// Times each configuration in turn, on one batch after the other, and says so.
+/// Times each configuration in turn, on one batch after the other, and prints the results.
 fn measure(case: &Case, engine: &Engine<CpuCopier>, batches: &mut [OwnedPairs]) -> Result {
     let mut times = [[0; RUNS]; CONFIGS.len()];
     let mut helped = [0; CONFIGS.len()];
     let mut next = 0;
     for run in 0..RUNS {
-        // Each begins in turn, so that none has the same batches, and the same before it, every
-        // time.
+        // Each run begins with another configuration, so that none always gets the same batches or
+        // the same predecessor.
         for nr in (0..CONFIGS.len()).map(|nr| (nr + run) % CONFIGS.len()) {
             let config = CONFIGS[nr].1;
             let pairs = batches.get_mut(next).ok_or(EINVAL)?;
@@ -97,7 +97,7 @@ fn measure(case: &Case, engine: &Engine<CpuCopier>, batches: &mut [OwnedPairs]) 
             if !pairs.all_equal() {
                 return Err(EIO);
             }
-            // Long before its next turn, when it is cold again.
+            // Done long before the next use of the batch, so that it is cold again.
             pairs.spoil();
             pairs.all_marked();
             next = (next + 1).checked_rem(batches.len()).ok_or(EINVAL)?;
@@ -124,7 +124,7 @@ fn measure(case: &Case, engine: &Engine<CpuCopier>, batches: &mut [OwnedPairs]) 
     Ok(())
 }
 
-/// Copies all of a batch. Returns the pages that the helper copied.
+/// Copies a whole batch. Returns the number of pages that the helper copied.
 fn copy(
     case: &Case,
     config: Config,
@@ -148,7 +148,7 @@ fn copy(
     Ok(copied.helped)
 }
 
-/// Lets `engine` copy `pairs` by this CPU and `helpers`, by `method`.
+/// Lets `engine` copy `pairs` on this CPU and with `helpers`, using `method`.
 fn copy_with(
     engine: &Engine<CpuCopier>,
     pairs: &mut OwnedPairs,

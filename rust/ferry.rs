@@ -2,9 +2,9 @@
 
 //! Ferry: faster page migration.
 //!
-//! A folder is a feature. It imports only from folders above it in this list:
+//! Each folder is a feature, which imports only from the folders above it in this list:
 //!
-//! - [`logic`]: decisions and lock-free protocols without kernel calls, tested on the host as well;
+//! - [`logic`]: decisions and lock-free protocols without kernel calls, also tested on the host;
 //! - [`kernel`]: safe wrappers over kernel C that know nothing of Ferry's features;
 //! - [`workers`]: the CPUs that help, how they are chosen and called, and the settings;
 //! - [`crew`]: several tasks that migrate one list;
@@ -13,8 +13,8 @@
 //! - `promotion`: promotes unmapped page cache to the top memory tier;
 //! - `service`: `/dev/page_migrate`, migration by physical address and of ranges.
 //!
-//! C calls the functions in the `hooks.rs` of a feature. `unsafe` stands in [`kernel`] and in the
-//! files that the `mod.rs` of each feature names as its boundary.
+//! C calls the functions in the `hooks.rs` of a feature. Unsafe code is in [`kernel`], and in the
+//! files that the `mod.rs` of a feature lists as its boundary.
 //!
 //! C header:
 //! [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The copy of a segment by the CPU that claimed it.
+//! Copies a segment with the CPU that claimed it.
 
 use super::table::{
     CopySegment,
@@ -9,7 +9,8 @@ use super::table::{
     Unreadable, //
 };
 
-/// Copies machine-check safe, as `folio_mc_copy()` does; past the caches if its batch is to be.
+/// Copies as `folio_mc_copy()` does, or with non-temporal stores if the segment's batch requires
+/// them. Both survive machine checks.
 pub struct CpuCopier;
 
 impl CopySegment for CpuCopier {

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The channels that batches may use.
+//! The DMA channels that batches may use.
 //!
-//! They are taken when an operator says how many, and given back when he says fewer, or when a
-//! driver leaves its device. A batch takes the ports that are free at that moment; one that finds
-//! none is copied by CPUs.
+//! An operator sets the number of channels. They are requested when that number grows, and released
+//! when it shrinks or when a driver is unbound from its device. A batch takes the channels that are
+//! free when it is posted; if none is, CPUs copy the batch.
 //!
-//! Locks: that of the fleet, under which channels come and go, and are told of; in it, what the end
-//! of a channel takes. It is taken inside of the notifiers of a bus, so channels are requested
-//! before it is. Batches take no lock.
+//! Lock order:
+//!
+//! 1. the device lock of an engine, which [`Requested`] holds and which is held during bus
+//!    notifications, and the lock of that notifier chain;
+//! 2. `Channels::lock`, for opening, closing and reading out channels;
+//! 3. the locks that the release of a channel takes.
+//!
+//! Batches take no lock.
 
 use kernel::{
     bindings,
@@ -51,19 +56,19 @@ use crate::{
     }, //
 };
 
-/// How often copies that were given up are looked after.
+/// Interval at which copies that timed out are checked, in milliseconds.
 const SWEEP_MS: u32 = 1000;
-/// When their engine is stopped, if it can be, in nanoseconds.
+/// Age of such a copy at which its engine is stopped, if it can be, in nanoseconds.
 const PATIENCE_NS: i64 = 10_000_000_000;
 
-/// Room for as many channels as there may be.
+/// All channels that may be open at a time, and their sweeper.
 #[pin_data]
 struct Channels {
     ports: KVec<KBox<DmaChannel<DmaSegment>>>,
     sweeper: Arc<DelayedFn>,
-    /// Lets go of the hooks when drivers have left the last channels.
+    /// Releases the hold on the hooks when drivers have left the last channels.
     releaser: Arc<DelayedFn>,
-    /// Ports that a batch may find free: a hint, so relaxed.
+    /// Number of channels without a copy that timed out. A hint, so relaxed.
     usable: Atomic<u32>,
     #[pin]
     lock: Mutex<()>,
@@ -99,7 +104,7 @@ impl Channels {
         self.ports().filter(|port| port.is_open())
     }
 
-    /// Channels have come, gone, or been found not to answer.
+    /// Recounts `usable`, after channels were opened or closed, or a copy timed out.
     fn count(&'static self) {
         let usable = self.open_ports().filter(|port| port.parked() == 0);
         self.usable.store(usable.count() as u32, Relaxed);
@@ -110,27 +115,27 @@ fn fleet() -> Option<&'static Channels> {
     FLEET.as_ref().map(|fleet| &**fleet)
 }
 
-/// How many channels there are. For any context.
+/// Returns the number of open channels. For any context.
 pub fn nr_open() -> usize {
     fleet().map_or(0, |fleet| fleet.open_ports().count())
 }
 
-/// How many of them answer. For any context.
+/// Returns the number of open channels without a copy that timed out. For any context.
 pub fn nr_usable() -> u32 {
     fleet().map_or(0, |fleet| fleet.usable.load(Relaxed))
 }
 
-/// Takes channels, or gives some back, until there are so many, or no more are to be had. May
-/// sleep; one caller at a time.
+/// Opens or closes channels until `nr` are open, or until no more are available. May sleep; one
+/// caller at a time.
 ///
-/// Fails with `ENODEV` if there is none, and with `EBUSY` if one cannot be given back, as its
-/// engine neither answers nor stops; others may be back by then.
+/// Fails with `ENODEV` if no channel is available. Fails with `EBUSY` if one cannot be closed,
+/// because its engine neither answers nor stops; other channels may be closed by then.
 pub fn open(nr: usize) -> Result {
     if FLEET.as_ref().is_none() {
         if nr == 0 {
             return Ok(());
         }
-        // Never lost: one caller at a time.
+        // It cannot fail: there is one caller at a time.
         FLEET.populate(Channels::new()?);
     }
     let fleet = fleet().ok_or(ENOMEM)?;
@@ -139,7 +144,7 @@ pub fn open(nr: usize) -> Result {
             break;
         };
         let _guard = fleet.lock.lock();
-        // A port that was just closed may still be in use.
+        // A slot that was just closed may still be in use.
         let mut left = Some(requested);
         for port in fleet.ports().filter(|port| !port.is_open()) {
             left = left.and_then(|requested| requested.open(port).err());
@@ -150,11 +155,11 @@ pub fn open(nr: usize) -> Result {
     }
     let _guard = fleet.lock.lock();
     let surplus = nr_open().saturating_sub(nr);
-    // First those that do not answer.
+    // Channels that do not answer are closed first.
     let stuck = |port: &&DmaChannel<DmaSegment>| port.parked() > 0;
     let well = fleet.open_ports().filter(move |port| !stuck(port));
     let first = Iterator::chain(fleet.open_ports().filter(stuck), well);
-    // Of each: one that stays does not keep the others.
+    // An error of one channel does not keep the others open.
     let closed = first
         .take(surplus)
         .map(DmaChannel::close)
@@ -167,8 +172,9 @@ pub fn open(nr: usize) -> Result {
     }
 }
 
-/// The driver of a device, at this address, is about to leave it: gives its channels back, and
-/// later, outside of the device's lock, the hold on the hooks if these were the last. May sleep.
+/// Releases the channels of a device before its driver is unbound; `device` is its address. If
+/// these were the last, the hold on the hooks is released later, outside of the device lock. May
+/// sleep.
 pub fn leave(device: usize) {
     let fleet = fleet();
     // Ports of batches are opened and closed under it.
@@ -185,29 +191,30 @@ pub fn leave(device: usize) {
     }
 }
 
-/// Tells of the channel with this number: its name, its node, and what it has done; [`None`]: there
-/// is none. May sleep.
+/// Calls `tell` with the name, the node and the counters of channel number `nr`; returns [`None`]
+/// if `nr` is not the number of a channel. May sleep.
 pub fn read_out<R>(
     nr: usize,
     tell: impl FnOnce(*const c_char, Option<NodeId>, bindings::ferry_dma_counts) -> R,
 ) -> Option<R> {
     let fleet = fleet()?;
-    // The name stays as long as the lock is held.
+    // The lock keeps the channel open, and so its name valid.
     let _guard = fleet.lock.lock();
     let port = fleet.ports().filter(|port| port.is_open()).nth(nr)?;
     let (name, counts) = port.read_out()?;
     Some(tell(name, port.node(), counts))
 }
 
-/// Whether there are channels, and a batch of so many base pages is large enough for them. For any
-/// context.
+/// Returns whether there are usable channels, and a batch of `pages` base pages is large enough for
+/// them. For any context.
 pub fn is_for(pages: u32) -> bool {
     nr_usable() > 0
         && pages as usize * PAGE_SIZE >= settings::dma_min_bytes() as usize
         && !is_suspending()
 }
 
-/// Up to `most` ports that are free now: first those of engines on `node`, to which is copied.
+/// Takes up to `most` channels that are free now. Channels on `node`, the node of the destination,
+/// come first.
 pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<DmaSegment>> {
     let near = move |port: &&DmaChannel<DmaSegment>| port.node() == node;
     let all = || fleet().into_iter().flat_map(Channels::open_ports);
@@ -219,7 +226,8 @@ pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<DmaSe
         .take(most as usize)
 }
 
-/// Copies were given up: sees that their memory comes back.
+/// Starts the sweeper after a copy timed out. The sweeper frees the memory once the engine is done
+/// with it.
 pub fn sweep() {
     if let Some(fleet) = fleet() {
         fleet.count();
@@ -227,7 +235,7 @@ pub fn sweep() {
     }
 }
 
-/// Looks after copies that were given up, until their engines are done with them.
+/// Collects copies that timed out, and repeats until their engines are done with them.
 fn look_after(_: FlushToken<'_>) {
     let Some(fleet) = fleet() else {
         return;
@@ -235,13 +243,13 @@ fn look_after(_: FlushToken<'_>) {
     let parked = |port: &&DmaChannel<DmaSegment>| port.parked() > 0;
     for mut port in fleet.ports().filter(parked).filter_map(DmaChannel::try_use) {
         port.collect(|_, _| ());
-        // Once for each channel: it stops, or is never asked to again.
+        // Once per channel: the engine stops, or is not asked again.
         if port.is_late(PATIENCE_NS) && port.may_stop() && port.reclaim(0).is_err() {
             pr_warn!("a DMA engine does not answer: folios stay with it until it does\n");
         }
     }
     {
-        // Not to count what has changed by the time it is told.
+        // With the lock held, no older count can overwrite a newer one.
         let _guard = fleet.lock.lock();
         fleet.count();
     }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The engine: a small pool of lanes, and what becomes of a batch.
+//! The engine: a small pool of lanes, and the decision what copies a batch.
 //!
-//! Who copies a batch, idle CPUs or the channels of DMA engines, is a setting, and [`route`]'s
-//! choice. Channels are fed by the migrating task; helpers claim for themselves.
+//! The setting `copy/method` and [`route`] decide whether idle CPUs, DMA channels or both copy a
+//! batch. The migrating task submits copies to the channels; helpers claim grains by themselves.
 //!
 //! A batch is left to the serial copy if it is small, if no CPU can help, or if all lanes that its
-//! caller may have are taken. A batch that goes past the caches is posted even then, unless no lane
-//! is free: the serial copy always goes through them. ActiveBatch folios are marked; mainline copies all
-//! others as it always did.
+//! caller may use are taken. A batch with non-temporal stores is posted even then, unless no lane
+//! is free, because the serial copy always goes through the caches. The destinations of posted
+//! folios are marked; mainline copies all others.
 
 use kernel::{
     cpu::CpuId,
@@ -67,17 +67,17 @@ use crate::{
     }, //
 };
 
-/// Base pages of the largest batches.
+/// Base pages in a batch of the maximum size.
 const MAX_BATCH_PAGES: u32 = UNITS * PAGES_PER_UNIT * MAX_BATCH_THREADS;
 
-/// Lanes and the queues that their helpers run on.
+/// Lanes, and the workqueues of their helpers.
 pub struct Engine<C: CopySegment> {
     lanes: KVec<CopyLane<C>>,
     queues: Queues,
 }
 
 impl<C: CopySegment> Engine<C> {
-    /// Allocates all that the engine will ever need. May sleep.
+    /// Allocates everything that the engine will need. May sleep.
     pub fn new(nr_lanes: usize, copier: impl Fn() -> C) -> Result<Self> {
         cpu_map::prepare()?;
         let mut lanes = KVec::with_capacity(nr_lanes, GFP_KERNEL)?;
@@ -95,12 +95,11 @@ impl<C: CopySegment> Engine<C> {
         })
     }
 
-    /// Posts what can be copied of a batch by `method`, for up to `limit` threads, the caller among
-    /// them, and calls helpers. May sleep. `limit` is asked only for batches that are worth
-    /// sharing.
+    /// Posts the eligible folios of a batch, to be copied with `method` by up to `limit` threads
+    /// including the caller, and calls helpers. May sleep. `limit` is called only for a batch that
+    /// is large enough to share.
     ///
-    /// With nobody to help there is nothing to gain but by the method: a batch that is to be cached
-    /// is left to the serial copy.
+    /// Without a helper or a channel a cached batch gains nothing, and is left to the serial copy.
     pub fn post<'a>(
         &'static self,
         lists: PairedLists<'a>,
@@ -141,7 +140,8 @@ impl<C: CopySegment> Engine<C> {
             }
         }
         let helped = matches!(&shared, Some((_, idle)) if idle.count() > 0);
-        // What nobody can help with leaves some lanes to others.
+        // A batch that no helper or channel copies leaves the first half of the lanes to other
+        // batches.
         let lanes = match helped || route.channels {
             true => lanes_for_caller(&self.lanes),
             false => self.lanes.get(self.lanes.len() / 2..).unwrap_or_default(),
@@ -174,8 +174,10 @@ impl<C: CopySegment> Engine<C> {
         self.call(lane, idle.first(helpers as usize));
     }
 
-    /// Posts what channels can copy of a batch, and nobody else may; nothing if none is free. May
-    /// sleep.
+    /// Posts the eligible folios of a batch to DMA channels alone. If no channel is free, every
+    /// posted folio comes back as [`NotCopied`]. May sleep.
+    ///
+    /// [`NotCopied`]: crate::logic::folio_progress::FolioOutcome::NotCopied
     pub fn post_to_channels<'a>(
         &'static self,
         lists: PairedLists<'a>,
@@ -190,7 +192,7 @@ impl<C: CopySegment> Engine<C> {
         }
     }
 
-    /// Lets a batch have the channels that are free; how many those are.
+    /// Gives the channels that are free now to a batch. Returns their number.
     fn add_channels(batch: &mut Batch<'_, '_, C>, target: Option<NodeId>, who: Who) -> u32 {
         batch.set_who(who, settings::dma_timeout_ns());
         let mut nr = 0;
@@ -201,8 +203,9 @@ impl<C: CopySegment> Engine<C> {
         nr
     }
 
-    /// How many threads could copy a batch from `source` under `limit`, the caller included,
-    /// wherever it goes; no more than make a batch larger. For any context but NMI.
+    /// Returns how many threads a large batch from `source` would get under `limit`, including the
+    /// caller, if its destination is not known. A channel counts as a thread. At most
+    /// [`MAX_BATCH_THREADS`], as more do not make a batch larger. For any context but NMI.
     pub fn threads(&self, source: NodeId, limit: u32) -> u32 {
         let lanes = lanes_for_caller(&self.lanes);
         if !lanes.iter().any(|lane| lane.table().is_free()) {
@@ -225,13 +228,13 @@ impl<C: CopySegment> Engine<C> {
         throughput::best(WorkKind::new(Scope::Batch, nodes, 1, MAX_BATCH_PAGES), most)
     }
 
-    /// Calls helpers of `lane` to some CPUs. For any context but NMI.
+    /// Calls helpers of `lane` to `cpus`. For any context but NMI.
     pub fn call(&self, lane: &CopyLane<C>, cpus: &[CpuId]) {
         lane.call(self.queues.chosen(), cpus);
     }
 
-    /// Takes a lane, and adds what can be copied of a batch by `method`. For contexts that hold no
-    /// lane.
+    /// Takes a lane and adds the eligible folios of a batch, to be copied with `method`. Returns
+    /// [`None`] if no lane is free, or if the batch is too small. The caller must not hold a lane.
     pub fn collect<'b, 'a>(
         &'b self,
         lists: PairedLists<'a>,
@@ -275,12 +278,13 @@ impl<C: CopySegment> Engine<C> {
         Some((lane, batch))
     }
 
-    /// Base pages that a batch must have for CPUs to copy it by `method`.
+    /// Returns the number of base pages that a batch must have for CPUs to copy it with `method`.
     fn least(method: StoreKind) -> u32 {
         method.least_pages(settings::pages_per_thread())
     }
 
-    /// Near which node to share a batch of so many pages, if it is large enough for that.
+    /// Returns the node near which helpers of a batch should run; [`None`] if its `pages` base
+    /// pages are too few to share.
     fn near(lists: &PairedLists<'_>, pages: u32) -> Option<NodeId> {
         if pages < 2 * settings::pages_per_thread() {
             return None;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The functions of the copy engine and of the settings that C calls. Each goes straight to safe
-//! code.
+//! The entry points from C of the copy engine and of the settings. Each of them calls safe code.
 //!
 //! C header:
 //! [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
@@ -30,62 +29,72 @@ use crate::{
 
 type Batch<'a> = MigrateBatch<'a, CpuCopier>;
 
-/// A batch begins: called by `ferry_batch_begin()`. May sleep.
+/// Begins a batch. Called by `ferry_batch_begin()`. May sleep.
 ///
 /// # Safety
 ///
-/// `batch` must be initialised, valid, the caller's own, and have no table.
+/// `batch` must be valid, initialised and the caller's own, and must have no table.
 #[export]
 pub unsafe extern "C" fn ferry_copy_begin(batch: *mut bindings::ferry_batch) {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `batch` is valid, its own, and has no table.
     unsafe { Batch::from_raw(batch) }.begin();
 }
 
-/// A batch is unmapped and flushed: called by `ferry_batch_post()`. May sleep.
+/// Posts a batch after its folios were unmapped and its TLB flush is done. Called by
+/// `ferry_batch_post()`. May sleep.
 ///
 /// # Safety
 ///
-/// `batch` must be as `ferry_copy_begin()` left it. The lists must be those that
-/// `migrate_pages_batch()` has between the flush and the first switch: as many destinations as
-/// sources, in the same order, all locked by the caller, the sources unmapped and the destinations
-/// seen by nobody else, or pages with movable_ops. All that are posted must stay so until they are
-/// taken back by `ferry_copy_take()` or `ferry_copy_end()`, which must be called.
+/// - `batch` must be as `ferry_copy_begin()` left it.
+/// - The caller must be `migrate_pages_batch()`, between its TLB flush and its first remap, and
+///   pass its lists: as many destinations as sources, in the same order. All folios must be locked
+///   by the caller, the sources unmapped, and the destinations not accessed by any other task.
+///   Pages with movable_ops may be among them; these are never posted.
+/// - Every posted folio must stay so until `ferry_copy_take()` or `ferry_copy_end()` takes it back.
+///   `ferry_copy_end()` must be called.
 #[export]
 pub unsafe extern "C" fn ferry_copy_post(
     batch: *mut bindings::ferry_batch,
     dst_folios: *mut bindings::list_head,
     src_folios: *mut bindings::list_head,
 ) {
-    // SAFETY: By the safety requirement; nobody changes the lists before we return.
+    // SAFETY: The caller guarantees the state of the lists, and does not change them before this
+    // function returns.
     let lists = unsafe { PairedLists::from_raw(dst_folios, src_folios) };
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `batch` is valid, its own, and as `ferry_copy_begin()`
+    // left it.
     let mut batch = unsafe { Batch::from_raw(batch) };
     copy::post(lists, crew::spare_threads, &mut batch);
 }
 
-/// Takes back the next marked folio, which the caller is about to switch: called by
+/// Takes back the next marked folio, which the caller is about to remap. Called by
 /// `ferry_folio_copied()`. May sleep.
 ///
-/// Returns 1 if its content is in the new folio, 0 if the caller must copy it, `-EHWPOISON` if it
-/// cannot be read, `-EIO` if a DMA engine may still write the new folio, `-EOPNOTSUPP` if no engine
-/// has copied it and no CPU may.
+/// Returns:
 ///
-/// The marked folios must come here in their order on the lists, each once. If `src` and `dst` are
-/// not the next pair that was posted, this warns, waits until no task copies any folio of the
-/// batch, and from then on leaves every folio of it to the caller.
+/// - 1 if the destination folio has the content;
+/// - 0 if the caller must copy it;
+/// - `-EHWPOISON` if the source cannot be read;
+/// - `-EIO` if a DMA engine may still write the destination folio;
+/// - `-EOPNOTSUPP` if no engine has copied the folio and no CPU may.
+///
+/// The marked folios must be passed in the order of the lists, each once. If `src` and `dst` are
+/// not the next posted pair, this function warns and waits until no task copies any folio of the
+/// batch. For this folio and all later ones it then returns 0, `-EIO` or `-EOPNOTSUPP`.
 ///
 /// # Safety
 ///
-/// `batch` must be as `ferry_copy_post()` or this function left it last. The folios that were
-/// posted and not taken back must still be as they were posted. With `-EIO` the destination must be
-/// put, and neither read nor written.
+/// - `batch` must be as `ferry_copy_post()` or this function left it last.
+/// - Every folio that was posted and not taken back must be as it was when it was posted.
+/// - After `-EIO` the destination must be put, and must be neither read nor written.
 #[export]
 pub unsafe extern "C" fn ferry_copy_take(
     batch: *mut bindings::ferry_batch,
     src: *mut bindings::folio,
     dst: *mut bindings::folio,
 ) -> c_int {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `batch` is valid, its own, and that its posted folios are
+    // unchanged.
     match unsafe { Batch::from_raw(batch) }.take_pair(src, dst) {
         Some(FolioOutcome::Copied) => 1,
         Some(FolioOutcome::Failed) => -(bindings::EHWPOISON as c_int),
@@ -95,37 +104,37 @@ pub unsafe extern "C" fn ferry_copy_take(
     }
 }
 
-/// A batch is mapped again: called by `ferry_batch_end()`. May sleep.
+/// Ends a batch after its folios were remapped. Called by `ferry_batch_end()`. May sleep.
 ///
 /// # Safety
 ///
-/// `batch` must be as `ferry_copy_post()` or `ferry_copy_take()` left it last. Folios that were
-/// posted and not taken back must be what they were.
+/// - `batch` must be as `ferry_copy_post()` or `ferry_copy_take()` left it last, or as
+///   `ferry_copy_begin()` did if nothing was posted.
+/// - Every folio that was posted and not taken back must be as it was when it was posted.
 #[export]
 pub unsafe extern "C" fn ferry_copy_end(batch: *mut bindings::ferry_batch, reason: c_int) {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `batch` is valid, its own, and that its posted folios are
+    // unchanged.
     let ended = unsafe { Batch::from_raw(batch) }.end(reason);
     copy::count(&ended);
     crew::charge(ended.copied.helper_ns);
 }
 
-/// What each page of a folio adds to the next batch: called by `ferry_batch_price()`. For any
-/// context but NMI.
-///
-/// Returns parts of a unit, or 0: as in mainline.
+/// Returns the cost of each base page of a folio in the next batch, in fractions of a unit; 0 means
+/// mainline's cost. Called by `ferry_batch_price()`. For any context but NMI.
 ///
 /// # Safety
 ///
-/// `from` must be a list of isolated folios, valid and the caller's own.
+/// `from` must be a valid list of isolated folios that is the caller's own.
 #[export]
 pub unsafe extern "C" fn ferry_copy_price(from: *mut bindings::list_head) -> c_uint {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `from` is a valid list of isolated folios, and its own.
     let mut from = unsafe { IsolatedList::from_raw(from) };
     copy::price(&mut from, crew::spare_threads).unwrap_or(0)
 }
 
-/// Before idle CPUs take part for the first time: called when `vm.mt_page_copy` is written, or
-/// somebody asks for help. May sleep; returns 0 or -ENOMEM. One caller at a time.
+/// Allocates what helpers need. Called when `vm.mt_page_copy` is turned on, or when a call first
+/// asks for help. Returns 0 or `-ENOMEM`. May sleep; one caller at a time.
 #[export]
 pub extern "C" fn ferry_prepare() -> c_int {
     match crew::prepare().and_then(|()| copy::prepare()) {
@@ -134,11 +143,11 @@ pub extern "C" fn ferry_prepare() -> c_int {
     }
 }
 
-/// Applies a setting: called when its file is written, under the lock of the sysctls or under that
-/// of the settings in sysfs, so two writers of different files may be here. May sleep.
+/// Applies a setting. Called when its file is written, with the sysctl lock or the lock of the
+/// settings in sysfs held; so writers of two files may run concurrently. May sleep.
 ///
-/// Returns 0, or an error number: nothing has changed, but that some of the channels that were to
-/// be given back may be.
+/// Returns 0, or a negative error number if the setting was not applied. After an error of
+/// `copy/dma_channels` some channels may have been released.
 #[export]
 pub extern "C" fn ferry_set(which: bindings::ferry_setting, value: c_uint) -> c_int {
     let Some(knob) = Knob::from_raw(which, value) else {
@@ -150,43 +159,47 @@ pub extern "C" fn ferry_set(which: bindings::ferry_setting, value: c_uint) -> c_
     }
 }
 
-/// How many channels of DMA engines there are for batches. For any context.
+/// Returns the number of DMA channels that batches may use. For any context.
 #[export]
 pub extern "C" fn ferry_dma_nr_open() -> c_uint {
     copy::dma::nr_open() as c_uint
 }
 
-/// The channel with this number: its name, its node and what it has done. May sleep.
+/// Writes a line about channel number `nr` to `buf`, at offset `at`: its name, its node and its
+/// counters. May sleep.
 ///
-/// Returns how many bytes were written to `buf`, from `at` on; 0: there is no such channel.
+/// Returns the number of bytes written; 0 if `nr` is not the number of a channel.
 ///
 /// # Safety
 ///
-/// `buf` must be what a `show` of sysfs has, and hold `at` bytes.
+/// `buf` must be the buffer of a `show` function of sysfs, and already hold `at` bytes.
 #[export]
 pub unsafe extern "C" fn ferry_dma_tell(nr: c_uint, buf: *mut c_char, at: c_int) -> c_int {
     let told = copy::dma::read_out(nr as usize, |name, node, counts| {
         let node = node.map_or(bindings::NUMA_NO_NODE, |node| node.0);
-        // SAFETY: By the safety requirement; the name is valid meanwhile.
+        // SAFETY: The caller guarantees that `buf` is a buffer of sysfs with room from `at` on.
+        // `read_out()` keeps the name valid during this call.
         unsafe { bindings::ferry_dma_emit(buf, at, name, node, &counts) }
     });
     told.unwrap_or(0)
 }
 
-/// Notes that an engine is done with a copy, and whether it is good: called by the callback of its
-/// descriptor. Any context but NMI.
+/// Records that an engine is done with a copy, and whether the copy succeeded. Called by the
+/// callback of its descriptor. For any context but NMI.
 ///
 /// # Safety
 ///
-/// `ticket` must be the one that `ferry_dma_submit()` was given with that copy. Called once for
+/// `ticket` must be the one that was passed to `ferry_dma_submit()` with the copy. Called once for
 /// each copy.
 #[export]
 pub unsafe extern "C" fn ferry_dma_answer(ticket: *const c_void, good: bool) {
-    // SAFETY: `ticket` is the ticket of a place in a port, which lives for ever.
+    // SAFETY: The caller guarantees that `ticket` was passed to `ferry_dma_submit()`; such a ticket
+    // belongs to a `DmaChannel`, which is never freed.
     unsafe { &*ticket.cast::<Ticket>() }.answer(good);
 }
 
-/// The driver of a device is about to leave it: called by the notifier of its bus. May sleep.
+/// Releases the channels of a device before its driver is unbound. Called by the notifier of its
+/// bus. May sleep.
 #[export]
 pub extern "C" fn ferry_dma_leave(dev: *mut bindings::device) {
     copy::dma::leave(dev as usize);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A lane: one batch at a time, copied by its owner and by helpers.
+//! A lane: carries one batch at a time, which its owner and helpers copy.
 //!
-//! No locks. The table limits the helpers of a batch: a helper that comes late, from another batch,
-//! takes the place of one that was called.
+//! No locks. The table limits the number of helpers of a batch. A helper that was called for an
+//! earlier batch and starts late may take one of these places.
 
 use kernel::{
     cpu::CpuId,
@@ -27,16 +27,17 @@ use crate::{
     }, //
 };
 
-/// Folios of a batch: as many base pages as `migrate_pages()` takes at a time.
+/// Maximum number of folios in a batch: `NR_MAX_BATCHED_MIGRATION`, the base pages in a batch of
+/// mainline.
 pub const MAX_FOLIOS: usize = 512;
 
-/// A lane.
+/// A table for batches, and the work items of its helpers.
 pub struct CopyLane<C: CopySegment> {
     shared: Arc<Shared<C>>,
     helpers: Helpers<Shared<C>>,
 }
 
-/// What a lane's helpers see of it.
+/// The part of a lane that its helpers access.
 struct Shared<C> {
     table: CopyTable<C>,
 }
@@ -56,12 +57,12 @@ impl<C: CopySegment> CopyLane<C> {
         })
     }
 
-    /// Where its batch is posted.
+    /// Returns the table on which batches are posted.
     pub fn table(&self) -> &CopyTable<C> {
         &self.shared.table
     }
 
-    /// Calls a helper to each CPU, for the batch that is posted. For any context but NMI.
+    /// Queues a helper on each of `cpus`, for the batch that is posted. For any context but NMI.
     pub fn call(&self, queue: &OwnedQueue, cpus: &[CpuId]) {
         self.helpers.call(queue, cpus.iter().copied());
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What C keeps of a batch on the stack of `migrate_pages_batch()`, and its tracepoint.
+//! The state of a batch on the stack of `migrate_pages_batch()`, and its tracepoint.
 //!
 //! C header:
 //! [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
@@ -37,29 +37,29 @@ use crate::{
     }, //
 };
 
-/// What became of a batch.
+/// The result of a batch.
 pub struct EndedBatch {
-    /// What was posted of it.
+    /// Result of the posted part.
     pub copied: Copied,
-    /// Folios that were unmapped.
+    /// Number of folios that were unmapped.
     pub folios: u32,
-    /// Base pages of these.
+    /// Number of their base pages.
     pub pages: u32,
-    /// Threads that were to copy them.
+    /// Number of threads that the batch was posted for, including the caller.
     pub threads: u32,
-    /// Channels that were to carry some of them.
+    /// Number of DMA channels that the batch was posted for.
     pub channels: u32,
-    /// CPUs might copy them, see [`MigrateBatch::may_be_read`].
+    /// Whether CPUs were allowed to copy, see [`MigrateBatch::may_be_read`].
     pub may_be_read: bool,
-    /// They copied past the caches.
+    /// Whether CPUs copied with non-temporal stores.
     pub nontemporal: bool,
-    /// The nodes of the first folio and of its destination.
+    /// The nodes of the first source and of its destination.
     pub nodes: (NodeId, NodeId),
-    /// Whether the caller was preempted meanwhile, or slept.
+    /// Whether the caller was preempted or slept during the batch.
     pub lost_cpu: bool,
-    /// From before the first was unmapped to after the last was mapped again, in nanoseconds.
+    /// Nanoseconds from before the first unmap to after the last remap.
     pub unmapped_ns: i64,
-    /// How long their TLB flush took, a part of `unmapped_ns`. Known only if `folios` is not 0.
+    /// Nanoseconds of the TLB flush; a part of `unmapped_ns`. Valid only if `folios` is not 0.
     pub flush_ns: i64,
 }
 
@@ -67,9 +67,9 @@ pub struct EndedBatch {
 ///
 /// # Invariants
 ///
-/// `raw.board`, unless null, is the [`CopyTable<C>`](super::table::CopyTable) that the batch is posted on,
-/// and `raw` says how far it has come. [`MigrateBatch::end`] is called before any folio that was
-/// posted and not taken back stops to be what it is.
+/// - `raw.board`, unless null, is the [`CopyTable<C>`](super::table::CopyTable) that the batch is
+///   posted on, and the other fields of `raw` are the rest of its `RawActiveBatch`.
+/// - [`MigrateBatch::end`] is called before any folio that was posted and not taken back changes.
 pub struct MigrateBatch<'a, C> {
     raw: &'a mut bindings::ferry_batch,
     _copier: PhantomData<C>,
@@ -80,19 +80,21 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
     ///
     /// # Safety
     ///
-    /// `raw` must be initialised, valid, and nobody else's for `'a`, and its table either null or
-    /// set by this type, with the same `C`. Each folio that was posted and not taken back must
-    /// still be what it was, and stay so until [`MigrateBatch::end`], which must be called.
+    /// - `raw` must be valid and initialised, and for `'a` the caller must have exclusive access.
+    /// - Its table must be null, or set by this type with the same `C`.
+    /// - Every folio that was posted and not taken back must be as it was when it was posted, and
+    ///   must stay so until [`MigrateBatch::end`], which must be called.
     pub unsafe fn from_raw(raw: *mut bindings::ferry_batch) -> Self {
-        // INVARIANT: By the safety requirement.
+        // INVARIANT: The caller guarantees the invariants, as they held when `raw` was last
+        // wrapped.
         Self {
-            // SAFETY: By the safety requirement.
+            // SAFETY: The caller guarantees that `raw` is valid and exclusive for `'a`.
             raw: unsafe { &mut *raw },
             _copier: PhantomData,
         }
     }
 
-    /// The batch begins now.
+    /// Records the start of the batch.
     pub fn begin(&mut self) {
         self.raw.switches = switches();
         self.raw.start_ns = now_ns();
@@ -100,13 +102,14 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         self.raw.flush_ns = self.raw.start_ns;
     }
 
-    /// Whether CPUs may read the folios. Else engines copy them, or they are not migrated.
+    /// Returns whether CPUs may read the folios. If not, a folio that no DMA engine copies is not
+    /// migrated.
     pub fn may_be_read(&self) -> bool {
         !self.raw.no_cpu
     }
 
-    /// Notes that `folios` folios of `pages` base pages are unmapped, and flushed now, and the two
-    /// nodes that the first of them moves between.
+    /// Records that `folios` folios of `pages` base pages are unmapped and that their TLB flush is
+    /// done, with the nodes of the first source and its destination.
     pub fn set_unmapped(&mut self, (folios, pages): (u32, u32), nodes: Option<(NodeId, NodeId)>) {
         self.raw.flush_ns = now_ns() - self.raw.flush_ns;
         if let Some((from, to)) = nodes {
@@ -117,22 +120,23 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         self.raw.all_pages = pages;
     }
 
-    /// Posts `batch`, for so many helpers beside the caller, and so many channels.
+    /// Posts `batch` for `helpers` helpers besides the caller, and for `channels` DMA channels.
     pub fn post(&mut self, batch: Batch<'static, 'a, C>, helpers: u32, channels: u32) {
-        // One that is there already would be leaked.
+        // A batch that is still posted would be leaked.
         drop(self.take());
         self.raw.nontemporal = batch.method() == StoreKind::NonTemporal;
-        // SAFETY: By the type invariant `end` finishes it in time.
+        // SAFETY: By the type invariant `end` finishes the batch before its folios change.
         let posted = unsafe { batch.post(helpers + channels + 1, helpers) };
         self.raw.helpers = helpers;
         self.raw.channels = channels;
         self.put_back(posted);
     }
 
-    /// Takes back the pair `src` and `dst`, which are only compared, and returns its outcome;
-    /// [`None`]: the caller must copy it. May sleep.
+    /// Takes back the pair `src` and `dst` and returns its outcome; [`None`] if the caller must
+    /// copy it. The pointers are only compared. May sleep.
     ///
-    /// Warns if another pair was posted next. Then no CPU copies any folio of the batch any more.
+    /// Warns if the next posted pair is another one. No CPU then copies any folio of the batch any
+    /// more.
     pub fn take_pair(
         &mut self,
         src: *const bindings::folio,
@@ -144,7 +148,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         match taken {
             Ok(outcome) => Some(outcome),
             Err(OutOfOrder { is_lost }) => {
-                // SAFETY: No requirements.
+                // SAFETY: The function has no requirements.
                 unsafe { bindings::ferry_warn_order() };
                 match is_lost {
                     true => Some(FolioOutcome::TimedOut),
@@ -155,13 +159,13 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         }
     }
 
-    /// The batch ends now: tells the tracepoint `ferry:ferry_batch` and the histograms, counts what
-    /// helpers did for the reason, and tells the caller what became of it. May sleep.
+    /// Ends the batch: reports it to the tracepoint `ferry:ferry_batch` and the histograms, counts
+    /// the pages that helpers copied by `reason`, and returns the result. May sleep.
     pub fn end(&mut self, reason: c_int) -> EndedBatch {
         let unmapped_ns = now_ns() - self.raw.start_ns;
         let copied = self.take().map(ActiveBatch::finish).unwrap_or_default();
         self.keep(&copied);
-        // SAFETY: The structure is valid, and only read during the call.
+        // SAFETY: The structure is valid, and the function only reads it during the call.
         unsafe { bindings::ferry_report_batch(self.raw, reason, unmapped_ns) };
         EndedBatch {
             copied,
@@ -190,11 +194,12 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
                 helped: self.raw.helped,
                 folios: self.raw.folios,
                 busy_ns: self.raw.copy_ns,
-                // Known only when it is finished.
+                // These counts are known only when the batch is finished.
                 ..Copied::default()
             },
         };
-        // SAFETY: By the type invariant this is what `put_back` has kept, and is gone now.
+        // SAFETY: By the type invariant these are the parts that `put_back` stored, and the table
+        // was just removed, so they are used once.
         Some(unsafe { ActiveBatch::from_raw(raw) })
     }
 
@@ -202,7 +207,7 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         let raw = posted.into_raw();
         self.keep(&raw.copied);
         self.raw.next = raw.next as u32;
-        // INVARIANT: All of `raw` is kept.
+        // INVARIANT: `raw` is stored completely.
         self.raw.board = raw.table.as_ptr().cast();
     }
 

@@ -2,17 +2,24 @@
 
 //! The engine that copies the folios of a migration batch together.
 //!
-//! - [`engine`]: a pool of lanes; posts a batch, or leaves it to the serial copy;
-//! - [`lane`]: one batch at a time, its owner and its helpers;
-//! - [`eligible`]: which folios may be copied before their mapping is switched;
-//! - [`dma`]: the channels of DMA engines that it may use;
-//! - [`store_kind`]: whether it is copied through the caches;
-//! - [`copier`]: the copy of a segment, by the CPU.
+//! - [`engine`]: the pool of lanes; posts a batch, or leaves it to the serial copy;
+//! - [`lane`]: carries one batch at a time, and has its helpers;
+//! - [`table`]: the folios of a posted batch, which owner, helpers and DMA engines copy;
+//! - [`migrate_batch`]: the state of a batch on the stack of `migrate_pages_batch()`;
+//! - [`eligible`]: which folios may be copied before they are remapped;
+//! - [`folio_pair`]: a source and its destination, and the lists of both;
+//! - [`dma`]: the DMA channels that batches may use;
+//! - [`store_kind`]: whether a batch is copied with non-temporal stores;
+//! - [`copier`]: the copy of a segment by a CPU.
 //!
-//! Contexts: the migrating task's, which may sleep, holds folio locks and may run under memory
-//! pressure. No lock is taken and nothing is allocated for a batch, but what drivers of DMA engines
-//! do for a copy, which may be done in any context; what the engine needs it allocates before idle
-//! CPUs may take part for the first time, and keeps.
+//! Context: the migrating task, which may sleep, holds folio locks and may run under memory
+//! pressure. A batch takes no lock and allocates nothing. A driver of a DMA engine may do both when
+//! a copy is submitted, which works in any context. The engine allocates what it needs before idle
+//! CPUs take part for the first time, and keeps it.
+//!
+//! Boundary: `folio_pair.rs`, `half_readable.rs`, `hooks.rs`, `migrate_batch.rs`, `owned_pairs.rs`,
+//! `soft_dma.rs`, `table/active_batch.rs`, `table/batch.rs`, `table/dma_feed.rs`, `table/grain.rs`,
+//! `table/in_flight.rs`, `table/mod.rs`. Only these files contain unsafe code.
 
 pub mod copier;
 pub mod dma;
@@ -72,7 +79,7 @@ use crate::{
 use copier::CpuCopier;
 use engine::Engine;
 
-/// Lanes of the engine, so batches that can be copied at the same time.
+/// Number of lanes: the number of batches that can be copied at the same time.
 const NR_LANES: usize = 8;
 
 static ENGINE: SetOnce<Engine<CpuCopier>> = SetOnce::new();
@@ -82,15 +89,15 @@ static ENGINE: SetOnce<Engine<CpuCopier>> = SetOnce::new();
 /// Fails with `ENOMEM` if the lanes cannot be allocated.
 pub fn prepare() -> Result {
     if ENGINE.as_ref().is_none() {
-        // Never lost: callers are serialised by the sysctls' lock.
+        // It cannot fail: the lock of the sysctls serialises the callers.
         ENGINE.populate(Engine::new(NR_LANES, || CpuCopier)?);
     }
     Ok(())
 }
 
-/// Takes over what an operator has written. May sleep; one caller at a time.
+/// Applies a setting. May sleep. Writers of the same setting must be serialised.
 ///
-/// Fails with `ENODEV` where there is no channel to copy by.
+/// Fails with `ENODEV` if the setting needs DMA channels and none is open.
 pub fn set(knob: Knob) -> Result {
     match knob {
         Knob::DmaChannels(nr) => return dma::open(nr as usize),
@@ -102,8 +109,7 @@ pub fn set(knob: Knob) -> Result {
     Ok(())
 }
 
-/// Posts what can be copied of a batch by as many threads as `limit` says, and calls helpers. May
-/// sleep.
+/// Posts the eligible folios of a batch for up to `limit` threads, and calls helpers. May sleep.
 pub fn post<'a>(
     lists: PairedLists<'a>,
     limit: impl FnOnce() -> u32,
@@ -120,7 +126,7 @@ pub fn post<'a>(
     }
 }
 
-/// Counts what became of a batch, and learns from it. For any context but NMI.
+/// Counts the result of a batch, and updates the estimates with its times. For any context but NMI.
 pub fn count(ended: &EndedBatch) {
     let &EndedBatch {
         copied,
@@ -135,7 +141,8 @@ pub fn count(ended: &EndedBatch) {
         unmapped_ns,
         flush_ns,
     } = ended;
-    // What was waited for in vain, or refused at once, tells nothing.
+    // A batch with pages that timed out, or that only DMA engines may copy, is no sample of the
+    // usual times.
     let tells = may_be_read && copied.left == 0;
     if tells {
         let ns = (flush_ns, unmapped_ns - flush_ns);
@@ -146,7 +153,7 @@ pub fn count(ended: &EndedBatch) {
     }
     if tells && channels == 0 && !lost_cpu {
         let scope = Scope::of_batch(nontemporal);
-        // Readers that choose the size of a batch do not know where it goes.
+        // Callers of `price()` do not know the destination.
         for to in [Some(nodes.1), None] {
             let nodes = Nodes { from: nodes.0, to };
             let kind = WorkKind::new(scope, nodes, folios, pages);
@@ -165,22 +172,23 @@ pub fn count(ended: &EndedBatch) {
         dma::sweep();
     }
     VmEvent::PagesCaller.count(own as usize);
-    // Counted here, not by the helper, so that the migrating call returns with each page counted.
+    // Counted here and not by the helper, so that every page is counted when the migrating call
+    // returns.
     VmEvent::PagesHelper.count(copied.helped as usize);
     VmEvent::CopyFailed.count(copied.failed as usize);
 }
 
-/// What each page of the folios of a list adds to the next batch of it, see
-/// [`page_price`]; [`None`]: as much as in mainline. For any context but NMI.
+/// Returns the cost of each base page of a list's folios in the next batch, see [`page_price`];
+/// [`None`] means mainline's cost. For any context but NMI.
 ///
-/// Batches grow with the threads that copy them: else the folios would be unmapped for longer, and
-/// nothing gained.
+/// Batches grow with the number of threads that copy them. Without these threads a larger batch
+/// would only be unmapped for longer.
 pub fn price(list: &mut IsolatedList<'_>, limit: impl FnOnce() -> u32) -> Option<u32> {
     let engine = ENGINE.as_ref()?;
     let handful = list.iter().take(HANDFUL as usize).count() < HANDFUL as usize;
     let first = list.iter().next()?;
     let large = first.nr_pages() >= LARGE_PAGES as usize;
-    // Asked only where the answer matters.
+    // Determined only if the result depends on it.
     let threads = match large {
         true => engine.threads(first.nid(), limit()),
         false => 1,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Folio pairs made up for tests and benchmarks: allocated here, locked, mapped nowhere.
+//! Folio pairs for tests and benchmarks: allocated here, locked, and not mapped.
 
 use core::ops::Deref;
 use kernel::{
@@ -13,18 +13,25 @@ use super::folio_pair::PairedLists;
 
 use crate::kernel::folio::OwnedFolio;
 
-/// Sources filled with a pattern, and empty destinations of the same sizes.
+/// Sources that are filled with a pattern, and empty destinations of the same sizes.
 ///
 /// # Invariants
 ///
-/// All folios are locked, and on no list outside of [`OwnedPairs::with_lists`]. A destination with
-/// references beside ours is an engine's, that did not answer for it: nobody looks at its content.
+/// All folios are locked, and on no list outside of [`OwnedPairs::with_lists`]. If a destination
+/// has other references, a DMA engine that has not answered may still write it, so no task accesses
+/// its content.
 ///
 /// # Examples
 ///
 /// ```ignore
-#[doc = include_str!("../tests/examples/owned_pairs.rs")]
+/// let mut pairs = OwnedPairs::new(&[1, 0])?; // a pair of order-1 folios, and one of order 0
+/// assert_eq!(pairs.pages(), 3);
+/// assert!(!pairs.equal(0));
+/// pairs.copy_serially()?;
+/// assert!(pairs.all_equal() && !pairs.all_marked());
 /// ```
+///
+/// `rust/tests/examples/owned_pairs.rs` runs under KUnit.
 pub struct OwnedPairs(KVec<Pair>);
 
 struct Pair {
@@ -33,18 +40,18 @@ struct Pair {
 }
 
 impl Pair {
-    /// Whether no engine may be at the destination.
+    /// Returns whether no engine can access the destination.
     fn is_ours(&self) -> bool {
         self.dst.ref_count() == 1
     }
 }
 
-/// A folio of our own that is locked.
+/// A locked folio that this module owns.
 struct Locked(OwnedFolio);
 
 impl Locked {
     fn new(folio: OwnedFolio) -> Result<Self> {
-        // SAFETY: The folio exists.
+        // SAFETY: `folio` owns the folio, so the pointer is valid.
         if unsafe { bindings::ferry_folio_trylock(folio.as_raw()) } {
             Ok(Self(folio))
         } else {
@@ -63,7 +70,7 @@ impl Deref for Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // SAFETY: It was locked by `new`.
+        // SAFETY: `Locked::new` locked the folio, and this is its only unlock.
         unsafe { bindings::folio_unlock(self.0.as_raw()) };
     }
 }
@@ -76,7 +83,7 @@ impl OwnedPairs {
             let mut src = OwnedFolio::new(order)?;
             fill(src.bytes_mut(), nr as u64);
             let dst = OwnedFolio::new(order)?;
-            // INVARIANT: They are locked, and on no list yet.
+            // INVARIANT: Both folios are locked, and not on a list yet.
             pairs.push(
                 Pair {
                     dst: Locked::new(dst)?,
@@ -88,39 +95,41 @@ impl OwnedPairs {
         Ok(Self(pairs))
     }
 
-    /// Gives `f` the pairs as page migration has them.
+    /// Calls `f` with the pairs on two lists, as page migration has them.
     pub fn with_lists<R>(&mut self, f: impl FnOnce(PairedLists<'_>) -> R) -> R {
         let mut dst = bindings::list_head::default();
         let mut src = bindings::list_head::default();
-        // SAFETY: Both are valid heads, which do not move until the lists are taken apart below.
+        // SAFETY: Both heads are valid, and do not move until `f` has returned.
         unsafe {
             bindings::INIT_LIST_HEAD(&raw mut dst);
             bindings::INIT_LIST_HEAD(&raw mut src);
         }
         for pair in self.0.iter() {
-            // SAFETY: By the type invariant they are on no list.
+            // SAFETY: By the type invariant the folios are on no list.
             unsafe {
                 bindings::list_add_tail(pair.dst.lru(), &raw mut dst);
                 bindings::list_add_tail(pair.src.lru(), &raw mut src);
             }
         }
-        // SAFETY: All are locked, mapped nowhere, of equal sizes and in the same order; the
-        // exclusive reference keeps everybody else away.
-        // INVARIANT: Afterwards nobody looks at the links, which by themselves are no list.
+        // SAFETY: All folios are locked and unmapped; the lists have the same order and equal
+        // sizes. `&mut self` excludes every other user.
+        // INVARIANT: After `f` the stale links are never followed, so the folios count as on no
+        // list.
         f(unsafe { PairedLists::from_raw(&raw mut dst, &raw mut src) })
     }
 
-    /// Copies every folio as mainline does, one after the other, by this CPU.
+    /// Copies every folio on this CPU, one after the other, as mainline does.
     pub fn copy_serially(&mut self) -> Result {
         for pair in self.0.iter().filter(|pair| pair.is_ours()) {
-            // SAFETY: Both exist, have the same size, and nobody else uses them.
+            // SAFETY: Both folios exist and have the same size, and `&mut self` excludes every
+            // other user.
             let rc = unsafe { bindings::folio_mc_copy(pair.dst.as_raw(), pair.src.as_raw()) };
             kernel::error::to_result(rc)?;
         }
         Ok(())
     }
 
-    /// Gives the source at `nr` a reference too many, as a pin does, while `f` runs.
+    /// Takes an extra reference to source `nr`, as a pin does, while `f` runs.
     pub fn with_pinned<R>(&mut self, nr: usize, f: impl FnOnce(&mut Self) -> R) -> R {
         let pinned = self.0.get(nr).map(|pair| pair.src.another_reference());
         let result = f(self);
@@ -128,7 +137,7 @@ impl OwnedPairs {
         result
     }
 
-    /// How many references there are on the destination and the source at `nr`.
+    /// Returns the reference counts of destination and source `nr`.
     pub fn ref_counts(&self, nr: usize) -> Option<(i32, i32)> {
         self.0
             .get(nr)
@@ -142,40 +151,40 @@ impl OwnedPairs {
         }
     }
 
-    /// Whether the destination at `nr` has the content of its source.
+    /// Returns whether destination `nr` has the content of its source.
     pub fn equal(&self, nr: usize) -> bool {
         self.0
             .get(nr)
             .is_some_and(|pair| pair.is_ours() && pair.dst.bytes() == pair.src.bytes())
     }
 
-    /// Whether the destination at `nr` is marked as posted; takes the mark away.
+    /// Returns whether destination `nr` is marked as posted, and clears the mark.
     pub fn take_mark(&mut self, nr: usize) -> bool {
         self.0.get_mut(nr).is_some_and(|pair| {
-            // SAFETY: The folio exists, and `migrate_info` is ours.
+            // SAFETY: The folio exists, and no other task uses its `migrate_info`.
             unsafe { bindings::ferry_folio_take_posted(pair.dst.as_raw()) }
         })
     }
 
-    /// Whether every destination has the content of its source.
+    /// Returns whether every destination has the content of its source.
     pub fn all_equal(&self) -> bool {
         (0..self.0.len()).all(|nr| self.equal(nr))
     }
 
-    /// Whether every destination is marked as posted; takes the marks away.
+    /// Returns whether every destination is marked as posted, and clears the marks.
     pub fn all_marked(&mut self) -> bool {
         let nr_pairs = self.0.len();
         let marked = (0..nr_pairs).filter(|&nr| self.take_mark(nr)).count();
         marked == nr_pairs
     }
 
-    /// Base pages of all sources.
+    /// Returns the number of base pages of all sources.
     pub fn pages(&self) -> usize {
         self.0.iter().map(|pair| pair.src.nr_pages()).sum()
     }
 }
 
-/// Writes words that differ from page to page, from folio to folio and within a page.
+/// Fills `bytes` with words that differ between folios, between pages and within a page.
 fn fill(bytes: &mut [u8], seed: u64) {
     for (nr, word) in bytes.chunks_exact_mut(8).enumerate() {
         let page = (nr * 8 / PAGE_SIZE) as u64;

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The software DMA engine for tests, and how it behaves.
+//! Fault injection for the software DMA engine of the tests.
 //!
 //! C file: [`mm/ferry/c-glue/tests/soft_dma.c`](srctree/mm/ferry/c-glue/tests/soft_dma.c)
 
 use kernel::bindings;
 
-/// How the engine behaves, as long as this lives; after that it is good again.
+/// Injects faults while it exists; its drop restores [`Faults::default`].
 pub struct FaultInjection(());
 
-/// What it can be told. The default is to be good.
+/// Behaviour of the software engine. The default is free of faults.
 #[derive(Clone, Copy)]
 pub struct Faults {
-    /// For how long a copy takes, in microseconds.
+    /// Duration of a copy, in microseconds.
     pub delay_us: u32,
-    /// How many of a million copies fail.
+    /// Number of copies in a million that fail.
     pub fail_ppm: u32,
-    /// How many copies may be under way in a channel.
+    /// Number of copies that may be in flight on a channel.
     pub descriptors: u32,
-    /// The last is done first.
+    /// Completes the copy that was issued last first.
     pub reverse: bool,
-    /// Nothing is done.
+    /// Neither copies nor completes anything.
     pub mute: bool,
 }
 
@@ -37,7 +37,7 @@ impl Default for Faults {
 }
 
 impl FaultInjection {
-    /// Tells the engine how to behave. For any context.
+    /// Applies `told` to the engine. For any context.
     pub fn new(told: Faults) -> Self {
         behave(told);
         Self(())
@@ -52,7 +52,7 @@ fn behave(told: Faults) {
         reverse: told.reverse,
         mute: told.mute,
     };
-    // SAFETY: The structure is valid, and only read during the call.
+    // SAFETY: The structure is valid, and the function only reads it during the call.
     unsafe { bindings::ferry_soft_behave(&manners) };
 }
 

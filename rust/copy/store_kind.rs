@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How a batch is to be copied, under `/sys/kernel/mm/ferry/copy/nontemporal`.
+//! Applies the setting `/sys/kernel/mm/ferry/copy/nontemporal` to a batch.
 
 use super::folio_pair::PairedLists;
 
@@ -14,10 +14,10 @@ use crate::{
     workers::settings, //
 };
 
-/// How to copy a batch of so many folios, of so many base pages: as the setting says, by where its
-/// first folio is and goes. For any context.
+/// Returns how to copy a batch of `folios` folios and `pages` base pages. The setting decides,
+/// together with the nodes of the first source and the first destination. For any context.
 ///
-/// On other architectures than x86-64 there is but one way to copy.
+/// Only x86-64 has a non-temporal copy; other architectures always copy through the caches.
 pub fn of(lists: &PairedLists<'_>, (folios, pages): (u32, u32)) -> StoreKind {
     let setting = settings::nontemporal();
     if !cfg!(CONFIG_X86_64) || setting == NonTemporalPolicy::Never {

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Monotonic time in nanoseconds, as C structures keep it.
+//! Monotonic time in nanoseconds, as C structures store it.
 //!
 //! C header: [`include/linux/timekeeping.h`](srctree/include/linux/timekeeping.h)
 
 use kernel::bindings;
 
-/// Nanoseconds since boot, without suspend; never 0. For any context but NMI.
+/// Returns the nanoseconds since boot, without time in suspend; never 0. For any context but NMI.
 ///
 /// # Examples
 ///
 /// ```ignore
-#[doc = include_str!("../tests/examples/clock.rs")]
+/// let before = now_ns();
+/// assert!(before > 0);
+/// assert!(now_ns() >= before);
 /// ```
 pub fn now_ns() -> i64 {
     // SAFETY: `ktime_get()` may be called outside of NMI context.

@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! CPU time: how much a task has used, and which cgroup it is charged to.
+//! CPU time: how much a task has used, and which cgroup is charged.
 //!
 //! C file: [`mm/ferry/c-glue/helpers/cpu.c`](srctree/mm/ferry/c-glue/helpers/cpu.c)
 
 use kernel::bindings;
 
-/// Nanoseconds for which the calling task has run so far, by the clock of the scheduler: without
-/// the time for which it was not running. Takes the locks of the task and of the CPU's runqueue, so
-/// for contexts that hold neither, and not NMI.
+/// Returns for how many nanoseconds the calling task has run, by the scheduler's clock. Takes the
+/// locks of the task and of its runqueue, so the caller must hold neither. For any context but NMI.
 ///
 /// # Examples
 ///
 /// ```ignore
-#[doc = include_str!("../tests/examples/cputime.rs")]
+/// let before = runtime_ns();
+/// let after = runtime_ns();
+/// assert!(after >= before);
+/// // A task pays for the time that its helpers took.
+/// charge_cgroup(after - before);
 /// ```
 pub fn runtime_ns() -> u64 {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_runtime() }
 }
 
-/// Charges nanoseconds for which kernel workers ran on behalf of the calling task to its cgroup, as
-/// time in the kernel. For any context but NMI.
+/// Charges `ns` nanoseconds of system time to the calling task's cgroup, for kernel workers that
+/// ran on its behalf. For any context but NMI.
 pub fn charge_cgroup(ns: u64) {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_charge_cgroup(ns) };
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A function to be called later, once, however often it was asked for.
+//! A function that a workqueue calls once after a delay, however often the call was requested.
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
@@ -22,17 +22,17 @@ use super::flush_token::FlushToken;
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
 use super::sched::NodeId;
 
-/// By which of the system's queues. None has a task of its own for when memory is short, so nothing
-/// that makes memory free may wait for them.
+/// The system workqueue that makes the call. None has a rescuer, so reclaim must not wait for such
+/// a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// On any CPU.
+    /// Runs on any CPU.
     Unbound,
-    /// Not while the system suspends.
+    /// Is frozen while the system suspends.
     Freezable,
 }
 
-/// What is called.
+/// The function to call.
 enum Call {
     Plain(fn(FlushToken<'_>)),
     #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
@@ -53,12 +53,12 @@ impl_has_delayed_work! {
 }
 
 impl DelayedFn {
-    /// Has `call` called by a queue. May sleep; fails with `ENOMEM`.
+    /// Allocates a work item that calls `call` on `queue`. May sleep; fails with `ENOMEM`.
     pub fn new(queue: Queue, call: fn(FlushToken<'_>)) -> Result<Arc<Self>> {
         Self::calling(queue, Call::Plain(call))
     }
 
-    /// The same, of a function that is for a node.
+    /// Like [`Self::new`], for a function that takes a node.
     #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
     pub fn for_node(
         queue: Queue,
@@ -79,16 +79,16 @@ impl DelayedFn {
         )
     }
 
-    /// In so many milliseconds. If it is to be called anyway that stands, be it later. For any
-    /// context but NMI.
+    /// Requests a call in `ms` milliseconds. A pending request stays as it is, even if it is later.
+    /// For any context but NMI.
     pub fn after(this: &Arc<Self>, ms: u32) {
         let queue = match this.queue {
-            // That of `workqueue::system_unbound()` is deprecated.
-            // SAFETY: `system_dfl_wq` is always there.
+            // SAFETY: `system_dfl_wq` is never destroyed. (`workqueue::system_unbound()` returns a
+            // deprecated queue.)
             Queue::Unbound => unsafe { workqueue::Queue::from_raw(bindings::system_dfl_wq) },
             Queue::Freezable => workqueue::system_freezable(),
         };
-        // An error: it is queued.
+        // It fails only if a request is pending.
         let _ = queue.enqueue_delayed(this.clone(), msecs_to_jiffies(ms));
     }
 }
@@ -97,7 +97,7 @@ impl WorkItem for DelayedFn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // SAFETY: A work item runs in a task of its own, with interrupts on.
+        // SAFETY: A work item runs in a kernel thread with interrupts enabled and no spinlock held.
         unsafe {
             FlushToken::with(|may| match this.call {
                 Call::Plain(call) => call(may),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Structures of user space that may grow: their size comes first, as in `clone3(2)`.
+//! User-space structures that may grow: the first member is their size, as in `clone3(2)`.
 //!
-//! As `copy_struct_from_user()`, which is inline, has it: what the caller does not know is 0, what
-//! the kernel does not know must be.
+//! They follow the rules of `copy_struct_from_user()`, which is inline: members that the caller
+//! does not know are 0, and bytes that the kernel does not know must be 0.
 //!
 //! C header: [`include/linux/uaccess.h`](srctree/include/linux/uaccess.h)
 
@@ -25,13 +25,13 @@ use kernel::{
     }, //
 };
 
-/// What the first version of a structure has, and of what it consists.
+/// A structure that later kernels may extend.
 ///
 /// # Safety
 ///
-/// The type must consist of integers without padding, the first of which is a `u32`, its size.
+/// The type must consist of integers without padding. The first one must be a `u32`, its size.
 pub unsafe trait Extensible: Copy + Default {
-    /// Bytes of its first version.
+    /// Size in bytes of the first version of the structure.
     const FIRST: usize;
 }
 
@@ -39,24 +39,25 @@ pub unsafe trait Extensible: Copy + Default {
 #[repr(transparent)]
 struct Plain<T>(T);
 
-// SAFETY: What is `Extensible` may have any bytes.
+// SAFETY: An `Extensible` type consists of integers, for which any bytes are valid.
 unsafe impl<T: Extensible> FromBytes for Plain<T> {}
-// SAFETY: What is `Extensible` has no padding.
+// SAFETY: An `Extensible` type has no padding.
 unsafe impl<T: Extensible> AsBytes for Plain<T> {}
 
-/// A structure as the calling task gave it, and where.
+/// A structure that the calling task passed, and its address.
 pub struct FromUser<T> {
     at: UserPtr,
     size: usize,
-    /// What it says.
+    /// The value that was read.
     pub value: T,
 }
 
 impl<T: Extensible> FromUser<T> {
-    /// Reads it. May sleep, for as long as user space likes.
+    /// Reads the structure at `arg`. May sleep, for an unlimited time if user space handles the
+    /// page fault.
     ///
-    /// `EFAULT`: it cannot be read; `EINVAL`: it is too small; `E2BIG`: it is too large, or says
-    /// something that this kernel does not know.
+    /// Fails with `EFAULT` if it cannot be read, with `EINVAL` if it is too small, and with `E2BIG`
+    /// if it is too large or has bytes other than 0 that this kernel does not know.
     pub fn read(arg: usize) -> Result<Self> {
         let at = UserPtr::from_addr(arg);
         let size: u32 = UserSlice::new(at, size_of::<u32>()).reader().read()?;
@@ -71,7 +72,7 @@ impl<T: Extensible> FromUser<T> {
         let mut reader = UserSlice::new(at, size).reader();
         let known = size.min(size_of::<T>());
         reader.read_slice(value.as_bytes_mut().get_mut(..known).ok_or(EINVAL)?)?;
-        // User space may have changed it since.
+        // User space may have changed the size since it was first read.
         if let Some(said) = value.as_bytes_mut().first_chunk_mut() {
             *said = (size as u32).to_ne_bytes();
         }
@@ -91,8 +92,9 @@ impl<T: Extensible> FromUser<T> {
         })
     }
 
-    /// Writes its value back from byte `first` to before `end`, as far as the caller knows that.
-    /// May sleep, for as long as user space likes. `EFAULT`: it cannot be written.
+    /// Writes bytes `first..end` of the value back, as far as the caller's structure has them. May
+    /// sleep, for an unlimited time if user space handles the page fault. Fails with `EFAULT` if
+    /// the memory cannot be written.
     pub fn write(&self, first: usize, end: usize) -> Result {
         let plain = Plain(self.value);
         let end = end.min(self.size);
@@ -106,9 +108,10 @@ impl<T: Extensible> FromUser<T> {
 
 macro_rules! extensible {
     ($($name:ty),*) => {$(
-        // SAFETY: It consists of integers, which the assertion counts: there is no padding.
+        // SAFETY: It consists of integers. The assertion below adds up their sizes, so it has no
+        // padding.
         unsafe impl Extensible for $name {
-            // What there is now; to be kept when something is added.
+            // The present size. It must stay when a member is added.
             const FIRST: usize = size_of::<$name>();
         }
     )*};
@@ -120,7 +123,7 @@ extensible! {
     bindings::page_migrate_counters
 }
 
-// Four numbers of 32 bits, and four or, of counters, two and eight of 64.
+// The members: four of 32 bits and four of 64, or two and eight in the counters.
 const _: () = {
     assert!(size_of::<bindings::page_migrate_phys>() == 4 * 4 + 4 * 8);
     assert!(size_of::<bindings::page_migrate_range>() == 4 * 4 + 4 * 8);

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A context in which TLBs can be flushed, as a type.
+//! Proof of a context in which TLBs can be flushed.
 
 use core::marker::PhantomData;
 use kernel::types::NotThreadSafe;
 
-/// That the caller may wait for other CPUs to flush their TLBs, and sleep: a task with interrupts
-/// on and no spinlock held.
+/// Proof that the caller may wait for a TLB shootdown and may sleep: it is a task with interrupts
+/// enabled that holds no spinlock.
 #[derive(Clone, Copy)]
 pub struct FlushToken<'a>(PhantomData<(&'a (), NotThreadSafe)>);
 
 impl FlushToken<'_> {
-    /// Does what needs that.
+    /// Runs `f` with a token.
     ///
     /// # Safety
     ///
-    /// It must be so.
+    /// The caller must be in such a context.
     pub unsafe fn with<R>(f: impl FnOnce(FlushToken<'_>) -> R) -> R {
         f(FlushToken(PhantomData))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Folios: what migration asks of them, and what it may ask only of a locked one.
+//! Folios: properties that migration needs. Some are stable only under the folio lock.
 //!
 //! C headers: [`include/linux/mm.h`](srctree/include/linux/mm.h),
 //! [`include/linux/page-flags.h`](srctree/include/linux/page-flags.h)
@@ -18,78 +18,82 @@ use kernel::{
 
 use super::sched::NodeId;
 
-/// Where a folio has its link.
+/// Offset of the list head `lru` in a folio.
 pub(crate) const LRU: usize = offset_of!(
     bindings::folio,
     __bindgen_anon_1.__bindgen_anon_1.__bindgen_anon_1.lru
 );
 
-/// A folio: a power of two of pages, together.
+/// A folio: one or more base pages, a power of two, that mm handles as a unit.
 ///
 /// # Invariants
 ///
-/// A reference to it implies a reference count on it, so that it is neither freed nor split.
+/// A Rust reference to a folio implies a reference count on it, so it is neither freed nor split.
 ///
 /// # Examples
 ///
 /// ```ignore
-#[doc = include_str!("../tests/examples/folio.rs")]
+/// let mut folio = OwnedFolio::new(2)?; // of order 2
+/// assert_eq!((folio.nr_pages(), folio.ref_count()), (4, 1));
+/// assert!(folio.bytes().iter().all(|&byte| byte == 0));
+/// folio.bytes_mut()[3 * PAGE_SIZE] = 7;
+/// assert_eq!(folio.bytes()[3 * PAGE_SIZE], 7);
 /// ```
 #[repr(transparent)]
 pub struct Folio(Opaque<bindings::folio>);
 
-// SAFETY: What can be done with a shared reference is atomic, or reads what the reference count
-// keeps as it is.
+// SAFETY: All operations on a shared reference are atomic, or read what the reference count keeps
+// stable.
 unsafe impl Send for Folio {}
 // SAFETY: As above.
 unsafe impl Sync for Folio {}
 
 impl Folio {
-    /// The C folio.
+    /// Returns the C folio.
     pub fn as_raw(&self) -> *mut bindings::folio {
         self.0.get()
     }
 
-    /// How many base pages it has.
+    /// Returns the number of base pages.
     pub fn nr_pages(&self) -> usize {
         // SAFETY: By the type invariant the folio exists.
         unsafe { bindings::ferry_folio_nr_pages(self.as_raw()) }
     }
 
-    /// Its place in its mapping, in base pages; of a folio that nobody locked, a hint.
+    /// Returns the offset in the mapping, in base pages. A hint unless the folio is locked.
     pub fn index(&self) -> u64 {
         // SAFETY: By the type invariant the folio exists.
         unsafe { bindings::ferry_folio_index(self.as_raw()) as u64 }
     }
 
-    /// Its link in the list that it is on.
+    /// Returns the list head by which the folio is linked.
     pub(crate) fn lru(&self) -> *mut bindings::list_head {
         self.as_raw().wrapping_byte_add(LRU).cast()
     }
 
-    /// The memory node it is on.
+    /// Returns the memory node of the folio.
     pub fn nid(&self) -> NodeId {
         // SAFETY: By the type invariant the folio exists.
         NodeId(unsafe { bindings::ferry_folio_nid(self.as_raw()) })
     }
 
-    /// Whether all there is to these pages of it are their bytes, and readable: no tags, nothing
-    /// that a sanitizer keeps of them, no poison. An engine copies no more than that.
+    /// Returns whether a DMA engine can copy these pages: they have no MTE tags or sanitizer state,
+    /// and the folio is not poisoned.
     pub fn is_bytes(&self, first_page: u32, nr_pages: u32) -> bool {
         let (first, nr) = (first_page as usize, nr_pages as usize);
-        // SAFETY: By the type invariant the folio exists; others than its pages are not looked at.
+        // SAFETY: By the type invariant the folio exists, and it has the pages.
         first + nr <= self.nr_pages()
             && unsafe { bindings::ferry_dma_reaches(self.as_raw(), first, nr) }
     }
 
-    /// How many references there are now.
+    /// Returns the reference count. A hint, as other tasks may change it.
     pub fn ref_count(&self) -> i32 {
         // SAFETY: By the type invariant the folio exists.
         unsafe { bindings::ferry_folio_ref_count(self.as_raw()) }
     }
 }
 
-/// A folio that the bearer holds the lock of.
+/// A folio with its lock held.
 ///
 /// # Invariants
 ///
@@ -98,53 +102,54 @@ impl Folio {
 pub struct LockedFolio<'a>(&'a Folio);
 
 impl<'a> LockedFolio<'a> {
-    /// Says that `folio` is locked.
+    /// Wraps a folio that is locked.
     ///
     /// # Safety
     ///
     /// The lock must be held for `'a`, on behalf of the caller.
     pub unsafe fn new(folio: &'a Folio) -> Self {
-        // INVARIANT: By the safety requirement.
+        // INVARIANT: The caller guarantees that the lock is held.
         Self(folio)
     }
 
-    /// The references that page cache, swap cache, private data and page tables account for.
+    /// Returns the number of references that page cache, swap cache, private data and page tables
+    /// hold.
     ///
-    /// Stable if it is not mapped. The caller adds what it holds itself.
+    /// Stable while the folio is not mapped. The caller's own references are not included.
     pub fn expected_ref_count(self) -> i32 {
         // SAFETY: By the type invariants the folio exists and is locked.
         unsafe { bindings::ferry_folio_expected_ref_count(self.as_raw()) }
     }
 
-    /// Whether private data, such as buffer heads, hangs on it.
+    /// Returns whether the folio has private data, such as buffer heads.
     pub fn has_private(self) -> bool {
         // SAFETY: By the type invariants the folio exists and is locked.
         unsafe { bindings::ferry_folio_test_private(self.as_raw()) }
     }
 
-    /// Whether it is a driver's page, which the driver itself migrates.
+    /// Returns whether this is a driver's page, which the driver migrates itself.
     pub fn has_movable_ops(self) -> bool {
         // SAFETY: By the type invariants the folio exists and is locked.
         unsafe { bindings::ferry_folio_has_movable_ops(self.as_raw()) }
     }
 
-    /// Whether to migrate it means just: copy the content, then switch the mapping.
+    /// Returns whether to migrate the folio means only to copy it and to replace its mapping.
     ///
-    /// So it does for anonymous memory, for folios without a mapping, and for regular files (and
-    /// tmpfs) which use one of mm's own functions. All others may need more; of some, like
-    /// `memfd_secret(2)` and guest memory, the content may not even be read. Directories and what
-    /// else a file system keeps in a page cache it may write without the folio's lock.
+    /// This is true for anonymous memory, for folios without a mapping, and for regular files
+    /// (including tmpfs) that use a function of mm itself. Other mappings may need more, and the
+    /// content of some, like `memfd_secret(2)` and guest memory, may not even be read. A file
+    /// system may write its directories and other internal mappings without the folio lock.
     pub fn migrates_by_copy(self) -> bool {
         // SAFETY: By the type invariants the folio exists and is locked.
         if unsafe { bindings::ferry_folio_test_anon(self.as_raw()) } {
             return true;
         }
-        // SAFETY: As above; the lock keeps the mapping.
+        // SAFETY: As above; the folio lock keeps the mapping stable.
         let mapping = unsafe { bindings::folio_mapping(self.as_raw()) };
         if mapping.is_null() {
             return true;
         }
-        // SAFETY: The folio's lock keeps the mapping, and the mapping its inode.
+        // SAFETY: The folio lock keeps the mapping, and the mapping keeps its inode.
         unsafe {
             bindings::ferry_mapping_is_regular(mapping)
                 && copies(bindings::ferry_mapping_migrate_op(mapping) as usize)
@@ -160,7 +165,8 @@ impl core::ops::Deref for LockedFolio<'_> {
     }
 }
 
-/// Whether a `migrate_folio` operation copies and switches, if there is no private data.
+/// Returns whether a `migrate_folio` operation only copies a folio without private data and
+/// replaces its mapping.
 fn copies(op: usize) -> bool {
     #[cfg(CONFIG_BUFFER_HEAD)]
     let buffers = [
@@ -177,44 +183,42 @@ fn copies(op: usize) -> bool {
     plain.contains(&op) || buffers.contains(&op)
 }
 
-/// A folio of one's own, mapped nowhere; freed when dropped.
+/// A folio that its holder allocated, not mapped; freed when dropped.
 ///
 /// # Invariants
 ///
-/// `0` points to a folio, the only reference to which is this one but for [`FolioRef`]s.
+/// `0` points to a folio. This value and [`FolioRef`]s hold all references to it.
 pub struct OwnedFolio(NonNull<bindings::folio>);
 
-// SAFETY: A folio may be used and freed by any task.
+// SAFETY: Any task may use and free a folio.
 unsafe impl Send for OwnedFolio {}
-// SAFETY: A shared reference only gives out `&Folio`.
+// SAFETY: A shared reference gives out only `&Folio` and a shared view of the content.
 unsafe impl Sync for OwnedFolio {}
 
 impl OwnedFolio {
-    /// Allocates a folio of `order`, with zeroes in it. May sleep.
+    /// Allocates a zeroed folio of `order`. May sleep.
     pub fn new(order: u32) -> Result<Self> {
         let gfp = bindings::GFP_KERNEL | bindings::__GFP_ZERO;
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         let ptr = unsafe { bindings::ferry_folio_alloc(gfp, order) };
-        // INVARIANT: It was just allocated, for us alone.
+        // INVARIANT: The folio was just allocated, and this is its only reference.
         NonNull::new(ptr).map(Self).ok_or(ENOMEM)
     }
 
-    /// Its content.
+    /// Returns the content.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: The content is initialised, and by the type invariant nobody else has a
-        // reference to write through.
+        // SAFETY: The content is initialised. By the type invariant no other task can write it: a
+        // `FolioRef` gives no access to the content.
         unsafe { core::slice::from_raw_parts(self.address(), self.nr_pages() * PAGE_SIZE) }
     }
 
-    /// Its content, to be written.
+    /// Returns the content for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: As in `bytes`; the exclusive reference keeps readers away.
+        // SAFETY: As in `bytes`; `&mut self` excludes readers.
         unsafe { core::slice::from_raw_parts_mut(self.address(), self.nr_pages() * PAGE_SIZE) }
     }
 
-    /// A reference more on the same folio, which drops like the first.
-    ///
-    /// It gives no access to the content.
+    /// Takes another reference to the folio, without access to its content.
     pub fn another_reference(&self) -> FolioRef {
         FolioRef::new(self)
     }
@@ -229,45 +233,45 @@ impl core::ops::Deref for OwnedFolio {
     type Target = Folio;
 
     fn deref(&self) -> &Folio {
-        // SAFETY: By the type invariant the folio exists; `Folio` is transparent.
+        // SAFETY: By the type invariant the folio exists, and `Folio` is transparent.
         unsafe { self.0.cast().as_ref() }
     }
 }
 
 impl Drop for OwnedFolio {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant this reference is ours.
+        // SAFETY: By the type invariant this value holds a reference, which it does not use again.
         unsafe { bindings::ferry_folio_put(self.0.as_ptr()) };
     }
 }
 
-/// A reference count on a folio, and no more.
+/// A reference to a folio, as a reference count.
 ///
 /// # Invariants
 ///
-/// `0` points to a folio on which this value holds a reference.
+/// `0` points to a folio, and this value holds a reference to it.
 pub struct FolioRef(NonNull<bindings::folio>);
 
-// SAFETY: A reference may be used and given back by any task.
+// SAFETY: Any task may use and drop a reference.
 unsafe impl Send for FolioRef {}
 
 impl FolioRef {
-    /// A reference more on a folio.
+    /// Takes a reference to a folio.
     pub fn new(folio: &Folio) -> Self {
         // SAFETY: By the type invariant the folio exists.
         unsafe { bindings::ferry_folio_get(folio.as_raw()) };
-        // INVARIANT: It was just counted.
+        // INVARIANT: The reference was just taken.
         Self(NonNull::from(folio).cast())
     }
 
-    /// Takes over a reference that somebody has.
+    /// Takes over a reference that the caller holds.
     ///
     /// # Safety
     ///
-    /// `folio` must be valid; the reference must be the caller's, who may not use it again.
+    /// `folio` must be valid. The caller must hold a reference, and must not use it afterwards.
     #[cfg(any(CONFIG_FERRY_SERVICE, CONFIG_FERRY_PAGECACHE_PROMOTION))]
     pub(crate) unsafe fn adopt(folio: NonNull<bindings::folio>) -> Self {
-        // INVARIANT: By the safety requirement.
+        // INVARIANT: The caller passes its reference.
         Self(folio)
     }
 }
@@ -276,14 +280,14 @@ impl core::ops::Deref for FolioRef {
     type Target = Folio;
 
     fn deref(&self) -> &Folio {
-        // SAFETY: By the type invariant the folio exists; `Folio` is transparent.
+        // SAFETY: By the type invariant the folio exists, and `Folio` is transparent.
         unsafe { self.0.cast().as_ref() }
     }
 }
 
 impl Drop for FolioRef {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant this reference is ours.
+        // SAFETY: By the type invariant this value holds a reference, which it does not use again.
         unsafe { bindings::ferry_folio_put(self.0.as_ptr()) };
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Lists of folios that are isolated.
+//! Lists of isolated folios.
 //!
 //! No locks: a list has one user.
 //!
@@ -28,8 +28,8 @@ use super::folio::{
 ///
 /// # Invariants
 ///
-/// For `'a` the list has no other user. It links folios by `lru`, each of which is isolated, with
-/// the reference that isolation takes.
+/// For `'a` the list has no other user. It links isolated folios by `lru`, each with the reference
+/// that its isolation took.
 pub struct IsolatedList<'a>(NonNull<bindings::list_head>, PhantomData<&'a mut CListHead>);
 
 impl<'a> IsolatedList<'a> {
@@ -37,9 +37,9 @@ impl<'a> IsolatedList<'a> {
     ///
     /// # Safety
     ///
-    /// `list` must be valid for `'a`, and the type invariants hold.
+    /// `list` must be valid for `'a`, and the type invariants must hold.
     pub unsafe fn from_raw(list: *mut bindings::list_head) -> Self {
-        // INVARIANT: The caller passes a list that is as the type demands.
+        // INVARIANT: The caller guarantees the type invariants.
         // SAFETY: A valid pointer is not NULL.
         Self(unsafe { NonNull::new_unchecked(list) }, PhantomData)
     }
@@ -50,19 +50,19 @@ impl<'a> IsolatedList<'a> {
 
     /// Returns the folios, in order.
     pub fn iter(&mut self) -> impl Iterator<Item = &Folio> {
-        // SAFETY: By the type invariants these are folios, with references, and the list is ours
-        // for as long as the iterator lives.
+        // SAFETY: By the type invariants the list links folios with references, and has no other
+        // user while the iterator exists.
         unsafe { CList::<Folio, LRU>::from_raw(self.as_raw()) }.iter()
     }
 
     /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
-        // SAFETY: By the type invariants it is a list, which does not change meanwhile.
+        // SAFETY: By the type invariants the list is valid and does not change during the call.
         !unsafe { CListHead::from_raw(self.0.as_ptr()) }.is_linked()
     }
 }
 
-/// A list of isolated folios that the bearer owns; they are put back when it is dropped.
+/// An owned list of isolated folios. Its drop puts the folios back.
 ///
 /// # Invariants
 ///
@@ -84,7 +84,7 @@ impl IsolatedFolios {
 
     /// Returns the list, to add folios to and to take folios from.
     pub fn list(self: Pin<&mut Self>) -> IsolatedList<'_> {
-        // SAFETY: `head` links isolated folios, and is ours for as long as `self` is borrowed.
+        // SAFETY: `head` links isolated folios, and has no other user while `self` is borrowed.
         unsafe { IsolatedList::from_raw(self.head.as_raw()) }
     }
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! That no memory comes or goes, while page frames are looked up.
+//! Keeps memory from going online or offline while page frames are looked up.
 //!
-//! Locks: that of memory hotplug, for reading; inside it those of folios, and of a crew and its list.
+//! Lock order:
+//!
+//! 1. the memory hotplug lock, for reading;
+//! 2. folio locks, and the locks of a crew and its list.
 //!
 //! C header: [`include/linux/memory_hotplug.h`](srctree/include/linux/memory_hotplug.h)
 
@@ -11,29 +14,29 @@ use kernel::{
     types::NotThreadSafe, //
 };
 
-/// While this is, no memory comes or goes.
+/// No memory goes online or offline while this value exists.
 ///
-/// Who begins it may have nothing isolated, nor a reference to a folio of any kind: who takes memory
-/// away keeps others out, and waits for both.
+/// The caller of [`Self::begin`] must not hold isolated folios or folio references. Memory
+/// offlining waits for both with the lock held for writing, so the caller would deadlock.
 ///
 /// # Invariants
 ///
-/// It was begun by the bearer's task.
+/// The task that holds this value has taken the lock for reading.
 pub struct MemHotplugGuard(NotThreadSafe);
 
 impl MemHotplugGuard {
-    /// Waits for memory that is coming or going. May sleep.
+    /// Waits until no memory is going online or offline, and keeps it so. May sleep.
     pub fn begin() -> Self {
-        // SAFETY: It is ended when this is dropped, in the same task.
+        // SAFETY: The drop of the value releases the lock, in the same task.
         unsafe { bindings::ferry_online_mems_begin() };
-        // INVARIANT: It was just begun.
+        // INVARIANT: The lock was just taken.
         Self(NotThreadSafe)
     }
 }
 
 impl Drop for MemHotplugGuard {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant this task has taken the lock.
         unsafe { bindings::ferry_online_mems_end() };
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A misc device that is there for good, with permissions of its own; and what its callers may do.
+//! A built-in misc device with its own permissions, and checks of its callers' capabilities.
 //!
-//! The kernel crate's registration goes with a module, and leaves the device to root.
+//! The registration of the kernel crate is tied to a module, and leaves the device to root.
 //!
 //! C headers: [`include/linux/miscdevice.h`](srctree/include/linux/miscdevice.h),
 //! [`include/linux/capability.h`](srctree/include/linux/capability.h)
@@ -22,24 +22,24 @@ use kernel::{
     ThisModule, //
 };
 
-/// Whose the device's code is: nobody's, as it is never unloaded.
+/// The owner module of built-in code, which is never unloaded.
 pub struct BuiltIn;
 
 impl ModuleMetadata for BuiltIn {
     const NAME: &'static CStr = c"ferry";
-    // SAFETY: Code that is built in has no module, which is what NULL says.
+    // SAFETY: Built-in code has no module, and NULL stands for none.
     const THIS_MODULE: ThisModule = unsafe { ThisModule::from_ptr(core::ptr::null_mut()) };
 }
 
-/// Registers a device that stays until the machine is switched off, with `mode` for its node: some
-/// of the permission bits. May sleep. What `misc_register()` fails with, or `ENOMEM`.
+/// Registers a device for the lifetime of the kernel, with the read and write bits of `mode` for
+/// its node. May sleep. Fails with `ENOMEM`, or as `misc_register()` does.
 pub fn register<T: MiscDevice<OwnerModule = BuiltIn>>(name: &'static CStr, mode: u16) -> Result {
     let mut raw = MiscDeviceOptions { name }.into_raw::<T>();
     raw.mode = mode & 0o666;
     let device = KBox::new(Opaque::new(raw), GFP_KERNEL)?;
-    // SAFETY: It is filled in, and stays where it is, for good if this succeeds; if it fails C has
-    // forgotten it when it is freed. `open` is given it
-    // as a `MiscDeviceRegistration<T>`, which is such an `Opaque` and nothing else.
+    // SAFETY: The structure is filled in and does not move. If the call succeeds it is never freed;
+    // if the call fails C keeps no pointer to it. `open` gets it as a `MiscDeviceRegistration<T>`,
+    // which is a transparent wrapper of the same `Opaque`.
     to_result(unsafe { bindings::misc_register(device.get()) })?;
     KBox::leak(device);
     Ok(())
@@ -56,18 +56,19 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// `EPERM` unless the calling task has it. May sleep.
+    /// Fails with `EPERM` unless the calling task has the capability. May sleep.
     pub fn check(self) -> Result {
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         match unsafe { bindings::ferry_capable(self as c_int) } {
             true => Ok(()),
             false => Err(EPERM),
         }
     }
 
-    /// `EPERM` unless who opened the file had it then, and the calling task has it. May sleep.
+    /// Fails with `EPERM` unless the calling task has the capability, and the opener of `file` had
+    /// it then. May sleep.
     pub fn check_with(self, file: &File) -> Result {
-        // SAFETY: The file is valid.
+        // SAFETY: `file` is a reference to a valid file.
         match unsafe { bindings::ferry_opened_with(file.as_ptr(), self as c_int) } {
             true => self.check(),
             false => Err(EPERM),
@@ -75,8 +76,8 @@ impl Capability {
     }
 }
 
-/// Whether the calling task is being killed. Any context.
+/// Returns whether the calling task has a pending fatal signal. For any context.
 pub fn is_being_killed() -> bool {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_killed() }
 }

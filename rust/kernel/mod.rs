@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Safe wrappers over kernel C that know nothing of Ferry's features.
+//! Safe wrappers over kernel C that import nothing of Ferry but [`logic`](crate::logic).
 //!
-//! Each could be proposed to `rust/kernel/` upstream. The wrappers of one feature stand in its own
-//! folder. Every example here has a runnable copy in `tests/examples/`, which the KUnit suite
+//! Each could be proposed to `rust/kernel/` upstream. Specific to Ferry are only the counters in
+//! [`vm_event`], the list of structures in `extensible`, and the functions in [`sched`] that tell
+//! where helpers may run. The wrappers of a single feature are in the folder of that feature.
+//!
+//! Every example here has a runnable copy in `rust/tests/examples/`, which the KUnit suite
 //! `ferry_doctests` runs.
 
 pub mod clock;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Preemption; CPUs: which have time to spare, and where they are.
+//! Scheduler state of the calling task, and properties of CPUs and nodes.
+//!
+//! Statements about a CPU are hints: it may become busy or go offline at any time.
 //!
 //! C headers: [`include/linux/preempt.h`](srctree/include/linux/preempt.h),
 //! [`include/linux/sched.h`](srctree/include/linux/sched.h); C file:
@@ -17,118 +19,125 @@ use kernel::{
 
 use crate::logic::topology::CpuPlace;
 
-/// Runs `f` without being preempted; it must not sleep, and be short.
+/// Runs `f` with preemption disabled. `f` must be short and must not sleep.
 ///
 /// # Examples
 ///
 /// ```ignore
-#[doc = include_str!("../tests/examples/sched.rs")]
+/// let (online, idle, here) = without_preemption(|| {
+///     let here = CpuId::current();
+///     (is_online(here), is_idle(here), here)
+/// });
+/// // The CPU that runs this is not idle, and this task may run there.
+/// assert!(online && !idle && may_help(here) && is_allowed(here));
 /// ```
 pub fn without_preemption<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: Balanced below: `f` returns, since the kernel does not unwind.
+    // SAFETY: `ferry_preempt_enable()` below balances this: `f` returns, since the kernel does not
+    // unwind.
     unsafe { bindings::ferry_preempt_disable() };
     let result = f();
-    // SAFETY: As above.
+    // SAFETY: Balances the call above.
     unsafe { bindings::ferry_preempt_enable() };
     result
 }
 
-/// Lets others run if they are due. For contexts that may sleep.
+/// Lets another task run if one is due. For contexts that may sleep.
 pub fn cond_resched() {
-    // SAFETY: No requirements; a wrong context is reported, not undefined.
+    // SAFETY: The function has no requirements; it reports a wrong context.
     unsafe { bindings::ferry_cond_resched() };
 }
 
-/// Returns whether the calling task is due to let others run, now or, where the scheduler preempts
-/// lazily, by the next tick. For any context.
+/// Returns whether another task is due on this CPU, at once or, with lazy preemption, by the next
+/// tick. For any context.
 pub fn need_resched() -> bool {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_need_resched() }
 }
 
-/// Marks the calling task as due to let others run by the next tick. For any context.
+/// Requests that another task runs by the next tick at the latest. For any context.
 #[cfg(CONFIG_FERRY_KUNIT_TEST)]
 pub fn set_need_resched() {
-    // SAFETY: No requirements: a task may be told so at any time.
+    // SAFETY: The function has no requirements: the flag may be set at any time.
     unsafe { bindings::ferry_set_need_resched() };
 }
 
-/// A number that no other task has while the calling one runs. For any context.
+/// Returns a number that identifies the calling task while it exists. For any context.
 pub fn this_task() -> usize {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::get_current() as usize }
 }
 
 /// Returns how often the calling task has lost its CPU, by preemption or sleep. For any context.
 pub fn switches() -> c_ulong {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_task_switches() }
 }
 
-/// Returns how often another task has taken the CPU from the calling one. For any context.
+/// Returns how often another task has preempted the calling one. For any context.
 pub fn preemptions() -> c_ulong {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_task_preemptions() }
 }
 
-/// Whether another task waits for this CPU; a hint. For any context.
+/// Returns whether another task waits for this CPU; a hint. For any context.
 pub fn others_want_cpu() -> bool {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_others_want_cpu() }
 }
 
-/// Whether `cpu` may help while it is idle: online, not isolated; a hint. For any context but NMI.
+/// Returns whether `cpu` may run helpers: it is online and not isolated. For any context but NMI.
 pub fn may_help(cpu: CpuId) -> bool {
     // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
     unsafe { bindings::ferry_cpu_may_help(cpu.as_u32() as i32) }
 }
 
-/// Whether nothing runs on `cpu` now; a hint, for which a cache line of that CPU's is read. For any
-/// context.
+/// Returns whether no task runs on `cpu` now, or whether it is offline. Reads a cache line of that
+/// CPU. For any context.
 pub fn is_idle(cpu: CpuId) -> bool {
     // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
     unsafe { bindings::ferry_cpu_idle(cpu.as_u32() as i32) }
 }
 
-/// Whether the calling task may be helped on `cpu`: a task of a user only where it may run itself.
-/// For any context.
+/// Returns whether `cpu` may help the calling task. A user task only gets help on CPUs where it may
+/// run itself; a kernel thread on any. For any context.
 pub fn is_allowed(cpu: CpuId) -> bool {
     // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
     unsafe { bindings::ferry_cpu_allowed(cpu.as_u32() as i32) }
 }
 
-/// Whether there are CPUs where the calling task may not be helped. For any context.
+/// Returns whether there are online CPUs, not isolated, on which the calling task may not run;
+/// `false` for a kernel thread. For any context.
 pub fn is_confined() -> bool {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_task_confined() }
 }
 
-/// Whether the calling task is one of those that reclaim memory for others. For any context.
+/// Returns whether the calling task is kswapd. For any context.
 pub fn is_kswapd() -> bool {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_task_is_kswapd() }
 }
 
-/// Returns whether the calling task is in reclaim, or as if in it. For any context.
+/// Returns whether the calling task is in reclaim, or has `PF_MEMALLOC` set for another reason. For
+/// any context.
 pub fn reclaims() -> bool {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_task_reclaims() }
 }
 
 /// Returns whether the calling task's cgroup, or an ancestor of it, has a CPU quota. For any
 /// context.
 pub fn has_cpu_quota() -> bool {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_task_has_quota() }
 }
 
-/// What each CPU shares with others, of all that there can be, in the order of their numbers. Of
-/// those that are offline less is known. For any context, but slow: it takes time that grows with
-/// the square of the CPUs.
+/// Returns core, last-level cache and node of each CPU number, in order. Of an offline CPU only the
+/// node is known. For any context, but slow: the time grows with the square of the number of CPUs.
 pub fn places() -> impl Iterator<Item = CpuPlace> {
     (0..nr_cpu_ids()).map(|cpu| {
         let cpu = cpu as i32;
-        // SAFETY: It is below `nr_cpu_ids`, and the functions ask whether there can be such a CPU.
+        // SAFETY: `cpu` is below `nr_cpu_ids`, and the functions check whether the CPU is possible.
         let node = unsafe { bindings::ferry_cpu_to_node(cpu) };
         CpuPlace {
             // SAFETY: As above.
@@ -140,7 +149,7 @@ pub fn places() -> impl Iterator<Item = CpuPlace> {
     })
 }
 
-/// How far apart two nodes are; less is nearer. For any context.
+/// Returns the distance between two nodes; less is nearer. For any context.
 pub fn distance(from: u32, to: u32) -> u32 {
     let is_node = |node: u32| node < nr_nodes();
     match is_node(from) && is_node(to) {
@@ -150,38 +159,38 @@ pub fn distance(from: u32, to: u32) -> u32 {
     }
 }
 
-/// How many nodes there can be.
+/// Returns the number of possible node numbers, `nr_node_ids`.
 pub fn nr_nodes() -> u32 {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_nr_nodes() }
 }
 
-/// A memory node's number.
+/// The number of a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeId(pub i32);
 
 impl NodeId {
-    /// Whether memory of `self` is of a lower tier than that of `source`; not so if the kernel
-    /// knows no tiers. For any context.
+    /// Returns whether `self` is in a lower memory tier than `source`; `false` if the kernel knows
+    /// no tiers. For any context.
     pub fn is_lower_than(self, source: Self) -> bool {
         let is_node = |node: Self| u32::try_from(node.0).is_ok_and(|node| node < nr_nodes());
         // SAFETY: Both are below `nr_node_ids`.
         is_node(self) && is_node(source) && unsafe { bindings::ferry_demotes(source.0, self.0) }
     }
 
-    /// The node of the CPU that this runs on now. For any context.
+    /// Returns the node of the current CPU. For any context.
     pub fn here() -> Self {
         node_of(CpuId::current())
     }
 }
 
-/// The node that `cpu` belongs to; that of none if there can be no such CPU. For any context.
+/// Returns the node of `cpu`, or `NUMA_NO_NODE` if the CPU is not possible. For any context.
 pub fn node_of(cpu: CpuId) -> NodeId {
     // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
     NodeId(unsafe { bindings::ferry_cpu_to_node(cpu.as_u32() as i32) })
 }
 
-/// Whether `cpu` is online; it may not be so for long. For any context.
+/// Returns whether `cpu` is online; a hint. For any context.
 pub fn is_online(cpu: CpuId) -> bool {
     // SAFETY: By the invariant of `CpuId` it is a valid CPU number.
     unsafe { bindings::ferry_cpu_online(cpu.as_u32() as i32) }

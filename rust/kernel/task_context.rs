@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What migration looks at of the task that it runs in, carried to another task.
+//! The parts of a task's context that migration depends on, for use by another task.
 //!
 //! C file: [`mm/ferry/c-glue/crew/crew.c`](srctree/mm/ferry/c-glue/crew/crew.c)
 
@@ -9,60 +9,65 @@ use kernel::{
     types::Opaque, //
 };
 
-/// The allocation scopes, cpuset nodes and memory cgroup of a task, at one time.
+/// The allocation scopes, cpuset nodes and memory cgroup of a task at one time.
 ///
 /// # Examples
 ///
 /// ```ignore
-#[doc = include_str!("../tests/examples/task_context.rs")]
+/// let context = TaskContext::of_current();
+/// // A worker does this on behalf of the task:
+/// assert_eq!(context.run(|| 7), 7);
+/// // The task does this before it waits for the worker:
+/// context.will_wait();
 /// ```
 ///
 /// # Invariants
 ///
-/// Holds a reference on the memory cgroup, if there is one.
+/// Holds a reference to the memory cgroup, if there is one.
 pub struct TaskContext {
     raw: bindings::ferry_context,
 }
 
-// SAFETY: A reference on a memory cgroup belongs to no task.
+// SAFETY: Any task may use and drop a reference to a memory cgroup.
 unsafe impl Send for TaskContext {}
-// SAFETY: It never changes.
+// SAFETY: The value never changes.
 unsafe impl Sync for TaskContext {}
 
 impl TaskContext {
-    /// Of the calling task. May sleep.
+    /// Returns the context of the calling task. May sleep.
     pub fn of_current() -> Self {
         let context = Opaque::uninit();
-        // SAFETY: There is room for it; the function fills all of it in.
+        // SAFETY: `context` has room for the structure, and the function initialises all of it.
         unsafe { bindings::ferry_context_get(context.get()) };
         // INVARIANT: The reference was just taken.
         Self {
-            // SAFETY: It was just filled in, and is read once.
+            // SAFETY: The structure was just initialised, and is read once.
             raw: unsafe { context.get().read() },
         }
     }
 
-    /// Returns whether the cpuset nodes of the calling task, which this is of, were changed since.
-    /// For any context.
+    /// Returns whether the cpuset nodes of the calling task, whose context this is, have changed
+    /// since. For any context.
     pub fn has_changed(&self) -> bool {
         // SAFETY: `self` is valid, and only read.
         unsafe { bindings::ferry_context_changed(&self.raw) }
     }
 
-    /// Runs `f` in a kernel thread as if in the task that this is of; in a task of user space,
-    /// which is warned of, `f` runs as it is. For contexts that may sleep.
+    /// Runs `f` in this context. The calling task must be a kernel thread: in a user task this
+    /// warns, and runs `f` in that task's own context. For contexts that may sleep.
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
         let saved = Opaque::uninit();
-        // SAFETY: `self` is valid, and by the type invariant holds the cgroup.
+        // SAFETY: `self` is valid, and by the type invariant keeps the cgroup; `saved` has room for
+        // the structure.
         unsafe { bindings::ferry_context_enter(&self.raw, saved.get()) };
         let result = f();
-        // SAFETY: As above; `saved` was filled in there, in the same task.
+        // SAFETY: As above; `ferry_context_enter()` initialised `saved` in the same task.
         unsafe { bindings::ferry_context_leave(&self.raw, saved.get()) };
         result
     }
 
-    /// Tells lockdep that the calling task, whose context it is, is about to wait for all that
-    /// [`Self::run`] runs. For contexts that may sleep.
+    /// Tells lockdep that the calling task, which owns the context, is about to wait for tasks in
+    /// [`Self::run`]. For contexts that may sleep.
     pub fn will_wait(&self) {
         // SAFETY: `self` is valid.
         unsafe { bindings::ferry_context_wait(&self.raw) };
@@ -71,7 +76,7 @@ impl TaskContext {
 
 impl Drop for TaskContext {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the reference is ours.
+        // SAFETY: By the type invariant this value holds the reference, and does not use it again.
         unsafe { bindings::ferry_context_put(&mut self.raw) };
     }
 }

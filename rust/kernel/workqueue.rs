@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A workqueue of one's own, and queueing on a chosen CPU.
+//! Workqueues with an owner, and queueing on a chosen CPU.
 //!
-//! [`kernel::workqueue`] has the work items; it can only enqueue on the shared queues, wherever
-//! the workqueue code likes.
+//! [`kernel::workqueue`] provides the work items; it can only enqueue on the system workqueues,
+//! without a choice of the CPU.
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
@@ -16,20 +16,20 @@ use kernel::{
     workqueue::RawWorkItem, //
 };
 
-/// Where a queue runs its work.
+/// Where a workqueue runs its work, relative to the requested CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueKind {
-    /// On the CPU that is asked, where other work need not wait for it
-    /// (`WQ_PERCPU | WQ_CPU_INTENSIVE`).
+    /// On the requested CPU; other work there need not wait (`WQ_PERCPU | WQ_CPU_INTENSIVE`).
     Bound,
-    /// Work starts on the CPU that is asked; the scheduler may then move the worker to any other,
-    /// for example when a real-time task takes that CPU.
+    /// Starts on the requested CPU. The scheduler may then move the worker to any other, for
+    /// example when a real-time task takes the CPU.
     Near,
-    /// Near it, where the scheduler likes (`WQ_UNBOUND`).
+    /// On a CPU near the requested one, as the scheduler decides (`WQ_UNBOUND`).
     Unbound,
-    /// On it, before others ([`QueueKind::Bound`] and `WQ_HIGHPRI`).
+    /// On the requested CPU, before other work ([`QueueKind::Bound`] and `WQ_HIGHPRI`).
     HighPriority,
-    /// Near it, where the scheduler likes, before others ([`QueueKind::Unbound`] and `WQ_HIGHPRI`).
+    /// On a CPU near the requested one, before other work ([`QueueKind::Unbound`] and
+    /// `WQ_HIGHPRI`).
     UnboundHighPriority,
 }
 
@@ -47,20 +47,24 @@ impl QueueKind {
     }
 }
 
-/// A workqueue, for long-running work, that lives as long as this value.
+/// A workqueue for long-running work. Its drop completes all work and destroys it.
 ///
 /// # Invariants
 ///
-/// `0` points to a workqueue that nobody else destroys.
+/// `0` points to a workqueue that only this value destroys.
 ///
 /// # Examples
 ///
 /// ```ignore
-#[doc = include_str!("../tests/examples/workqueue.rs")]
+/// // `Counter` is a `WorkItem` that adds 1 to `runs`, see `rust/tests/examples/workqueue.rs`.
+/// let queue = OwnedQueue::new(c"ferry_example", QueueKind::Bound)?;
+/// assert!(queue.enqueue_on(CpuId::current(), counter.clone()).is_ok());
+/// queue.flush();
+/// assert_eq!(counter.runs.load(Relaxed), 1);
 /// ```
 pub struct OwnedQueue(NonNull<bindings::workqueue_struct>);
 
-// SAFETY: A workqueue may be used and destroyed by any task.
+// SAFETY: Any task may use and destroy a workqueue.
 unsafe impl Send for OwnedQueue {}
 // SAFETY: `queue_work_on()` and `__flush_workqueue()` may be called concurrently.
 unsafe impl Sync for OwnedQueue {}
@@ -69,19 +73,20 @@ impl OwnedQueue {
     /// Allocates a queue. May sleep.
     pub fn new(name: &'static CStr, kind: QueueKind) -> Result<Self> {
         let ptr = match kind {
-            // SAFETY: `name` is NUL-terminated, and copied.
+            // SAFETY: `name` is NUL-terminated, and the function copies it.
             QueueKind::Near => unsafe { bindings::ferry_alloc_workqueue_near(name.as_char_ptr()) },
             // SAFETY: As above.
             _ => unsafe { bindings::ferry_alloc_workqueue(name.as_char_ptr(), kind.flags()) },
         };
-        // INVARIANT: It was just allocated, for us alone.
+        // INVARIANT: The workqueue was just allocated, and only this value knows it.
         NonNull::new(ptr).map(Self).ok_or(ENOMEM)
     }
 
-    /// Enqueues `work` on `cpu`, or near it; what it returns tells whether it was enqueued already.
+    /// Enqueues `work` on `cpu`, or near it as the kind of the queue says. The output tells whether
+    /// the item was already enqueued.
     ///
-    /// If the CPU is not online the work runs elsewhere; if the item runs now, it runs again where
-    /// it does. For any context but NMI.
+    /// If the CPU is not online the work runs elsewhere. If the item is running, it runs again
+    /// where it does. For any context but NMI.
     pub fn enqueue_on<W, const ID: u64>(&self, cpu: CpuId, work: W) -> W::EnqueueOutput
     where
         W: RawWorkItem<ID> + Send + 'static,
@@ -92,9 +97,9 @@ impl OwnedQueue {
             true => cpu.as_u32() as c_int,
             false => bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int,
         };
-        // SAFETY: `queue_work_on()` returns `false` only if the item is in a queue already; `W` is
+        // SAFETY: `queue_work_on()` returns `false` only if the item is enqueued already. `W` is
         // `Send` and `'static`. By the type invariant the queue exists, and it is destroyed only
-        // after all its work was done. The guarantees of `__enqueue` cover the work pointer.
+        // after all its work is done. The guarantees of `__enqueue` cover the work pointer.
         unsafe { work.__enqueue(move |work| bindings::queue_work_on(cpu, queue, work)) }
     }
 
@@ -107,7 +112,8 @@ impl OwnedQueue {
 
 impl Drop for OwnedQueue {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant nobody else destroys it. Pending work is done first.
+        // SAFETY: By the type invariant only this value destroys the queue; the function completes
+        // pending work first.
         unsafe { bindings::destroy_workqueue(self.0.as_ptr()) };
     }
 }

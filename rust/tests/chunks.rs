@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The list that a crew's workers cut chunks from: each folio goes to one of them, and what is left
-//! comes back in its order.
+//! The list that workers of a crew cut chunks from: each folio goes to one worker, and the folios
+//! that are left come back in their order.
 
 use kernel::prelude::*;
 
@@ -10,19 +10,19 @@ use crate::{
     workers::MAX_THREADS, //
 };
 
-/// Pages of a page table.
+/// Pages that a page table maps.
 const TABLE: u64 = 512;
 
-/// Whatever the number of workers, none is sent away while there is something to do.
+/// Every worker gets a chunk while one is left, whatever the number of workers.
 fn nobody_is_sent_away() -> Result {
-    // Each folio is in a page table of its own, so a span and a chunk.
+    // Each folio has its own page table, so it is a span and a chunk.
     let workers = MAX_THREADS as usize;
     let mut trial = ChunkListTest::new(workers + 1, TABLE)?;
     trial.add(0..workers + 1);
     for _ in 0..workers {
         assert!(trial.cut(1)?);
     }
-    // There can be no more workers.
+    // No more workers are possible.
     assert!(trial.has_more() && !trial.cut(1)?);
     trial.put(0, |_| false, 0);
     assert!(trial.cut(1)?);
@@ -31,12 +31,12 @@ fn nobody_is_sent_away() -> Result {
     Ok(())
 }
 
-/// The chunk of a worker that dies stays unchanged and in its place: all others are migrated.
+/// The chunk of a worker that dies stays unchanged and in its place; all others are migrated.
 fn dead_worker_keeps_its_chunk() -> Result {
-    // Eight folios to a page table; two to a chunk.
+    // A page table has eight folios; a chunk has two.
     let mut trial = ChunkListTest::new(24, TABLE / 8)?;
     trial.add(0..16);
-    // 0 and 1, 8 and 9, 2 and 3.
+    // Chunks of folios 0 and 1, 8 and 9, 2 and 3.
     for _ in 0..3 {
         assert!(trial.cut(2)?);
     }
@@ -54,9 +54,9 @@ fn dead_worker_keeps_its_chunk() -> Result {
     Ok(())
 }
 
-/// Two workers are in two page tables, the third shares one.
+/// Two workers are in two page tables; the third shares one of these.
 fn page_tables_apart() -> Result {
-    // Eight folios to a page table; two to a chunk.
+    // A page table has eight folios; a chunk has two.
     let mut trial = ChunkListTest::new(16, TABLE / 8)?;
     trial.add(0..16);
     for _ in 0..3 {
@@ -65,21 +65,22 @@ fn page_tables_apart() -> Result {
     assert_eq!(trial.ends_of(0), Some((0, 1)));
     assert_eq!(trial.ends_of(1), Some((8, 9)));
     assert_eq!(trial.ends_of(2), Some((2, 3)));
-    // Who is through gets the next of what nobody is at.
+    // A worker that has finished gets the next chunk of a page table without a worker.
     trial.put(1, |_| false, 0);
     assert!(trial.cut(2)?);
     assert_eq!(trial.ends_of(2), Some((10, 11)));
     Ok(())
 }
 
-/// What failed comes first, in its order, then what nobody has begun.
+/// The folios that failed come first, in their order, then those that no worker has begun.
 fn what_is_left_after_an_error() -> Result {
     let mut trial = ChunkListTest::new(32, TABLE / 8)?;
     trial.add(0..24);
     for _ in 0..4 {
         assert!(trial.cut(2)?);
     }
-    // 0 and 1, 8 and 9, 16 and 17, 2 and 3: the second fails, the last is out of memory.
+    // Chunks of folios 0 and 1, 8 and 9, 16 and 17, 2 and 3: the second fails, the last is out of
+    // memory.
     trial.put(3, |nr| nr == 3, -(kernel::bindings::ENOMEM as c_int));
     trial.put(1, |_| true, 2);
     assert!(!trial.has_more() && !trial.cut(2)?);
@@ -93,7 +94,7 @@ fn what_is_left_after_an_error() -> Result {
     Ok(())
 }
 
-/// Workers come and go in any order, folios are added meanwhile, some of them are left.
+/// Workers come and go in any order, folios are added meanwhile, and some folios are left.
 fn any_order() -> Result {
     const FOLIOS: usize = 120;
     for seed in 1..64u64 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Members of a crew: time of their own helpers is passed on once, and a value that a task lends
-//! outlives that task.
+//! Members of a crew: the time of a helper's own helpers is passed on once. And a lent value
+//! outlives its lender.
 
 use kernel::{
     cpu::CpuId,
@@ -36,7 +36,7 @@ fn what_helpers_are_helped() -> Result {
     let members = KBox::new(Members::default(), GFP_KERNEL)?;
     assert!(!members.note_borrowed(1));
     {
-        // A caller pays itself.
+        // A caller is charged for its own helpers.
         let _caller = members.enter_caller(1);
         assert!(!members.note_borrowed(2));
     }
@@ -53,7 +53,7 @@ fn what_helpers_are_helped() -> Result {
     Ok(())
 }
 
-/// A number, and a count of such numbers that were dropped.
+/// A number, with a count of the numbers that were dropped.
 struct Counted {
     number: Atomic<u32>,
     dropped: Arc<Atomic<u32>>,
@@ -99,12 +99,12 @@ impl WorkItem for Dying {
             number: Atomic::new(7),
             dropped: this.dropped.clone(),
         });
-        // As in an oops, nothing of the stack is dropped.
+        // As in an oops, the values on the stack are not dropped.
         core::mem::forget(lent);
     }
 }
 
-/// The value of a dead lender stays where it is, and no other lender gets there.
+/// The value of a dead lender stays where it is, and no other lender gets its place.
 fn dead_lender_keeps_the_place() -> Result {
     let lending = Arc::pin_init(ScopedShare::new(), GFP_KERNEL)?;
     let dropped = Arc::new(Atomic::new(0), GFP_KERNEL)?;

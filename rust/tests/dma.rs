@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Copies by DMA on real folios, by an engine in software that behaves, or does not.
+//! DMA copies of real folios, by a software engine with and without injected faults.
 
 use kernel::{
     bindings,
@@ -42,13 +42,13 @@ use crate::{
     }, //
 };
 
-/// Channels of the engine.
+/// Number of channels of the engine.
 const CHANNELS: usize = 4;
 
-/// A time longer than any test, so that a copy that an engine answers is not given up.
+/// Longer than any test, so that a copy that the engine answers does not time out.
 const PATIENCE_NS: i64 = 1_000_000_000_000;
 
-/// Channels, until this is dropped.
+/// Keeps channels open until it is dropped.
 struct Open(());
 
 impl Open {
@@ -67,7 +67,7 @@ impl Drop for Open {
     }
 }
 
-/// Posts `pairs` with every channel there is; `each` sees what comes of each folio.
+/// Posts `pairs` with every free channel, and calls `each` with the outcome of each folio.
 fn copy(
     pairs: &mut OwnedPairs,
     who: Who,
@@ -105,7 +105,7 @@ fn must_be_copied(_: usize, outcome: FolioOutcome) -> Result {
     Ok(())
 }
 
-/// As [`copy`], where all must arrive.
+/// Like [`copy`]; every folio must be copied.
 fn copy_all(pairs: &mut OwnedPairs, who: Who) -> Result<Copied> {
     let copied = copy(pairs, who, PATIENCE_NS, must_be_copied)?;
     assert_eq!(copied.pages as usize, pairs.pages());
@@ -122,7 +122,7 @@ fn channels_carry_all() -> Result {
         let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
         assert_eq!((copied.carried, copied.dma_failed), (copied.pages, 0));
     }
-    // They are given back.
+    // The channels are released.
     assert_eq!(copy_all(&mut pairs, Who::EnginesFirst)?.carried, 0);
     Ok(())
 }
@@ -175,7 +175,7 @@ fn the_last_lands_first() -> Result {
     Ok(())
 }
 
-/// What an engine has spoilt is copied again.
+/// CPUs repeat the copies that an engine failed.
 fn failed_copies_are_made_good() -> Result {
     let _open = Open::new(CHANNELS)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
@@ -210,12 +210,13 @@ fn engine_takes_few() -> Result {
     Ok(())
 }
 
-/// References on both folios of each pair at most: the test's own, and those of what is parked.
+/// Returns whether both folios of each pair have no reference but the test's own: no copy that
+/// timed out is left.
 fn is_nobodys(pairs: &OwnedPairs) -> bool {
     (0..MIXED.len()).all(|nr| pairs.ref_counts(nr) == Some((1, 1)))
 }
 
-/// Lets an engine that does not answer have a batch; how many of its folios were lost.
+/// Lets an engine that does not answer copy a batch. Returns the number of folios that timed out.
 fn lose(pairs: &mut OwnedPairs) -> Result<usize> {
     let mut lost = KVec::new();
     let copied = copy(pairs, Who::EnginesFirst, 20_000_000, |nr, outcome| {
@@ -227,7 +228,7 @@ fn lose(pairs: &mut OwnedPairs) -> Result<usize> {
     assert!(copied.dma_late > 0 && copied.carried == 0);
     assert_eq!(copied.folios as usize + lost.len(), MIXED.len());
     for &nr in lost.iter() {
-        // The engine's until it answers.
+        // The engine's copy holds references until it answers.
         let (dst, src) = pairs.ref_counts(nr).ok_or(EINVAL)?;
         assert!(dst > 1 && src > 1);
     }
@@ -242,7 +243,7 @@ fn late_copies_are_parked() -> Result {
     });
     let mut pairs = OwnedPairs::new(&MIXED)?;
     assert!(lose(&mut pairs)? > 0);
-    // Nobody uses such a channel; CPUs copy.
+    // A channel with a copy that timed out is not used; CPUs copy.
     let mut others = OwnedPairs::new(&MIXED)?;
     assert_eq!(copy_all(&mut others, Who::EnginesFirst)?.carried, 0);
 
@@ -256,7 +257,7 @@ fn late_copies_are_parked() -> Result {
     }
     assert!(is_nobodys(&pairs));
     assert!(pairs.all_marked());
-    // It is used again.
+    // The channel is used again.
     let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
     assert_eq!(copied.carried, copied.pages);
     Ok(())
@@ -278,14 +279,14 @@ fn dead_engine_is_stopped() -> Result {
     Ok(())
 }
 
-/// What CPUs must not read is copied by engines, or not at all.
+/// Folios that CPUs must not read are copied by engines, or not at all.
 fn no_cpu_copies() -> Result {
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let refused = |_: usize, outcome| {
         assert_eq!(outcome, FolioOutcome::NotCopied);
         Ok(())
     };
-    // Nobody may.
+    // Without a channel no copy is possible.
     let copied = copy(&mut pairs, Who::EnginesOnly, PATIENCE_NS, refused)?;
     assert_eq!((copied.folios, copied.left), (0, copied.pages));
     assert!((0..MIXED.len()).all(|nr| !pairs.equal(nr)));
@@ -307,7 +308,7 @@ fn no_cpu_copies() -> Result {
             };
             Ok(())
         })?;
-        // No page but those of engines.
+        // Engines copied every page that arrived.
         assert!(copied.carried >= came && came + copied.left == copied.pages);
         assert!(pairs.all_marked());
     }
@@ -321,7 +322,7 @@ fn no_cpu_copies() -> Result {
     Ok(())
 }
 
-/// An engine that answers nobody does not keep those who may not copy themselves.
+/// A caller that may not copy itself does not wait for ever for an engine that never answers.
 fn no_cpu_copies_for_a_dead_engine() -> Result {
     let _open = Open::new(1)?;
     let _mute = FaultInjection::new(Faults {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Runs the examples that the documentation shows.
+//! Runs the examples of the documentation.
 
-/// One module for each example, as they define what they like.
+/// Includes each example in its own module, as their names may collide.
 macro_rules! examples {
     ($($name:ident),* $(,)?) => {
         $(mod $name {

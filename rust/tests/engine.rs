@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
 //! The engine on real folios: every byte is copied once, by any task, and no folio is marked as
-//! copied before it is. The module `helpers` has the tests of its helpers.
+//! copied before it is. The tests of its helpers are in `workers`.
 
 use kernel::{
     cpu::{
@@ -59,12 +59,12 @@ use crate::{
     }, //
 };
 
-/// Folios of all orders from 0 to 9, the small ones many.
+/// Folios of all orders from 0 to 9, most of them small.
 pub(super) const MIXED: [u32; 28] = [
     0, 9, 3, 1, 0, 0, 5, 2, 7, 0, 4, 6, 8, 1, 0, 3, 9, 0, 2, 5, 0, 0, 1, 4, 0, 6, 2, 0,
 ];
 
-/// Copies, but cannot read the folio with this number.
+/// A copier that cannot read the folio with this number.
 struct Unlucky {
     item: usize,
 }
@@ -78,7 +78,7 @@ impl CopySegment for Unlucky {
     }
 }
 
-/// Posts `pairs` on `table`, runs `posted`, and checks that all arrived.
+/// Posts `pairs` on `table`, runs `posted`, and checks that every folio was copied.
 pub(super) fn copy_on<C: CopySegment>(
     table: &CopyTable<C>,
     pairs: &mut OwnedPairs,
@@ -100,7 +100,8 @@ pub(super) fn copy_on<C: CopySegment>(
     Ok(copied)
 }
 
-/// Lets `engine` copy `pairs`, cut for so many threads; [`None`]: it left them alone.
+/// Lets `engine` copy `pairs`, divided for `threads` threads. Returns [`None`] if it did not post
+/// them.
 fn copy_with<C: CopySegment>(
     engine: &Engine<C>,
     pairs: &mut OwnedPairs,
@@ -113,7 +114,7 @@ fn copy_with<C: CopySegment>(
     })
 }
 
-/// Every CPU that exists, over and over, until there are `N`.
+/// Returns `N` CPUs: every possible one, repeated.
 pub(super) fn cpus<const N: usize>() -> [CpuId; N] {
     core::array::from_fn(|nr| {
         let cpu = (nr as u32).checked_rem(nr_cpu_ids());
@@ -121,7 +122,7 @@ pub(super) fn cpus<const N: usize>() -> [CpuId; N] {
     })
 }
 
-/// A migration of its own: copies its folios again and again.
+/// A task that copies its own folios again and again.
 #[pin_data]
 struct Migration {
     engine: Arc<Engine<CpuCopier>>,
@@ -138,13 +139,13 @@ impl_has_work! {
 impl Migration {
     const ROUNDS: u32 = 50;
 
-    /// Returns how many rounds copied all.
+    /// Returns the number of rounds in which all folios were copied.
     fn rounds(&self) -> Result<u32> {
         let mut pairs = OwnedPairs::new(&MIXED)?;
         let mut copied = 0;
         for _ in 0..Self::ROUNDS {
             pairs.spoil();
-            // All of it, or nothing because every lane was taken.
+            // All folios are copied, or none because every lane was taken.
             let posted = pairs.with_lists(|lists| {
                 let (lane, batch) = self.engine.collect(lists, StoreKind::Cached)?;
                 Some(batch.run(32, |_| self.engine.call(lane, &cpus::<4>())))
@@ -192,7 +193,7 @@ fn each_order_alone() -> Result {
 }
 
 fn concurrent_migrations() -> Result {
-    // Fewer lanes than migrations: some may find none free.
+    // There are fewer lanes than migrations, so some may find none free.
     let engine = Arc::new(Engine::new(2, || CpuCopier)?, GFP_KERNEL)?;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut migrations = KVec::new();
@@ -279,7 +280,7 @@ fn more_folios_than_a_lane_holds() -> Result {
     Ok(())
 }
 
-/// A helper is counted on only if its CPU is idle, and a lane only if it is free.
+/// A helper counts only if its CPU is idle, and a lane only if it is free.
 fn threads_are_counted() -> Result {
     let engine = Engine::new(1, || CpuCopier)?;
     let here = NodeId::here();

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! KUnit suites: `ferry_doctests`, the examples in the documentation; `ferry_copy`, the engine on
-//! real folios; `ferry_method`, how it copies them; `ferry_dma`, copies by engines;
-//! `ferry_crew`, members of a crew and lending; `ferry_work`, the work they share; and
-//! `ferry_migrc`, the ledger of retained groups.
+//! KUnit suites:
+//!
+//! - `ferry_doctests`: the examples in the documentation;
+//! - `ferry_copy`: the engine and its helpers on real folios;
+//! - `ferry_method`: cached and non-temporal copies;
+//! - `ferry_dma`: copies by DMA engines;
+//! - `ferry_crew`: members of a crew, and values that tasks share;
+//! - `ferry_measured`: rates between pairs of nodes;
+//! - `ferry_work`: the list that members of a crew share;
+//! - `ferry_migrc`: the ledger of retained groups.
 
-/// In place of the one of `core`, which would bring the kernel down: fails the test that it is in,
-/// which returns a `Result`, and cleans up on the way.
+/// Replaces the macro of `core`, which would panic the kernel. The test returns an error instead,
+/// so its values are dropped.
 macro_rules! assert {
     ($condition:expr $(,)?) => {
         if !$condition {
@@ -21,7 +27,7 @@ macro_rules! assert {
     };
 }
 
-/// As above, for two values.
+/// Like `assert`, for two values.
 macro_rules! assert_eq {
     ($left:expr, $right:expr $(,)?) => {
         match (&$left, &$right) {

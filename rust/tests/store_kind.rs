@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Copies past the caches are as good as others, and each batch is copied by its own method.
+//! Non-temporal copies are correct, and each batch is copied with its own method.
 
 use kernel::{
     prelude::*,
@@ -41,7 +41,7 @@ use crate::{
     workers::pool::Helper, //
 };
 
-/// Lets `engine` copy `pairs` past the caches, cut for so many threads.
+/// Lets `engine` copy `pairs` with non-temporal stores, divided for `threads` threads.
 fn copy_past(engine: &Engine<CpuCopier>, pairs: &mut OwnedPairs, threads: u32) -> Result<Copied> {
     pairs.spoil();
     let copied = pairs.with_lists(|lists| {
@@ -51,7 +51,7 @@ fn copy_past(engine: &Engine<CpuCopier>, pairs: &mut OwnedPairs, threads: u32) -
     copied.ok_or(EBUSY)
 }
 
-/// Copies, and counts the pages by method.
+/// A copier that counts the pages by method.
 struct Counting {
     cached: Atomic<u32>,
     past: Atomic<u32>,
@@ -74,7 +74,7 @@ impl CopySegment for Counting {
     }
 }
 
-/// Grains end anywhere in these folios, so copies begin at any page of them.
+/// Grains end anywhere in these folios, so copies begin at any of their pages.
 fn past_the_caches_any_number_of_threads() -> Result {
     let engine = Engine::new(1, || CpuCopier)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
@@ -88,7 +88,7 @@ fn past_the_caches_any_number_of_threads() -> Result {
     Ok(())
 }
 
-/// No batch is too small, nor has it too many folios of one page.
+/// No batch is too small, and none has too many folios of one page.
 fn past_the_caches_any_size() -> Result {
     let engine = Engine::new(1, || CpuCopier)?;
     for order in 0..=9 {
@@ -105,7 +105,7 @@ fn past_the_caches_any_size() -> Result {
     Ok(())
 }
 
-/// Helpers that were called to one batch may copy for the next: by that one's method.
+/// Helpers that were called for one batch may copy the next one, with the method of the next one.
 fn a_batch_has_one_method() -> Result {
     let counting = Counting {
         cached: Atomic::new(0),
@@ -130,7 +130,7 @@ fn a_batch_has_one_method() -> Result {
             }
             batch.run(32, |_| {
                 for (cpu, helper) in cpus::<2>().into_iter().zip(&helpers) {
-                    // One may still be on its way.
+                    // The work item may still be queued.
                     drop(queue.enqueue_on(cpu, helper.clone()));
                 }
             });
@@ -148,7 +148,7 @@ fn a_batch_has_one_method() -> Result {
     Ok(())
 }
 
-/// The copy ends at what cannot be read, and says how much is missing.
+/// The copy stops at unreadable memory, and returns how many bytes are missing.
 #[cfg(all(CONFIG_X86_64, not(CONFIG_UML)))]
 fn unreadable_source_is_survived() -> Result {
     use crate::copy::half_readable::HalfReadable;

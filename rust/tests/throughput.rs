@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Rates measured between two nodes decide nothing between others, and batches without folios
-//! nothing at all.
+//! Rates measured between two nodes do not affect other nodes, and batches without folios affect
+//! none.
 
 use kernel::prelude::*;
 
@@ -19,7 +19,7 @@ use crate::{
     }, //
 };
 
-/// A list of base pages between two nodes that no machine has.
+/// Returns the kind of a list between two nodes that no machine has.
 fn list(from: i32, to: i32) -> WorkKind {
     let nodes = Nodes {
         from: NodeId(from),
@@ -31,7 +31,7 @@ fn list(from: i32, to: i32) -> WorkKind {
 fn pairs_of_nodes_are_kept_apart() -> Result {
     let (fast, slow) = (list(1001, 1002), list(1001, 1003));
     for kind in [fast, slow] {
-        // Until a rate is known, all threads that there are.
+        // Until a rate is known, every available thread is used.
         assert_eq!(best(kind, 2), 2);
     }
     learn(slow, 1, 512, 1_000_000);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Helpers of a batch on real folios, and the folios that its owner takes back from them.
+//! Helpers of a batch on real folios, and the folios that the owner takes back.
 //!
-//! How much a helper copies depends on other tasks on its CPU, so no test demands a share for it.
+//! How much a helper copies depends on other tasks on its CPU, so no test requires a minimum.
 
 use kernel::{
     cpu::CpuId,
@@ -70,7 +70,7 @@ use crate::{
     }, //
 };
 
-/// Copies, and counts the pages of each folio that it copied.
+/// A copier that counts the pages that it copied of each folio.
 struct Counting {
     pages: [Atomic<u32>; MIXED.len()],
 }
@@ -100,14 +100,14 @@ impl<C: CopySegment> Helped for CopyTable<C> {
     }
 }
 
-/// Between post and finish this task is the helper: it copies all pages except those that it leaves
+/// Between post and finish this task is the helper. It copies all pages except those that it leaves
 /// to the owner when other tasks want its CPU.
 pub(super) fn helper_copies_all() -> Result {
     let lane = CopyLane::new(CpuCopier)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let pages = pairs.pages() as u32;
     let mut counted = false;
-    // A clock that advances by ticks may not see the first.
+    // A clock that advances by ticks may not measure the first batch.
     for _ in 0..1000 {
         let mut helped = 0;
         let start = runtime_ns();
@@ -124,13 +124,13 @@ pub(super) fn helper_copies_all() -> Result {
         }
     }
     assert!(counted);
-    // The next batch is not helped, and counts nothing of this one.
+    // The next batch has no helper, and none of this one's counts.
     let next = copy_on(lane.table(), &mut pairs, || ())?;
     assert_eq!((next.helped, next.helper_ns), (0, 0));
     Ok(())
 }
 
-/// A batch without a place for a helper is not helped, not even by a helper of the batch before.
+/// A batch without a place for a helper gets none, not even a helper of the previous batch.
 pub(super) fn helpers_need_a_place() -> Result {
     let lane = CopyLane::new(CpuCopier)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
@@ -175,12 +175,12 @@ pub(super) fn helper_that_leaves_takes_no_place() -> Result {
     Ok(())
 }
 
-/// A helper that is to let others run, be it lazily, copies no more than a step and leaves the rest
-/// of its grain; where there is no room for that it finishes the grain.
+/// When another task is due, even with lazy preemption, a helper copies no more than a step and
+/// leaves the rest of its grain. Without room for the rest, it finishes the grain.
 pub(super) fn helper_leaves_within_a_step() -> Result {
     let lane = CopyLane::new(CpuCopier)?;
     let table = lane.table();
-    // One folio, so a grain is one part of it, of several steps.
+    // With a single folio a grain is one part of it, of several steps.
     let mut pairs = OwnedPairs::new(&[9])?;
     let mut sections = [0; ROOM + 1];
     let copied = copy_on(table, &mut pairs, || {
@@ -266,13 +266,13 @@ pub(super) fn folio_is_whole_when_taken_back() -> Result {
     Ok(())
 }
 
-/// A caller that asks for a folio out of its turn copies it itself, when no helper does.
+/// A caller that asks for a folio out of order copies it itself, when no helper does.
 pub(super) fn folio_out_of_order_is_left_to_the_caller() -> Result {
     const TAKEN: usize = 3;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
-    // The next pair but one; the next source with another destination; the other way round; a pair
-    // that was taken back before.
+    // The pair after the next; the next source with another destination; another source with the
+    // next destination; a pair that was already taken back.
     for (src, dst) in [(4, 4), (3, 4), (4, 3), (0, 0)] {
         let table = Arc::new(CopyTable::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
         let helper = Helper::new(table.clone())?;
@@ -363,7 +363,7 @@ pub(super) fn more_helpers_than_cpus() -> Result {
     for _ in 0..200 {
         copy_on(&table, &mut pairs, || {
             for (cpu, helper) in cpus::<MAX_HELPERS>().into_iter().zip(&helpers) {
-                // A helper may still be on its way.
+                // The work item may still be queued.
                 drop(queue.enqueue_on(cpu, helper.clone()));
             }
         })?;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The machine's CPUs as helpers are chosen from, described when that is first needed.
+//! The CPUs of the machine in the order in which helpers are chosen, recorded when help is first
+//! needed.
 //!
-//! A CPU that was offline then is known by its node alone.
+//! A CPU that was offline at that time is known by its node alone.
 
 use kernel::{
     cpu::{
@@ -32,7 +33,7 @@ use crate::{
 
 static MAP: SetOnce<Map> = SetOnce::new();
 
-/// In which order CPUs are asked, by the node near which they are to be.
+/// The place of each CPU, and the order of CPUs for each node near which helpers may be wanted.
 struct Map {
     seats: KVec<Seat>,
     orders: KVec<Order>,
@@ -43,17 +44,18 @@ struct Order {
     home: usize,
 }
 
-/// Describes the machine, if that was not done before. May sleep.
+/// Records the CPUs, unless that was done before. May sleep.
 pub fn prepare() -> Result {
     if MAP.as_ref().is_none() {
-        // If somebody else was faster theirs is as good.
+        // If another task was faster, its map is as good.
         MAP.populate(Map::new()?);
     }
     Ok(())
 }
 
-/// Chooses helpers of the calling task near `node`, or near itself if there is no such, among CPUs
-/// that are `allowed`: how many. For any context but NMI.
+/// Chooses helpers for the calling task near `node`, or near the current node if `node` is not
+/// valid, among CPUs that are `allowed`. Stores them in `chosen`, the best first, and returns their
+/// number. For any context but NMI.
 pub fn choose(node: NodeId, allowed: impl Fn(CpuId) -> bool, chosen: &mut [u16]) -> usize {
     let Some(view) = MAP.as_ref().and_then(|map| map.view(node)) else {
         return 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What an operator may set, and what it is if nobody does.
+//! The settings of an operator, and their defaults.
 //!
 //! C files: [`mm/ferry/c-glue/sysfs/knobs.c`](srctree/mm/ferry/c-glue/sysfs/knobs.c),
 //! [`mm/ferry/c-glue/sysfs/settings.c`](srctree/mm/ferry/c-glue/sysfs/settings.c)
@@ -12,33 +12,33 @@ use crate::logic::{
     store_kind::NonTemporalPolicy,
 };
 
-/// Threads that work on a call, the migrating task among them.
+/// Maximum number of threads that work on a call, including the migrating task.
 pub const DEFAULT_THREADS: u32 = bindings::FERRY_DEFAULT_THREADS;
 
-/// For how long folios may be unmapped together, in microseconds.
+/// Maximum time for which the folios of a batch are unmapped, in microseconds.
 pub const DEFAULT_UNMAPPED_US: u32 = bindings::FERRY_DEFAULT_UNMAPPED_US;
 
-/// Which batches are copied past the caches.
+/// The batches that are copied with non-temporal stores.
 pub const DEFAULT_NONTEMPORAL: u32 = bindings::ferry_nontemporal_FERRY_NT_DEMOTION;
 
-/// From which size on a batch is copied by channels, in bytes.
+/// Minimum size of a batch that DMA channels copy, in bytes.
 pub const DEFAULT_DMA_MIN_BYTES: u32 = bindings::FERRY_DEFAULT_DMA_MIN_BYTES;
 
-/// NonTemporalPolicy a copy by a channel is given up, in milliseconds.
+/// Time after which a copy by a DMA channel times out, in milliseconds.
 pub const DEFAULT_DMA_TIMEOUT_MS: u32 = bindings::FERRY_DEFAULT_DMA_TIMEOUT_MS;
 
-/// A file that an operator writes, and what is written there. See `docs/admin-guide.rst`.
+/// A setting and its new value. See `docs/admin-guide.rst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knob {
-    /// `vm.limit_mt_num`: threads, the caller among them.
+    /// `vm.limit_mt_num`: number of threads, including the caller.
     Limit(u32),
     /// `vm.push_0_pull_1`.
     Pull(bool),
     /// `vm.mt_page_crew`.
     Crew(bool),
-    /// `copy/cpus`: whether it is `any`.
+    /// `copy/cpus`: whether the value is `any`.
     AnyCpu(bool),
-    /// `copy/queue`: which of its words, see [`QueueWord`].
+    /// `copy/queue`: the index of its value, see [`QueueWord`].
     Queue(u32),
     /// `copy/threads`; 0: `auto`.
     Threads(u32),
@@ -46,9 +46,9 @@ pub enum Knob {
     MinKb(u32),
     /// `copy/unmapped_us`.
     UnmappedUs(u32),
-    /// `copy/nontemporal`: which of its words, see [`nontemporal`].
+    /// `copy/nontemporal`: the index of its value, see [`nontemporal`].
     NonTemporal(u32),
-    /// `copy/method`: which of its words, see [`way`].
+    /// `copy/method`: the index of its value, see [`way`].
     StoreKind(u32),
     /// `copy/dma_channels`.
     DmaChannels(u32),
@@ -59,7 +59,7 @@ pub enum Knob {
 }
 
 impl Knob {
-    /// What C calls so, with that value; [`None`]: there is no such knob.
+    /// Converts a C setting and its value. Returns [`None`] if the setting is unknown.
     pub fn from_raw(raw: bindings::ferry_setting, value: u32) -> Option<Self> {
         Some(match raw {
             bindings::ferry_setting_FERRY_SET_LIMIT => Self::Limit(value),
@@ -80,19 +80,19 @@ impl Knob {
     }
 }
 
-/// The words of `copy/queue`: how helpers are called.
+/// The values of `copy/queue`: where helpers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueWord {
-    /// `bound`: on the CPU that was chosen.
+    /// `bound`: on the chosen CPU.
     Bound,
-    /// `unbound`: near it.
+    /// `unbound`: near the chosen CPU.
     Unbound,
-    /// `highpri`: on it or near it, before others.
+    /// `highpri`: on the chosen CPU or near it, before other work.
     HighPriority,
 }
 
 impl QueueWord {
-    /// Converts from the value that C has.
+    /// Converts the C value.
     pub fn from_raw(word: bindings::ferry_queue) -> Self {
         match word {
             bindings::ferry_queue_FERRY_QUEUE_UNBOUND => Self::Unbound,
@@ -102,7 +102,7 @@ impl QueueWord {
     }
 }
 
-/// The batches that a word of `copy/nontemporal` means.
+/// Converts the C value of `copy/nontemporal`.
 pub fn nontemporal(word: bindings::ferry_nontemporal) -> NonTemporalPolicy {
     match word {
         bindings::ferry_nontemporal_FERRY_NT_NEVER => NonTemporalPolicy::Never,
@@ -111,7 +111,7 @@ pub fn nontemporal(word: bindings::ferry_nontemporal) -> NonTemporalPolicy {
     }
 }
 
-/// Who copies, by a word of `copy/method`.
+/// Converts the C value of `copy/method`.
 pub fn way(word: bindings::ferry_method) -> CopyMethod {
     match word {
         bindings::ferry_method_FERRY_METHOD_SERIAL => CopyMethod::Serial,
@@ -122,15 +122,16 @@ pub fn way(word: bindings::ferry_method) -> CopyMethod {
     }
 }
 
-/// Gives back the hold of DMA channels on the hooks, if there is no channel any more. Takes the locks
-/// of settings and sysctls. May sleep.
+/// Releases the hold of DMA channels on the hooks if no channel is open. Takes the locks of the
+/// settings and the sysctls. May sleep.
 pub fn channels_gone() {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_dma_gone() };
 }
 
-/// Lists of at most so many small folios are left to their callers. For any context.
+/// Sets the number of small folios up to which a list is left to its caller. For any context.
 pub fn set_short_pages(pages: u32) {
-    // SAFETY: It is one word, which C reads with `READ_ONCE()`.
+    // SAFETY: `ferry_short_pages` is one aligned word, which C reads with `READ_ONCE()` and only
+    // this function writes.
     unsafe { (&raw mut bindings::ferry_short_pages).write_volatile(pages) };
 }

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How many may help, to copy a batch or to migrate a list, and on which CPUs, at the moment of
-//! asking.
+//! Selection of helpers: how many may help to copy a batch or to migrate a list, and on which CPUs.
 //!
-//! - [`cpu_map`]: the machine's CPUs, as they are chosen from;
-//! - [`throughput`]: what was measured so far;
-//! - [`pool`]: the work items by which they are called;
-//! - [`settings`]: what an operator has set.
+//! - [`cpu_map`]: the order in which CPUs are chosen;
+//! - [`throughput`]: measured rates, by numbers of threads;
+//! - [`pool`]: the work items that run helpers;
+//! - [`knob`], [`settings`]: the settings of an operator;
+//! - [`refusal`]: reasons why a caller gets no helpers.
 //!
-//! No locks. What is kept between calls are hints, each one word that nothing else depends on:
-//! therefore relaxed.
+//! No locks. State that is kept between calls consists of hints: each is one word that nothing else
+//! depends on, so all accesses are relaxed.
+//!
+//! Boundary: `knob.rs`, `refusal.rs`. Only these files contain unsafe code.
 
 pub mod cpu_map;
 pub mod knob;
@@ -59,31 +61,31 @@ use crate::{
     }, //
 };
 
-/// The most threads that work on a call, the migrating task among them.
+/// Maximum number of threads that work on a call, including the migrating task.
 pub const MAX_THREADS: u32 = bindings::FERRY_MAX_THREADS;
 
-/// Helpers of one task: the threads that work together are these and itself.
+/// Maximum number of helpers of a task.
 pub const MAX_HELPERS: usize = MAX_THREADS as usize - 1;
 
 const _: () = assert!(MAX_HELPERS == MAX_CHOSEN);
 
-/// Takes over what an operator has written. For any context.
+/// Applies a setting. For any context.
 pub fn set(knob: Knob) {
     settings::set(knob);
-    // Each of these is written under the one lock of the settings in sysfs. A sysctl, which has
-    // another, would publish what it read before such a write.
+    // These settings are all written under the lock of the settings in sysfs. A sysctl has another
+    // lock: recomputing for it could publish a value that it read before such a write.
     if let Knob::MinKb(_) | Knob::NonTemporal(_) | Knob::StoreKind(_) | Knob::DmaMinBytes(_) = knob
     {
         set_short_pages(settings::short_pages());
     }
-    // By these others help than before, or otherwise: what was measured says nothing of them.
+    // After these settings other CPUs help, or in another way, so the measured rates do not apply.
     if let Knob::Pull(_) | Knob::AnyCpu(_) | Knob::Queue(_) | Knob::Threads(_) = knob {
         throughput::forget();
     }
 }
 
-/// Returns the lanes that the calling task may have: some are reserved for reclaim, and some of
-/// these for kswapd, so that other callers cannot occupy all. For any context.
+/// Returns the lanes that the calling task may use. Some are reserved for reclaim, and some of
+/// these for kswapd, so that other callers cannot occupy all lanes. For any context.
 pub fn lanes_for_caller<T>(lanes: &[T]) -> &[T] {
     let user = match reclaims() {
         true if is_kswapd() => LaneUser::Kswapd,
@@ -94,7 +96,7 @@ pub fn lanes_for_caller<T>(lanes: &[T]) -> &[T] {
     lanes.get(first..).unwrap_or_default()
 }
 
-/// Near which node helpers are to be. For any context.
+/// Returns the node near which helpers should run. For any context.
 pub fn near_node(source: NodeId, target: NodeId) -> NodeId {
     match settings::pulls() {
         true => target,
@@ -102,10 +104,10 @@ pub fn near_node(source: NodeId, target: NodeId) -> NodeId {
     }
 }
 
-/// Where and when a helper was done last.
+/// The CPU and the time of the last help.
 ///
-/// Its CPU takes a while to be idle again: without this, a migration of many batches would find
-/// nobody to help with every second of them.
+/// The CPU becomes idle a moment later. Without this record, every second batch of a long migration
+/// would find no idle CPU.
 struct LastHelp {
     cpu: Atomic<u32>,
     ns: Atomic<i64>,
@@ -117,14 +119,14 @@ static LAST_HELP: LastHelp = LastHelp {
     ns: Atomic::new(0),
 };
 
-/// Says that somebody has helped here, just now. For any context but NMI.
+/// Records that a helper on this CPU is about to finish. For any context but NMI.
 fn note_help() {
     LAST_HELP.cpu.store(CpuId::current().as_u32(), Relaxed);
     LAST_HELP.ns.store(now_ns(), Relaxed);
 }
 
-/// The CPU of the helper that was done last, if that was just now and not here. For any context
-/// but NMI.
+/// Returns the CPU of the last helper, if it finished within [`policy::JUST_NOW_NS`] and on another
+/// CPU. For any context but NMI.
 fn last_helper() -> Option<CpuId> {
     let since = now_ns() - LAST_HELP.ns.load(Relaxed);
     let cpu = CpuId::from_u32(LAST_HELP.cpu.load(Relaxed))?;
@@ -132,7 +134,7 @@ fn last_helper() -> Option<CpuId> {
 }
 
 /// Returns whether the calling helper must leave its CPU: if another task waits for the CPU or,
-/// where busy CPUs are asked, if another task is due. For any context.
+/// where busy CPUs may help, if another task is due. For any context.
 pub fn must_leave() -> bool {
     match settings::asks_busy_cpus() {
         true => need_resched(),
@@ -140,7 +142,7 @@ pub fn must_leave() -> bool {
     }
 }
 
-/// CPUs that may help, found at the moment of asking. For any context but NMI.
+/// CPUs that may help, found at the time of the call. For any context but NMI.
 #[derive(Clone)]
 pub struct IdleCpus {
     cpus: [CpuId; MAX_HELPERS],
@@ -148,23 +150,24 @@ pub struct IdleCpus {
 }
 
 impl IdleCpus {
-    /// No CPU at all.
+    /// Returns an empty set.
     pub fn none() -> Self {
         Self::of(core::iter::empty(), 0)
     }
 
-    /// As many as may be used beside the caller's under `limit`, the best first: near `node`, and
-    /// sharing as little as can be with others and each other.
+    /// Returns the CPUs that may help under `limit`, which includes the caller. The best come
+    /// first: near `node`, and sharing as little as possible with busy CPUs and with each other.
     pub fn near(node: NodeId, limit: u32) -> Self {
         Self::among(node, limit, |_| true)
     }
 
-    /// As [`Self::near`], of `node` alone.
+    /// Like [`Self::near`], with the CPUs of `node` alone.
     pub fn of_node(node: NodeId, limit: u32) -> Self {
         Self::among(node, limit, |cpu| node_of(cpu) == node)
     }
 
-    /// A caller with a CPU quota has no helpers, as the quota would not throttle them.
+    /// Returns the CPUs that may help and are `wanted_there`. A caller with a CPU quota gets none,
+    /// as the quota would not throttle its helpers.
     fn among(node: NodeId, limit: u32, wanted_there: impl Fn(CpuId) -> bool) -> Self {
         if has_cpu_quota() {
             HelpRefusal::CpuQuota.count();
@@ -195,22 +198,22 @@ impl IdleCpus {
         found
     }
 
-    /// Returns whether the calling task may be helped on all of them. For any context.
+    /// Returns whether helpers may run on all of them for the calling task. For any context.
     pub fn are_allowed(&self) -> bool {
         self.first(self.len).iter().copied().all(is_allowed)
     }
 
-    /// Whether `cpu` is one of them.
+    /// Returns whether `cpu` is in the set.
     pub fn has(&self, cpu: CpuId) -> bool {
         self.first(self.len).contains(&cpu)
     }
 
-    /// How many.
+    /// Returns the number of CPUs.
     pub fn count(&self) -> usize {
         self.len
     }
 
-    /// The best so many of them.
+    /// Returns the best `nr` CPUs, or all if there are fewer.
     pub fn first(&self, nr: usize) -> &[CpuId] {
         self.cpus.get(..nr.min(self.len)).unwrap_or_default()
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Helpers of a lane: work items that are there as long as the lane is.
+//! The helpers of a lane: work items that exist as long as the lane does.
 //!
-//! Nothing is allocated to call one. One that starts late finds nothing left, or helps with what is
-//! there by then; one that never starts is never waited for. Each CPU has its own, so that one
-//! whose CPU got busy is not called again, and keeps no other from being called.
+//! To call a helper allocates nothing. A helper that starts late finds nothing to do, or helps the
+//! batch that is posted by then; the caller never waits for a helper that has not started. Each CPU
+//! has its own work item: an item that is stuck on a CPU that became busy is not queued again, and
+//! does not block the items of other CPUs.
 
 use kernel::{
     cpu::{
@@ -33,23 +34,23 @@ use crate::kernel::workqueue::{
     QueueKind, //
 };
 
-/// Whether callers wait for helpers that may be preempted.
+/// Whether the caller waits for helpers that may be preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// No: a helper finishes with preemption disabled what it has begun, so its worker may be bound
+    /// No: a helper finishes what it has begun with preemption disabled, so its worker may be bound
     /// to a CPU.
     Unpreempted,
-    /// Yes: a helper may be preempted, by a real-time task for an unlimited time. Its worker must
-    /// not be bound to the CPU that was asked, so that the scheduler can let it go on elsewhere, at
-    /// the latest on the CPU of the caller that waits for it.
+    /// Yes: a real-time task may preempt a helper for an unlimited time. The helper's worker must
+    /// not be bound to the requested CPU, so that the scheduler can move it, in the worst case to
+    /// the CPU of the caller that waits.
     Preempted,
 }
 
-/// The queues that helpers are called by, of which one at a time is used.
+/// The workqueues that helpers run on. One is used at a time.
 ///
-/// None has a rescuer (`WQ_MEM_RECLAIM`), though callers may be in reclaim: a caller waits for a
-/// helper only once the helper runs, and it then needs no other worker. A caller does not wait for
-/// a helper that cannot start because there is no memory for a worker.
+/// None has a rescuer (`WQ_MEM_RECLAIM`), though callers may be in reclaim. A caller waits for a
+/// helper only once the helper runs, and from then on the helper depends on no other worker. If the
+/// lack of memory for a worker keeps a helper from starting, the caller goes on without it.
 pub struct Queues {
     bound: OwnedQueue,
     unbound: OwnedQueue,
@@ -57,7 +58,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Allocates them. May sleep.
+    /// Allocates the workqueues. May sleep.
     pub fn new(
         waits: Waits,
         bound: &'static CStr,
@@ -75,7 +76,7 @@ impl Queues {
         })
     }
 
-    /// The one that an operator has chosen. For any context.
+    /// Returns the workqueue that the setting `copy/queue` selects. For any context.
     pub fn chosen(&self) -> &OwnedQueue {
         match settings::queue() {
             QueueWord::Bound => &self.bound,
@@ -85,21 +86,22 @@ impl Queues {
     }
 }
 
-/// What helpers can help with.
+/// Work that helpers can do.
 pub trait Helped: Send + Sync + 'static {
-    /// Does a helper's part of what there is to do now; whether it did anything and leaves an idle
-    /// CPU. In a worker; may sleep.
+    /// Does a helper's part of the work that is posted now. Returns whether it did any and leaves
+    /// an idle CPU. Called by a worker; may sleep.
     fn help_out(&self) -> bool;
 }
 
-/// Helpers of a lane: a CPU's is that at its number, modulo how many there are.
+/// The helpers of a lane, indexed by CPU number modulo their number.
 pub struct Helpers<T: Helped>(KVec<Arc<Helper<T>>>);
 
-/// How many at most: on larger machines a few CPUs share one, of which one is called at a time.
+/// Maximum number of helpers of a lane. On larger machines several CPUs share a work item, and one
+/// of them is called at a time.
 const MAX_ITEMS: usize = 8 * (MAX_HELPERS + 1);
 
 impl<T: Helped> Helpers<T> {
-    /// Allocates those of a lane. May sleep.
+    /// Allocates the helpers of a lane. May sleep.
     pub fn new(lane: &Arc<T>) -> Result<Self> {
         let nr = MAX_ITEMS.min(nr_cpu_ids() as usize);
         let mut helpers = KVec::with_capacity(nr, GFP_KERNEL)?;
@@ -109,20 +111,21 @@ impl<T: Helped> Helpers<T> {
         Ok(Self(helpers))
     }
 
-    /// Calls one to each CPU, where none is on its way. For any context but NMI.
+    /// Queues a helper on each of `cpus`, unless the work item is already queued. For any context
+    /// but NMI.
     pub fn call(&self, queue: &OwnedQueue, cpus: impl Iterator<Item = CpuId>) {
         for cpu in cpus {
             let nr = (cpu.as_u32() as usize).checked_rem(self.0.len());
             if let Some(helper) = nr.and_then(|nr| self.0.get(nr)) {
-                // Given back if it is enqueued already.
+                // An item that is queued already is returned.
                 drop(queue.enqueue_on(cpu, helper.clone()));
             }
         }
     }
 }
 
-/// A work item that helps its lane. All have one lockdep class: what helps either kind of lane
-/// waits for no work item.
+/// A work item that helps its lane. All have one lockdep class: no kind of helper waits for a work
+/// item.
 #[pin_data]
 pub struct Helper<T: Helped> {
     lane: Arc<T>,
@@ -135,7 +138,7 @@ impl_has_work! {
 }
 
 impl<T: Helped> Helper<T> {
-    /// Allocates one. May sleep.
+    /// Allocates a helper. May sleep.
     pub fn new(lane: Arc<T>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Why helpers were not looked for: the counters in `/sys/kernel/mm/ferry/copy/refused/`.
+//! Reasons why a caller gets no helpers: counters in `/sys/kernel/mm/ferry/copy/refused/`.
 //!
 //! C file: [`mm/ferry/c-glue/sysfs/knobs.c`](srctree/mm/ferry/c-glue/sysfs/knobs.c)
 
 use kernel::bindings;
 
-/// A reason for which a caller has no helpers, whatever CPUs are idle.
+/// A reason why a caller gets no helpers, even if CPUs are idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum HelpRefusal {
@@ -17,7 +17,7 @@ pub enum HelpRefusal {
 impl HelpRefusal {
     /// Counts the reason once, on this CPU. For any context but NMI.
     pub fn count(self) {
-        // SAFETY: Each variant is a counter that exists.
+        // SAFETY: Each variant is a valid index of the counters.
         unsafe { bindings::ferry_count_help_refusal(self as u32) };
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What an operator has set, by sysctl and in `/sys/kernel/mm/ferry/copy/`.
+//! The values of the settings, from sysctls and `/sys/kernel/mm/ferry/copy/`.
 //!
-//! No locks: each setting is one word that nothing else depends on, so relaxed. Writers are
-//! serialised by the files that they write. For any context.
+//! No locks: each setting is one word that nothing else depends on, so all accesses are relaxed.
+//! The written file serialises its writers. For any context.
 
 use kernel::sync::atomic::{
     Atomic,
@@ -41,10 +41,10 @@ static DMA_MIN_BYTES: Atomic<u32> = Atomic::new(DEFAULT_DMA_MIN_BYTES);
 static DMA_TIMEOUT_MS: Atomic<u32> = Atomic::new(DEFAULT_DMA_TIMEOUT_MS);
 static UNMAPPED_US: Atomic<u32> = Atomic::new(DEFAULT_UNMAPPED_US);
 
-/// Of a base page, see `Kconfig`.
+/// Size of a base page in KB; `Kconfig` requires 4 KB pages.
 const KB_PER_PAGE: u32 = 4;
 
-/// Takes over what was written, which its file has checked.
+/// Stores a value, which the file has validated.
 pub fn set(knob: Knob) {
     match knob {
         Knob::Limit(threads) => LIMIT.store(threads, Relaxed),
@@ -56,7 +56,7 @@ pub fn set(knob: Knob) {
         Knob::MinKb(kb) => MIN_KB.store(kb, Relaxed),
         Knob::UnmappedUs(us) => UNMAPPED_US.store(us, Relaxed),
         Knob::NonTemporal(word) => NONTEMPORAL.store(word, Relaxed),
-        // Not a setting: what there is, see `copy::dma`.
+        // Not stored: `copy::dma` has the channels themselves.
         Knob::DmaChannels(_) => {}
         Knob::StoreKind(word) => METHOD.store(word, Relaxed),
         Knob::DmaMinBytes(bytes) => DMA_MIN_BYTES.store(bytes, Relaxed),
@@ -64,8 +64,8 @@ pub fn set(knob: Knob) {
     }
 }
 
-/// `vm.limit_mt_num`, or `copy/threads` if that is set to fewer: threads that may work on a call,
-/// the caller among them.
+/// Returns how many threads may work on a call, including the caller: `vm.limit_mt_num`, or
+/// `copy/threads` if that is set to fewer.
 pub fn limit() -> u32 {
     let limit = LIMIT.load(Relaxed);
     match THREADS.load(Relaxed) {
@@ -74,32 +74,34 @@ pub fn limit() -> u32 {
     }
 }
 
-/// `copy/threads` is `auto`: as many as were worth it.
+/// Returns whether `copy/threads` is `auto`, so that measured rates choose the number.
 pub fn is_auto() -> bool {
     THREADS.load(Relaxed) == 0
 }
 
-/// `vm.push_0_pull_1`: helpers are near what is copied to, not near what is copied.
+/// Returns whether `vm.push_0_pull_1` is set: helpers run near the destination, not near the
+/// source.
 pub fn pulls() -> bool {
     PULL.load(Relaxed)
 }
 
-/// `vm.mt_page_crew`, and `vm.limit_mt_num` allows for a crew.
+/// Returns whether crews are enabled: `vm.mt_page_crew` is set, and the limit allows for more than
+/// one thread.
 pub fn has_crews() -> bool {
     limit() > 1 && CREW.load(Relaxed)
 }
 
-/// `copy/cpus` is `any`: busy CPUs are asked as well.
+/// Returns whether `copy/cpus` is `any`: busy CPUs may help as well.
 pub fn asks_busy_cpus() -> bool {
     ANY_CPU.load(Relaxed)
 }
 
-/// `copy/queue`: the queue that helpers are called by.
+/// Returns the value of `copy/queue`, the workqueue of helpers.
 pub fn queue() -> QueueWord {
     QueueWord::from_raw(QUEUE.load(Relaxed))
 }
 
-/// Half of `copy/min_kb` in base pages; [`None`]: `auto`.
+/// Returns half of `copy/min_kb` in base pages; [`None`] for `auto`.
 fn half_of_least() -> Option<u32> {
     match MIN_KB.load(Relaxed) {
         0 => None,
@@ -107,43 +109,45 @@ fn half_of_least() -> Option<u32> {
     }
 }
 
-/// Base pages of a batch that a thread should have to itself.
+/// Returns how many base pages of a batch each thread should have at least.
 pub fn pages_per_thread() -> u32 {
     half_of_least().unwrap_or(policy::PAGES_PER_THREAD)
 }
 
-/// Base pages of a list that a member of a crew should have to itself.
+/// Returns how many base pages of a list each member of a crew should have at least.
 pub fn pages_per_worker() -> u32 {
     half_of_least().unwrap_or(crew::PAGES_PER_WORKER)
 }
 
-/// `copy/unmapped_us`: for how long folios may be unmapped together, in nanoseconds.
+/// Returns `copy/unmapped_us` in nanoseconds: the maximum time for which the folios of a batch are
+/// unmapped.
 pub fn unmapped_ns() -> u64 {
     u64::from(UNMAPPED_US.load(Relaxed)) * 1000
 }
 
-/// `copy/nontemporal`: which batches are copied past the caches.
+/// Returns the value of `copy/nontemporal`.
 pub fn nontemporal() -> NonTemporalPolicy {
     knob::nontemporal(NONTEMPORAL.load(Relaxed))
 }
 
-/// `copy/method`: who copies a batch.
+/// Returns the value of `copy/method`.
 pub fn way() -> CopyMethod {
     knob::way(METHOD.load(Relaxed))
 }
 
-/// `copy/dma_min_bytes`: from which size on a batch is copied by channels.
+/// Returns `copy/dma_min_bytes`: the minimum size of a batch that DMA channels copy.
 pub fn dma_min_bytes() -> u32 {
     DMA_MIN_BYTES.load(Relaxed)
 }
 
-/// `copy/dma_timeout_ms`: when a copy by a channel is given up, in nanoseconds.
+/// Returns `copy/dma_timeout_ms` in nanoseconds: the time after which a copy by a DMA channel times
+/// out.
 pub fn dma_timeout_ns() -> i64 {
     i64::from(DMA_TIMEOUT_MS.load(Relaxed)) * 1_000_000
 }
 
-/// Base pages of the longest list of small folios that nobody but its caller could have anything to
-/// do with.
+/// Returns the length of the longest list of small folios that neither helpers nor DMA channels nor
+/// non-temporal stores could handle.
 pub fn short_pages() -> u32 {
     if nontemporal() == NonTemporalPolicy::Always {
         return 0;

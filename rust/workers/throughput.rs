@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What was measured of batches and crews so far, by which threads are chosen and batches sized.
+//! Measured rates of batches and crews, which decide the number of threads and the size of batches.
 //!
-//! No locks: estimates, each of one word that nothing else depends on, so relaxed. Of two tasks
-//! that add to one at a time, one may be forgotten.
+//! No locks: each estimate is one word that nothing else depends on, so all accesses are relaxed.
+//! If two tasks update an estimate at the same time, one of the samples may be lost.
 
 use kernel::{
     page::PAGE_SIZE,
@@ -33,29 +33,29 @@ use crate::{
     }, //
 };
 
-/// Base pages of a batch or list from which on it is a long one.
+/// Minimum base pages of a long batch or list.
 const LONG_PAGES: u32 = 1024;
 
-/// Base pages of a batch of small folios that tells how long a page takes, at least.
+/// Minimum base pages of a batch that may raise the estimated time of a page.
 const LEAST_PAGES: u32 = 64;
 
-/// What is shared.
+/// The work that threads share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The copies of a batch, through the caches.
+    /// Cached copies of a batch.
     Batch,
-    /// The copies of a batch, past them.
+    /// Non-temporal copies of a batch.
     BatchPast,
-    /// A list, by a crew.
+    /// A list that a crew migrates.
     List,
-    /// The pages of a `move_pages(2)`, which are looked up meanwhile.
+    /// The pages of a `move_pages(2)`, which are looked up at the same time.
     Call,
-    /// What reclaim demotes of a list, which it shrinks meanwhile.
+    /// Folios that reclaim demotes from a list while it scans the list.
     Reclaim,
 }
 
 impl Scope {
-    /// That of a batch.
+    /// Returns the scope of a batch.
     pub fn of_batch(nontemporal: bool) -> Self {
         match nontemporal {
             true => Self::BatchPast,
@@ -64,20 +64,20 @@ impl Scope {
     }
 }
 
-/// The number of kinds of work between two nodes.
+/// Number of kinds of work between two nodes: five scopes, large or not, long or not.
 const NR_KINDS: usize = 5 * 4;
 
-/// The nodes that memory goes from and to. Rates of one pair say nothing about others: fewer
-/// threads saturate a slow node.
+/// The source and destination nodes of some work. Rates between two nodes say nothing about others:
+/// a slow node is saturated by fewer threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nodes {
     /// The node of the first folio.
     pub from: NodeId,
-    /// The node of its destination, where that is known.
+    /// The node of its destination, if known.
     pub to: Option<NodeId>,
 }
 
-/// Work of one kind, which is measured by itself.
+/// A kind of work, which has its own rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkKind {
     scope: Scope,
@@ -108,8 +108,8 @@ impl WorkKind {
         scope * 4 + usize::from(self.large) * 2 + usize::from(self.long)
     }
 
-    /// The fewest threads that may be tried to learn what they are worth: one for all, but not for
-    /// a batch that is large because several were to copy it.
+    /// Returns the minimum number of threads to explore. This is one, or two for a long batch of
+    /// large folios, which is that long only because several threads were expected to copy it.
     fn least(self) -> u32 {
         match (self.scope, self.large && self.long) {
             (Scope::Batch | Scope::BatchPast, true) => 2,
@@ -118,7 +118,7 @@ impl WorkKind {
     }
 }
 
-/// What so many threads are worth, of one kind of work.
+/// The rates of one kind of work, by number of threads, and its number of decisions.
 struct Gain {
     rates: [Atomic<u32>; STEPS.len()],
     turn: Atomic<u32>,
@@ -126,7 +126,7 @@ struct Gain {
 
 static PAIRS: Pairs = Pairs::new();
 
-/// Rates by the place of the pair of nodes, and by kind.
+/// Rates, indexed by [`Pairs::place`] of the nodes and by [`WorkKind::index`].
 static GAINS: [[Gain; NR_KINDS]; NR_PAIRS] = [const {
     [const {
         Gain {
@@ -152,8 +152,8 @@ impl Gain {
     }
 }
 
-/// How many threads are to do work of this kind, of `most` that could, the caller among them; and
-/// whether that is to learn what they are worth, which it `may` be. For any context.
+/// Returns the number of threads for work of this kind, of `most` including the caller, and whether
+/// this decision explores. `may` allows exploration. For any context.
 pub fn choose(kind: WorkKind, most: u32, may: bool) -> (u32, bool) {
     match Gain::of(kind) {
         Some(_) if !may => (best(kind, most), false),
@@ -167,7 +167,7 @@ pub fn choose(kind: WorkKind, most: u32, may: bool) -> (u32, bool) {
     }
 }
 
-/// As [`choose`], without trying others. For any context.
+/// Like [`choose`], but never explores. For any context.
 pub fn best(kind: WorkKind, most: u32) -> u32 {
     match Gain::of(kind) {
         Some(gain) if most > 1 && settings::is_auto() => {
@@ -177,10 +177,10 @@ pub fn best(kind: WorkKind, most: u32) -> u32 {
     }
 }
 
-/// Notes that `threads` threads took `ns` nanoseconds for `pages` pages. For any context.
+/// Records that `threads` threads took `ns` nanoseconds for `pages` pages. For any context.
 pub fn learn(kind: WorkKind, threads: u32, pages: u32, ns: i64) {
     let bytes = u64::from(pages) * PAGE_SIZE as u64;
-    // Busy CPUs say nothing of idle ones.
+    // Rates with busy CPUs do not apply to idle ones.
     if threads < kind.least() || settings::asks_busy_cpus() {
         return;
     }
@@ -196,7 +196,7 @@ pub fn learn(kind: WorkKind, threads: u32, pages: u32, ns: i64) {
     }
 }
 
-/// Begins anew: somebody has changed what was measured. For any context.
+/// Resets all rates, after a setting changed their conditions. For any context.
 pub fn forget() {
     for gain in GAINS.iter().flatten() {
         gain.turn.store(0, Relaxed);
@@ -209,7 +209,7 @@ static SMALL_NS: Atomic<u32> = Atomic::new(0);
 static ALONE_NS: Atomic<u32> = Atomic::new(0);
 static SHARED_NS: Atomic<u32> = Atomic::new(0);
 
-/// Returns how long batches take. For any context.
+/// Returns the estimated times of batches. For any context.
 pub fn pace() -> PageCosts {
     PageCosts {
         flush_ns: FLUSH_NS.load(Relaxed),
@@ -219,9 +219,9 @@ pub fn pace() -> PageCosts {
     }
 }
 
-/// Notes how long the TLB flush of a batch took that `threads` have copied, and for how long its
-/// folios were unmapped besides; and whether the caller `lost_cpu` meanwhile. A batch without folios
-/// tells nothing. For any context.
+/// Records the times of a batch that `threads` threads copied: of its TLB flush, and for how long
+/// its folios were unmapped besides. `lost_cpu` tells whether the caller lost its CPU meanwhile. A
+/// batch without folios is not recorded. For any context.
 pub fn learn_pace(
     folios: u32,
     pages: u32,
@@ -245,10 +245,9 @@ pub fn learn_pace(
     let ns = u64::try_from(ns).unwrap_or(0);
     let known = page_ns.load(Relaxed);
     let learned = batch_size::learn(known, pages, ns);
-    // An interruption would be most of the time of a few pages, and a caller without a CPU takes
-    // longer than its work does. Such a batch may lower the estimate, and not raise it. A batch
-    // whose caller lost its CPU may be the first: that estimate is too high, so the next batch is
-    // small, and corrects it.
+    // An interruption dominates the time of a few pages, and a caller that loses its CPU takes
+    // longer than its work. Such a batch may lower the estimate but not raise it. The exception is
+    // the first estimate: if it is too high, the next batch is small and corrects it.
     if learned <= known || (pages >= LEAST_PAGES && (!lost_cpu || known == 0)) {
         page_ns.store(learned, Relaxed);
     }

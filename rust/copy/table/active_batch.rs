@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A batch that everybody copies, and the owner takes back.
+//! A batch that helpers copy while its owner takes it back.
 
 use core::{
     marker::PhantomData,
@@ -32,9 +32,9 @@ use crate::{
     logic::folio_progress::FolioOutcome, //
 };
 
-/// A batch that everybody copies, of which the owner takes back one folio after the other.
+/// A posted batch. The owner takes back one folio after the other while helpers copy.
 ///
-/// Dropping it waits for all that is left, and gives the table back.
+/// Dropping it waits for all remaining folios, and gives the table back.
 ///
 /// # Invariants
 ///
@@ -47,35 +47,35 @@ pub struct ActiveBatch<'b, 'a, C: CopySegment> {
     pub(super) _pairs: PhantomData<FolioPair<'a>>,
 }
 
-/// What became of a batch so far, in base pages where nothing else is said.
+/// The result of a batch. Counts are in base pages unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// All of the batch.
+    /// Pages of the batch.
     pub pages: u32,
-    /// Of folios that could not be read.
+    /// Pages of folios that could not be read.
     pub failed: u32,
-    /// Of folios that engines did not answer for, or that no CPU may copy.
+    /// Pages of folios that an engine did not answer for, or that no engine copied and no CPU may.
     pub left: u32,
-    /// Copied by helpers; known when the batch is finished.
+    /// Pages that helpers copied; known when the batch is finished.
     pub helped: u32,
-    /// Folios taken back with their content.
+    /// Folios that were taken back with their content.
     pub folios: u32,
     /// Nanoseconds for which the owner copied, or waited for a folio.
     pub busy_ns: i64,
-    /// Nanoseconds for which helpers ran; known when the batch is finished.
+    /// CPU time of helpers, in nanoseconds; known when the batch is finished.
     pub helper_ns: u64,
-    /// DmaSegment by DMA engines; this and the next two are known when the batch is finished.
+    /// Pages that DMA engines copied. This and the next two are known when the batch is finished.
     pub carried: u32,
-    /// Copies that engines failed with, and the owner did; not pages.
+    /// Number of copies, not pages, that an engine failed.
     pub dma_failed: u32,
-    /// Copies that engines did not answer in time; not pages.
+    /// Number of copies, not pages, that an engine did not answer in time.
     pub dma_late: u32,
 }
 
-/// Why [`ActiveBatch::take_pair`] fails: the pair is not the one that was posted next.
+/// The error of [`ActiveBatch::take_pair`]: the pair is not the next one that was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfOrder {
-    /// An engine may still write the destination of the pair.
+    /// Whether an engine may still write the destination of the pair.
     pub is_lost: bool,
 }
 
@@ -85,15 +85,16 @@ impl<'b, C: CopySegment> ActiveBatch<'b, '_, C> {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: By the type invariant the batch is published, so nobody writes the table.
+        // SAFETY: By the type invariant the batch is published, so no task writes the table.
         unsafe { &*self.table().layout.get() }
     }
 
-    /// Takes back the next folio, in the order in which they were added: copies along until all of
-    /// it is there. [`None`]: every folio was taken back. May sleep.
+    /// Takes back the next folio, in the order in which folios were added. Copies other grains
+    /// until the folio is complete. Returns [`None`] if every folio was taken back. May sleep.
     ///
-    /// From then on the batch has nothing more to do with the folio, but of one that is
-    /// [lost](FolioOutcome::TimedOut) an engine may still write the destination: see [`FolioPair`].
+    /// Afterwards the batch does not access the folio. But after
+    /// [`TimedOut`](FolioOutcome::TimedOut) an engine may still write the destination: see
+    /// [`FolioPair`].
     pub fn wait_next_folio(&mut self) -> Option<FolioOutcome> {
         let row = self.layout().rows.get(self.next)?;
         let (nr_pages, outcome) = (row.nr_pages, row.item.outcome());
@@ -115,12 +116,12 @@ impl<'b, C: CopySegment> ActiveBatch<'b, '_, C> {
         Some(outcome)
     }
 
-    /// Takes back the next folio if it belongs to the pair `src` and `dst`, as
-    /// [`ActiveBatch::wait_next_folio`] does. The two are only compared. May sleep.
+    /// Takes back the next folio like [`ActiveBatch::wait_next_folio`], if it belongs to the pair
+    /// `src` and `dst`. The pointers are only compared. May sleep.
     ///
-    /// Fails if another pair was posted next, or none. Then every folio is taken back, so no CPU
-    /// copies any of them, and the caller may copy this one and those after it, but not to the
-    /// destination of a pair that is lost.
+    /// Fails if the next posted pair is another one, or if there is none. Every folio is then taken
+    /// back, so no CPU copies any of them. The caller may copy this and all later folios, except to
+    /// the destination of a pair that timed out.
     pub fn take_pair(
         &mut self,
         src: *const bindings::folio,
@@ -140,11 +141,11 @@ impl<'b, C: CopySegment> ActiveBatch<'b, '_, C> {
         })
     }
 
-    /// Copies what is left to claim, rather than just wait for who has claimed the folio.
+    /// Waits until the folio `at` is complete. Copies unclaimed grains meanwhile.
     fn wait_for(&mut self, at: usize) -> Option<FolioOutcome> {
         loop {
             let mut feed = self.feed();
-            // Before the answers are looked for.
+            // Taken before the tickets are read, so that an answer in between ends the wait.
             let answers = feed.flights.has_ports().then(Answers::now);
             if answers.is_some() {
                 feed.collect();
@@ -159,7 +160,7 @@ impl<'b, C: CopySegment> ActiveBatch<'b, '_, C> {
         }
     }
 
-    /// Hands the first grains to engines, if any are to take part. `pages` are those of the batch.
+    /// Submits the first grains of a batch of `pages` pages to its DMA channels, if it has any.
     pub(super) fn board_flights(&mut self, pages: u32) {
         let mut feed = self.feed();
         feed.flights.begin(pages);
@@ -172,14 +173,14 @@ impl<'b, C: CopySegment> ActiveBatch<'b, '_, C> {
         let table = self.table();
         Feed {
             table,
-            // SAFETY: By the type invariant the batch is published as long as this is, so nobody
-            // writes the table.
+            // SAFETY: By the type invariant the batch is published as long as `self` exists, so no
+            // task writes the table.
             layout: unsafe { &*table.layout.get() },
             flights: self.owner.flights_mut(),
         }
     }
 
-    /// Takes back whatever is left, and says what became of the batch. May sleep.
+    /// Takes back all remaining folios, and returns the result of the batch. May sleep.
     pub fn finish(mut self) -> Copied {
         self.wait_for_all();
         let tally = self.owner.flights_mut().tally();
@@ -195,14 +196,14 @@ impl<'b, C: CopySegment> ActiveBatch<'b, '_, C> {
 
     fn wait_for_all(&mut self) {
         while self.wait_next_folio().is_some() {}
-        // Every folio is there, but a helper may still be about to say that its grain is.
+        // Every folio is complete, but a helper may not have counted its last grain yet.
         while !self.table().cursor.all_done() {
             relax();
         }
     }
 }
 
-/// One turn of waiting for a helper, whose virtual CPU may be off its real one.
+/// Waits a moment for a helper: the host may have preempted the helper's virtual CPU.
 fn relax() {
     cpu_relax();
     cond_resched();
@@ -215,18 +216,18 @@ impl<C: CopySegment> Drop for ActiveBatch<'_, '_, C> {
     }
 }
 
-/// A [`ActiveBatch`] batch on its way through C.
+/// The parts of an [`ActiveBatch`], to be kept in a C structure.
 pub(in crate::copy) struct RawActiveBatch<C> {
-    /// The table.
+    /// The table that the batch is posted on.
     pub(in crate::copy) table: NonNull<CopyTable<C>>,
-    /// Folios taken back.
+    /// Number of folios that were taken back.
     pub(in crate::copy) next: usize,
-    /// What became of the batch so far.
+    /// The result at this time.
     pub(in crate::copy) copied: Copied,
 }
 
 impl<C: CopySegment> ActiveBatch<'static, '_, C> {
-    /// Hands the batch over to whoever gives it to [`ActiveBatch::from_raw`], who must do so.
+    /// Takes the batch apart. The caller must pass the result to [`ActiveBatch::from_raw`].
     pub(in crate::copy) fn into_raw(self) -> RawActiveBatch<C> {
         let this = ManuallyDrop::new(self);
         RawActiveBatch {
@@ -236,16 +237,20 @@ impl<C: CopySegment> ActiveBatch<'static, '_, C> {
         }
     }
 
-    /// Takes the batch over.
+    /// Rebuilds the batch.
     ///
     /// # Safety
     ///
-    /// `raw` must be what [`ActiveBatch::into_raw`] gave last, and be used once. Each folio that was not
-    /// taken back must still be what it was, and stay so as [`Batch::post`] demands.
+    /// `raw` must be the latest result of [`ActiveBatch::into_raw`], and be used once. Every folio
+    /// that was not taken back must be as it was when it was posted, and must stay so as
+    /// [`Batch::post`] requires.
+    ///
+    /// [`Batch::post`]: super::Batch::post
     pub(in crate::copy) unsafe fn from_raw(raw: RawActiveBatch<C>) -> Self {
-        // INVARIANT: They held in `into_raw`, and by the safety requirement nothing changed.
+        // INVARIANT: The invariants held in `into_raw`, and the caller guarantees that nothing
+        // changed since.
         Self {
-            // SAFETY: It came from a reference that lives for ever.
+            // SAFETY: `into_raw` made the pointer from a `'static` reference.
             owner: TableGuard(unsafe { raw.table.as_ref() }),
             next: raw.next,
             copied: raw.copied,

@@ -40,17 +40,17 @@ use crate::{
     }, //
 };
 
-/// The one who may post batches on a table; gives it back when dropped.
+/// The exclusive right to post batches on a table. Dropping it gives the table back.
 ///
 /// # Invariants
 ///
-/// There is no other owner of the table, and nothing can be claimed on it but what it posted.
+/// The table has no other owner, and only grains that this owner posted can be claimed.
 #[must_use = "dropping it gives the table back"]
 pub struct TableGuard<'b, C>(pub(super) &'b CopyTable<C>);
 
 impl<'b, C: CopySegment> TableGuard<'b, C> {
-    /// Begins a batch of folios that stay what they are for `'a`, to be copied by `method`,
-    /// whoever copies.
+    /// Begins a batch of folios that stay valid for `'a`, to be copied with `method` by each
+    /// thread.
     pub fn batch<'a>(mut self, method: StoreKind) -> Batch<'b, 'a, C> {
         let layout = self.table_mut();
         layout.rows.clear();
@@ -64,15 +64,16 @@ impl<'b, C: CopySegment> TableGuard<'b, C> {
     }
 
     fn table_mut(&mut self) -> &mut Layout {
-        // SAFETY: By the type invariant nobody else writes the table, and as nothing can be
-        // claimed, nobody reads it. The owner is exclusively borrowed.
+        // SAFETY: By the type invariant only this owner writes the table, and no grain can be
+        // claimed, so no task reads it. `self` is exclusively borrowed.
         unsafe { &mut *self.0.layout.get() }
     }
 }
 
 impl<C> TableGuard<'_, C> {
     pub(super) fn flights_mut(&mut self) -> &mut InFlight {
-        // SAFETY: By the type invariants this is the owner, and it is exclusively borrowed.
+        // SAFETY: By the type invariants only the owner accesses `flights`, and `self` is the
+        // owner, exclusively borrowed.
         unsafe { &mut *self.0.flights.get() }
     }
 }
@@ -99,7 +100,7 @@ pub struct Batch<'b, 'a, C> {
 }
 
 impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
-    /// Adds a pair; `false`: the table is full.
+    /// Adds a pair. Returns `false` if the table is full.
     pub fn add(&mut self, pair: FolioPair<'a>) -> bool {
         let layout = self.owner.table_mut();
         let Ok(nr_pages) = u32::try_from(pair.src().nr_pages()) else {
@@ -114,58 +115,59 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
             nr_pages,
             item: FolioProgress::new(nr_pages),
         };
-        // A start without a row only ends the walk over a grain; never the other way round.
+        // The start comes first: a start without a row only ends the walk over a grain.
         if layout.starts.push_within_capacity(self.pages).is_err()
             || layout.rows.push_within_capacity(row).is_err()
         {
             return false;
         }
-        // INVARIANT: By that of `FolioPair` the pair is valid for `'a`.
+        // INVARIANT: The invariant of `FolioPair` makes the pair valid for `'a`.
         self.pages = pages;
         true
     }
 
-    /// Base pages so far.
+    /// Returns the number of base pages added.
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// How it is to be copied.
+    /// Returns how the batch is copied.
     pub fn method(&self) -> StoreKind {
         self.method
     }
 
-    /// Says who may copy the batch. A copy by an engine that was not answered for so long, in
-    /// nanoseconds, is given up.
+    /// Sets the copiers of the batch, and the time in nanoseconds after which a copy by an engine
+    /// times out.
     pub fn set_who(&mut self, who: Who, give_up_ns: i64) {
         self.owner.flights_mut().set(who, give_up_ns);
     }
 
-    /// Lets an engine carry a share of the batch.
+    /// Lets a DMA channel copy a share of the batch.
     pub fn carry_by(&mut self, port: InUse<DmaSegment>) {
         self.owner.flights_mut().add(port);
     }
 
-    /// Posts the batch, cut for `threads` threads, for the owner and all others to copy; runs `f`;
-    /// then copies and waits until all of it is there. May sleep.
+    /// Posts the batch, divided for `threads` threads, and runs `f`. Then copies, and waits until
+    /// every folio is complete. May sleep.
     pub fn run<R>(
         self,
         threads: u32,
         f: impl FnOnce(&mut ActiveBatch<'b, 'a, C>) -> R,
     ) -> (R, Copied) {
-        // SAFETY: It is finished below, within `'a`.
+        // SAFETY: The batch is finished or dropped in this function, so within `'a`; it is not
+        // leaked.
         let mut posted = unsafe { self.post(threads, threads.saturating_sub(1)) };
         let result = f(&mut posted);
         (result, posted.finish())
     }
 
-    /// Posts the batch, cut for `threads` threads and channels, the owner among them, for the owner
-    /// and at most `helpers` helpers to copy. Marks the destinations as posted.
+    /// Posts the batch, divided for `threads` threads and channels including the owner, for the
+    /// owner and at most `helpers` helpers to copy. Marks the destinations as posted.
     ///
     /// # Safety
     ///
-    /// The batch must be finished or dropped while the folios that were not taken back are still as
-    /// they were posted: it must not be leaked.
+    /// The batch must be finished or dropped while the folios that were not taken back are as they
+    /// were when it was posted. It must not be leaked.
     pub unsafe fn post(mut self, threads: u32, helpers: u32) -> ActiveBatch<'b, 'a, C> {
         let (pages, method) = (self.pages, self.method);
         let layout = self.owner.table_mut();
@@ -175,17 +177,18 @@ impl<'b, 'a, C: CopySegment> Batch<'b, 'a, C> {
         layout.helper_ns.store(0, Relaxed);
         let grains = layout.grains.count();
         for row in layout.rows.iter() {
-            // SAFETY: The destination is that of a valid pair, which nobody else uses yet.
+            // SAFETY: The destination belongs to a valid pair, and no other task uses its
+            // `migrate_info`.
             unsafe { bindings::ferry_folio_mark_posted(row.dst.as_ptr().cast()) };
         }
-        // The exclusive reference to the table ends here.
-        // What only engines may copy is offered to nobody.
+        // The exclusive reference to the table ends here: after `publish` other tasks read it. A
+        // batch that only engines may copy offers no grain.
         let total = match self.owner.flights_mut().who() {
             Who::EnginesOnly => 0,
             _ => grains,
         };
         self.owner.0.cursor.publish(total, helpers);
-        // INVARIANT: It was just published, with no folio taken back.
+        // INVARIANT: The batch was just published, and no folio was taken back.
         let mut posted = ActiveBatch {
             owner: self.owner,
             next: 0,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How the owner of a batch feeds engines with it, and takes back what they have done.
+//! Submits grains of a batch to DMA channels, and collects the results. Only the owner of the batch
+//! calls this.
 
 use core::ops::Range;
 
@@ -23,10 +24,10 @@ use crate::{
     logic::folio_progress::FolioOutcome, //
 };
 
-/// For how long the owner sleeps at a time, in microseconds, before it looks for late answers.
+/// Maximum sleep of the owner, in microseconds, before it checks for copies that timed out.
 const NAP_US: u32 = 10_000;
 
-/// A posted batch, as its owner sees it.
+/// A posted batch as its owner sees it.
 pub(super) struct Feed<'p, C> {
     pub(super) table: &'p CopyTable<C>,
     pub(super) layout: &'p Layout,
@@ -34,7 +35,7 @@ pub(super) struct Feed<'p, C> {
 }
 
 impl<'p, C: CopySegment> Feed<'p, C> {
-    /// Hands grains to engines as long as they have room. Neighbours go together.
+    /// Submits grains while the channels have room. Adjacent parts of a folio are joined.
     pub(super) fn launch(&mut self) {
         let grain_pages = self.layout.grains.grain_pages();
         let mut last: Option<Claimed> = None;
@@ -64,7 +65,8 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         self.flights.issue();
     }
 
-    /// Hands over what engines had no descriptor for before; `false`: they still have none.
+    /// Submits the parts that were kept until an engine has a free descriptor. Returns `false` if
+    /// none has.
     fn launch_kept(&mut self) -> bool {
         while let Some(part) = self.flights.take_kept() {
             if !self.carry(part) {
@@ -74,19 +76,21 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         true
     }
 
-    /// Claims a grain for engines: its parts. It is complete at once, as nobody but the owner, who
-    /// waits for the items, needs the table for it any more.
+    /// Claims a grain for the engines, and returns its parts. The grain is completed at once: only
+    /// the owner still needs the table for it, and the owner waits for each folio's progress.
     fn claim_parts(&mut self) -> Option<impl Iterator<Item = Claimed> + use<'p, C>> {
         let grain = match self.flights.who() {
             Who::EnginesOnly => self.flights.next_grain(self.layout.grains.count())?,
             _ => self.table.claim()?.index(),
         };
         let pages = self.layout.grains.range(grain);
-        // SAFETY: It was just claimed; of a batch for engines only, by nobody else.
+        // SAFETY: The grain was just claimed. For a batch of engines alone, `next_grain` returns
+        // each grain once, and no grain is published.
         Some(unsafe { self.layout.claimed(pages) })
     }
 
-    /// Hands a part to an engine; `false`: none took it, and it was copied here, if it may be.
+    /// Submits a part to a channel. Returns `false` if no channel took it; then a CPU has copied
+    /// it, if one may, or it is kept for later.
     fn carry(&mut self, part: Claimed) -> bool {
         let refused = match self.layout.carried(part) {
             Ok(load) => match self.flights.submit(load) {
@@ -95,9 +99,10 @@ impl<'p, C: CopySegment> Feed<'p, C> {
             },
             Err(part) => part,
         };
-        // What it has so far it is to do meanwhile.
+        // The engines work on what they have meanwhile.
         self.flights.issue();
-        // Where nobody else may copy, and there will be an answer, it is tried again after that.
+        // If no CPU may copy and a copy is in flight, its answer frees a descriptor for another
+        // attempt.
         let waits = self.flights.who() == Who::EnginesOnly && self.flights.flying() > 0;
         let left = match waits {
             true => self.flights.keep(refused),
@@ -109,7 +114,7 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         false
     }
 
-    /// No engine has copied a part: it is copied here, if it may be.
+    /// Handles a part that no engine copied: the owner copies it, if a CPU may.
     fn not_carried(&self, part: Claimed) {
         match self.flights.who() {
             Who::EnginesOnly => self.layout.tell(&part, FolioOutcome::NotCopied),
@@ -120,10 +125,10 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         }
     }
 
-    /// Copies pages that a helper has left.
+    /// Copies pages that a helper left to the owner.
     fn copy_leftover(&self, pages: Range<u32>) {
-        // SAFETY: The helper that claimed these pages gave them up, and they were just taken out,
-        // so they are this task's alone.
+        // SAFETY: The helper that claimed these pages gave them up, and only this task took them
+        // out.
         let parts = unsafe { self.layout.claimed(pages) };
         for part in parts {
             self.layout.copy_part(&self.table.copier, part, |_| false);
@@ -131,8 +136,9 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         cond_resched();
     }
 
-    /// Takes back what engines are done with, or have not answered for too long. What they failed
-    /// with is copied here. When they have done all, their ports are given back.
+    /// Collects the copies that engines have completed, and those that timed out. Copies here what
+    /// an engine failed to copy, unless only engines may copy. Releases the channels once
+    /// everything is submitted and complete.
     pub(super) fn collect(&mut self) {
         let (table, layout, who) = (self.table, self.layout, self.flights.who());
         self.flights.collect(
@@ -147,9 +153,9 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         );
     }
 
-    /// Does the next piece of work of an owner that waits for the folio `at`: waits for an answer
-    /// after `answers`, if there are engines; or copies a grain, or the rest of a grain that a
-    /// helper has left. `false`: the owner can only wait for helpers. May sleep.
+    /// Does the next piece of work of an owner that waits for the folio `at`: copies a grain, or
+    /// the rest of a grain that a helper left, or waits for an engine's answer later than
+    /// `answers`. Returns `false` if the owner can only wait for helpers. May sleep.
     pub(super) fn work_or_wait(&mut self, at: usize, answers: Option<Answers>) -> bool {
         let nap = || {
             answers
@@ -159,8 +165,8 @@ impl<'p, C: CopySegment> Feed<'p, C> {
         let flying = self.flights.flying() > 0;
         match self.flights.who() {
             Who::EnginesOnly if !flying => {
-                // As long as they have room they are handed more; those of them that do not answer
-                // have none.
+                // Channels with room are given more grains by the caller. A channel with a copy
+                // that timed out has no room.
                 if self.flights.has_room_for(self.layout.grains.grain_pages()) {
                     return true;
                 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What is claimed on a table, and the copy of it.
+//! Claimed grains, and the copy of their pages.
 
 use core::{
     marker::PhantomData,
@@ -30,24 +30,25 @@ use crate::logic::{
 
 /// Copies a segment, in the task that claimed it.
 ///
-/// Called with preemption disabled when a helper does: must not sleep.
+/// Helpers call it with preemption disabled, so it must not sleep.
 pub trait CopySegment: Send + Sync + 'static {
-    /// Copies it all, or says that the source could not be read.
+    /// Copies the whole segment, or returns that the source cannot be read.
     fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable>;
 }
 
-/// Proof that a segment was copied; only a [`Segment`] makes one, of itself.
+/// Proof that a segment was copied. Only the [`Segment`] itself can create it.
 pub struct Filled<'s>(PhantomData<&'s Segment<'s>>);
 
-/// The source has memory that cannot be read; whoever found out has reported it.
+/// The source has memory that cannot be read. The failed copy has already reported the page.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
-/// A claimed grain, complete when dropped.
+/// A claimed grain, completed when dropped.
 ///
 /// # Invariants
 ///
-/// `claim` was made on `table` and is not complete. While it is `whole` nobody was given a part.
+/// `claim` was made on `table` and is not completed. While the grain is `whole`, none of its parts
+/// was given out.
 pub(super) struct Grain<'a, C> {
     pub(super) table: &'a CopyTable<C>,
     pub(super) claim: Claim,
@@ -56,24 +57,25 @@ pub(super) struct Grain<'a, C> {
 
 impl<C: CopySegment> Grain<'_, C> {
     pub(super) fn layout(&self) -> &Layout {
-        // SAFETY: By the invariants of `Grain` and `CopyTable` nobody writes the table. That it was
-        // written before is ordered by the Acquire of the claim.
+        // SAFETY: By the invariants of `Grain` and `CopyTable` no task writes the table. The
+        // Acquire of the claim orders all earlier writes.
         unsafe { &*self.table.layout.get() }
     }
 
-    /// Which grain of the batch, for who gives out its parts.
+    /// Returns the index of the grain and completes it. The caller gives out its parts.
     pub(super) fn index(self) -> u16 {
         self.claim.index
     }
 
-    /// Copies the grain, once, and tells the items how far they are. Returns its size in pages.
+    /// Copies the grain once, and updates the progress of its folios. Returns the number of pages
+    /// that were copied or failed.
     pub(super) fn copy(&mut self) -> u32 {
         self.copy_until(|| false)
     }
 
-    /// Copies the grain, once, and tells the items how far they are. If `stop` returns `true` after
-    /// a step, the rest is left to the owner, if there is room for it. Returns the number of pages
-    /// copied.
+    /// Copies the grain once, and updates the progress of its folios. If `stop` returns `true`
+    /// after a step, the rest is left to the owner, if there is room for it. Returns the number of
+    /// pages that were copied or failed.
     pub(super) fn copy_until(&mut self, stop: impl Fn() -> bool) -> u32 {
         if !core::mem::take(&mut self.whole) {
             return 0;
@@ -81,7 +83,7 @@ impl<C: CopySegment> Grain<'_, C> {
         let (layout, table) = (self.layout(), self.table);
         let pages = layout.grains.range(self.claim.index);
         let end = pages.end;
-        // SAFETY: The grain was claimed, and was whole.
+        // SAFETY: The grain was claimed, and was whole until now.
         let parts = unsafe { layout.claimed(pages) };
         let mut copied = 0;
         let mut stopped = false;
@@ -100,32 +102,35 @@ impl<C: CopySegment> Grain<'_, C> {
     }
 }
 
-/// A part of a folio that the bearer is to copy, or to have copied, and to tell its item of.
+/// A claimed part of a folio. Its holder copies the pages, or has them copied, and then adds them
+/// to the folio's progress.
 ///
 /// # Invariants
 ///
-/// The pages were claimed, by the bearer alone, and the item lacks them. Both folios have them.
+/// Only the holder has claimed the pages, and the folio's progress does not count them yet. Both
+/// folios have these pages.
 pub(super) struct Claimed(batch::Segment);
 
 impl Claimed {
-    /// Of which folio of the batch.
+    /// Returns the index of the folio in the batch.
     pub(super) fn item(&self) -> usize {
         self.0.item
     }
 
-    /// The first page, counted from the start of the folio.
+    /// Returns the first page, counted from the start of the folio.
     pub(super) fn first_page(&self) -> u32 {
         self.0.first_page
     }
 
-    /// How many pages.
+    /// Returns the number of pages.
     pub(super) fn nr_pages(&self) -> u32 {
         self.0.nr_pages
     }
 
-    /// Adds the part that follows, if both have so many pages together at most; else gives it back.
+    /// Appends the part that follows, if it is of the same folio and both have at most `most` pages
+    /// together; otherwise returns it.
     pub(super) fn append(&mut self, next: Self, most: u32) -> Result<(), Self> {
-        // INVARIANT: Those of both.
+        // INVARIANT: The invariants hold for both parts, so they hold for the joined one.
         match self.0.append(next.0, most) {
             true => Ok(()),
             false => Err(next),
@@ -134,18 +139,18 @@ impl Claimed {
 }
 
 impl Layout {
-    /// Returns the parts of folios that these pages of the batch make up.
+    /// Returns the parts of folios in a range of pages of the batch.
     ///
     /// # Safety
     ///
-    /// The pages must be of a grain that was claimed, and the caller's alone: it may ask for their
-    /// parts only once.
+    /// The pages must belong to a claimed grain and to the caller alone. The caller may ask for
+    /// their parts only once.
     pub(super) unsafe fn claimed(
         &self,
         pages: Range<u32>,
     ) -> impl Iterator<Item = Claimed> + use<'_> {
         let parts = segments(&self.starts, self.grains.total_pages(), pages);
-        // INVARIANT: Grains do not overlap; that the folio has the pages is looked at.
+        // INVARIANT: Grains do not overlap, and `has` checks that the folio has the pages.
         parts.filter(|part| self.has(part)).map(Claimed)
     }
 
@@ -161,16 +166,16 @@ impl Layout {
         start.map_or(0, |start| start + part.first_page())
     }
 
-    /// Tells the item of a part what came of it.
+    /// Adds a part with its outcome to the progress of its folio.
     pub(super) fn tell(&self, part: &Claimed, outcome: FolioOutcome) {
         if let Some(row) = self.rows.get(part.item()) {
             row.item.add(part.nr_pages(), outcome);
         }
     }
 
-    /// Copies a part step by step, and tells its item. After each step `left`, which is given the
-    /// number of pages copied, returns whether the rest was left to other tasks. Returns the number
-    /// of pages that are copied, or failed.
+    /// Copies a part step by step, and adds it to the progress of its folio. `left` is called after
+    /// each step with the number of pages copied, and returns whether the rest was left to another
+    /// task. Returns the number of pages that were copied or failed.
     pub(super) fn copy_part(
         &self,
         copier: &impl CopySegment,
@@ -183,8 +188,9 @@ impl Layout {
         let (mut done, mut outcome) = (0, FolioOutcome::Copied);
         while done < part.nr_pages() {
             let step = STEP_PAGES.min(part.nr_pages() - done);
-            // INVARIANT: The pair is valid, as its item lacks these pages. By the invariant of
-            // `Claimed` the pages exist, and are the caller's, as none of them were left to others.
+            // INVARIANT: The pair is valid, because its progress does not count these pages yet. By
+            // the invariant of `Claimed` the pages exist and are the caller's, as none of them were
+            // left to others.
             let segment = Segment {
                 row,
                 item: part.item(),
@@ -193,7 +199,7 @@ impl Layout {
                 method: self.method,
             };
             if let Err(Unreadable) = copier.copy(segment) {
-                // The folio fails, so the rest of the part need not be read.
+                // The folio fails, so the rest of the part need not be copied.
                 (done, outcome) = (part.nr_pages(), FolioOutcome::Failed);
                 break;
             }
@@ -213,12 +219,12 @@ impl<C> Drop for Grain<'_, C> {
     }
 }
 
-/// The part of a folio pair that lies in a claimed grain.
+/// A part of a folio pair that one step copies.
 ///
 /// # Invariants
 ///
-/// The pair in `row` is a valid [`FolioPair`], and its pages `first_page..first_page + nr_pages`
-/// exist and are of this grain alone.
+/// The pair in `row` is a valid [`FolioPair`](crate::copy::folio_pair::FolioPair). Its pages
+/// `first_page..first_page + nr_pages` exist, and only the holder has claimed them.
 pub struct Segment<'a> {
     row: &'a Row,
     item: usize,
@@ -228,32 +234,32 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Which folio of the batch.
+    /// Returns the index of the folio in the batch.
     pub fn item(&self) -> usize {
         self.item
     }
 
-    /// How many pages.
+    /// Returns the number of pages.
     pub fn nr_pages(&self) -> u32 {
         self.nr_pages
     }
 
-    /// How the batch is to be copied that it belongs to.
+    /// Returns how the batch is copied.
     pub fn method(&self) -> StoreKind {
         self.method
     }
 
-    /// Copies the pages by that method, with what goes with them (MTE tags, KMSAN shadow). For any
-    /// context.
+    /// Copies the pages as the batch requires, with their metadata (MTE tags, KMSAN shadow). For
+    /// any context.
     ///
-    /// Survives a machine check on the source, and reports its page to be poisoned.
+    /// Survives a machine check on the source, and queues the page for memory failure handling.
     pub fn copy_machine_check_safe(self) -> Result<Filled<'a>, Unreadable> {
         let copy = match self.method() {
             StoreKind::Cached => bindings::ferry_folio_copy_pages,
             StoreKind::NonTemporal => bindings::ferry_folio_copy_pages_nt,
         };
-        // SAFETY: By the type invariants both folios exist, have these pages, and nobody else
-        // writes them: the source is unmapped and locked, the destination is new.
+        // SAFETY: By the type invariants both folios exist and have these pages. No other task
+        // writes them: the source is unmapped and locked, and the destination is new.
         let rc = unsafe {
             copy(
                 self.row.dst.as_ptr().cast(),

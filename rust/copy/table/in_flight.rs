@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What DMA engines carry of a batch: parts of folios, in places of the ports that the batch has.
+//! The DMA channels of a batch, and the copies in flight on them.
 //!
-//! Only the owner of the batch looks here. A part that an engine is at has references of its own on
-//! both folios: if it is given up the batch goes on, its folio fails, and the memory stays until
-//! the engine is done with it.
+//! Only the owner of the batch uses this. Each copy in flight holds its own references to both
+//! folios. If a copy times out the batch continues without it: the folio fails, and its memory
+//! stays allocated until the engine is done with it.
 
 use kernel::prelude::*;
 
@@ -27,20 +27,20 @@ use crate::{
     logic::batch, //
 };
 
-/// Pages that are worth a descriptor of their own, if there are more: a grain.
+/// Minimum for the limit of pages per copy: a grain.
 const LEAST_PAGES: u32 = batch::GRAIN_PAGES;
 
-/// Parts that may be kept at a time: those of a grain, and one that was joined of others.
+/// Maximum number of kept parts: the parts of a grain, and one that was joined from others.
 const MAX_KEPT: usize = batch::GRAIN_PAGES as usize + 1;
 
-/// Copies under way for each port, where others are to find something to copy as well.
+/// Copies in flight per channel, if CPUs copy too. The limit leaves grains for them.
 const SHARED_FLIGHTS: usize = 2;
 
-/// A part of a pair, with references of its own.
+/// A claimed part of a folio pair, with its own references to both folios.
 ///
 /// # Invariants
 ///
-/// `dst` and `src` are the pair that the part is of.
+/// `dst` and `src` are the pair that the part belongs to.
 pub struct DmaSegment {
     dst: FolioRef,
     src: FolioRef,
@@ -48,21 +48,20 @@ pub struct DmaSegment {
 }
 
 impl DmaSegment {
-    /// Of which folio of the batch, and which pages.
+    /// Returns the part: which folio of the batch, and which pages.
     pub(super) fn part(&self) -> &Claimed {
         &self.part
     }
 
-    /// The part alone: no engine has it.
+    /// Drops the references and returns the part. No engine may have the segment any more.
     pub(super) fn into_part(self) -> Claimed {
         self.part
     }
 }
 
-// SAFETY: The references keep both folios, and by the invariant of `Claimed` they have the pages. By
-// the invariant of `FolioPair` no other task reads or writes the destination, even after the folio
-// was lost. The source is written only after the loss, and the content of a lost destination is
-// never used.
+// SAFETY: The references keep both folios, which have the pages by the invariant of `Claimed`. By
+// the invariant of `FolioPair` no other task reads or writes the destination, even after a timeout.
+// The source is written only after a timeout, and the content of the destination is not used then.
 unsafe impl Transfer for DmaSegment {
     fn leg(&self) -> CopyRange<'_> {
         CopyRange {
@@ -75,18 +74,19 @@ unsafe impl Transfer for DmaSegment {
 }
 
 impl Layout {
-    /// A part of a folio, to be carried by an engine; gives it back if there is more to it than its
-    /// bytes.
+    /// Prepares a part for a copy by an engine. Returns the part if an engine cannot copy it,
+    /// because the pages have metadata or are poisoned.
     pub(super) fn carried(&self, part: Claimed) -> Result<DmaSegment, Claimed> {
         let Some(Row { dst, src, .. }) = self.rows.get(part.item()) else {
             return Err(part);
         };
-        // SAFETY: The row is a valid pair, as its item lacks the pages of the part.
+        // SAFETY: The row is a valid pair, as its progress does not count the pages of the part
+        // yet.
         let (dst, src) = unsafe { (dst.as_ref(), src.as_ref()) };
         if !src.is_bytes(part.first_page(), part.nr_pages()) {
             return Err(part);
         }
-        // INVARIANT: They are those of the row.
+        // INVARIANT: The row has both folios and the part.
         Ok(DmaSegment {
             dst: FolioRef::new(dst),
             src: FolioRef::new(src),
@@ -95,49 +95,50 @@ impl Layout {
     }
 }
 
-/// Who may copy a batch that engines have a share of.
+/// The copiers of a batch that has DMA channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Engines, and everybody who claims.
+    /// Engines and CPUs alike.
     All,
-    /// Engines as long as they have some of it; CPUs what they do not take.
+    /// Engines, while a copy is in flight; CPUs copy what the engines do not take.
     EnginesFirst,
-    /// Engines. What they do not copy is refused.
+    /// Engines alone. Pages that no engine copies are
+    /// [`NotCopied`](crate::logic::folio_progress::FolioOutcome::NotCopied).
     EnginesOnly,
 }
 
-/// The ports that a batch has, and what they are to be used for.
+/// The DMA channels of a batch, and the state of its submission.
 pub(super) struct InFlight {
     ports: KVec<InUse<DmaSegment>>,
     who: Who,
-    /// The next grain to be handed over, if nobody else may claim any.
+    /// The next grain to submit, for a batch of engines alone.
     next_grain: u16,
-    /// Nothing is left to be handed over.
+    /// Whether every grain was claimed.
     all_handed_over: bool,
-    /// Claimed, and to be handed over when engines have descriptors again.
+    /// Claimed parts to submit once an engine has a free descriptor.
     kept: KVec<Claimed>,
-    /// When a copy is given up, in nanoseconds since it was submitted.
+    /// Time after submission at which a copy times out, in nanoseconds.
     give_up_ns: i64,
-    /// Pages of a copy at most, so that every port has some.
+    /// Maximum pages of a copy, so that every channel gets some.
     most_pages: u32,
-    /// Whose turn it is.
+    /// The channel of the last submission; the next one begins after it.
     next: usize,
     tally: Tally,
 }
 
-/// What came of the flights of a batch.
+/// Counts of the copies of a batch.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tally {
-    /// Base pages that have landed.
+    /// Base pages that were copied.
     pub(super) pages: u32,
     /// Copies that failed.
     pub(super) failed: u32,
-    /// Copies that were given up.
+    /// Copies that timed out.
     pub(super) late: u32,
 }
 
 impl InFlight {
-    /// Without ports. May sleep; later nothing is allocated.
+    /// Returns a state without channels. May sleep; nothing is allocated later.
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             ports: KVec::with_capacity(MAX_CHANNELS, GFP_KERNEL)?,
@@ -152,23 +153,23 @@ impl InFlight {
         })
     }
 
-    /// Says who may copy the next batch, and when a copy is given up.
+    /// Sets what may copy the next batch, and when a copy times out.
     pub(super) fn set(&mut self, who: Who, give_up_ns: i64) {
         self.who = who;
         self.give_up_ns = give_up_ns;
     }
 
-    /// Adds a port; one too many is given back.
+    /// Adds a channel. A channel beyond [`MAX_CHANNELS`] is released.
     pub(super) fn add(&mut self, port: InUse<DmaSegment>) {
         drop(self.ports.push_within_capacity(port));
     }
 
-    /// Who may copy the batch.
+    /// Returns the copiers of the batch.
     pub(super) fn who(&self) -> Who {
         self.who
     }
 
-    /// The next grain of a batch that only engines may copy, of so many.
+    /// Returns the next of `count` grains, for a batch of engines alone.
     pub(super) fn next_grain(&mut self, count: u16) -> Option<u16> {
         let next = self.next_grain;
         (next < count).then(|| {
@@ -177,20 +178,20 @@ impl InFlight {
         })
     }
 
-    /// Whether there are any.
+    /// Returns whether the batch has channels.
     pub(super) fn has_ports(&self) -> bool {
         !self.ports.is_empty()
     }
 
-    /// Nothing is left to be handed over.
+    /// Notes that every grain was claimed.
     pub(super) fn note_all_handed_over(&mut self) {
         self.all_handed_over = true;
     }
 
-    /// A batch of so many pages begins.
+    /// Begins a batch of `pages` pages.
     pub(super) fn begin(&mut self, pages: u32) {
-        // Two for each port, so that none is idle while the owner sees to another; more where
-        // others copy as well.
+        // Two copies for each channel keep it busy while the owner serves another one. With CPUs
+        // copying too, smaller copies divide the batch more evenly.
         let shares = match self.who {
             Who::All => 8,
             Who::EnginesFirst | Who::EnginesOnly => 2,
@@ -202,24 +203,25 @@ impl InFlight {
         self.tally = Tally::default();
     }
 
-    /// Gives all ports back.
+    /// Releases all channels.
     pub(super) fn give_back_all(&mut self) {
         self.ports.clear();
         self.who = Who::All;
     }
 
-    /// Pages that one copy has at most.
+    /// Returns the maximum number of pages of a copy.
     pub(super) fn most_pages(&self) -> u32 {
         self.most_pages
     }
 
-    /// What came of the batch's flights so far.
+    /// Returns the counts of the batch.
     pub(super) fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Whether a grain of so many pages can be carried, whatever folios it lies in, and what was
-    /// left of the one before.
+    /// Returns whether a grain of `pages` pages can be submitted, even if each page is a folio of
+    /// its own, together with a part that is left from the previous grain. If CPUs copy too, the
+    /// number of copies in flight is limited as well.
     pub(super) fn has_room_for(&mut self, pages: u32) -> bool {
         if self.who == Who::All && self.flying() >= SHARED_FLIGHTS * self.ports.len() {
             return false;
@@ -228,7 +230,7 @@ impl InFlight {
         room > pages as usize
     }
 
-    /// Keeps a part that is to be handed over later; gives it back if there are too many.
+    /// Keeps a part to submit later. Returns it if too many are kept.
     pub(super) fn keep(&mut self, part: Claimed) -> Option<Claimed> {
         self.kept
             .push_within_capacity(part)
@@ -236,23 +238,23 @@ impl InFlight {
             .map(|full| full.0)
     }
 
-    /// A part that was kept.
+    /// Returns a part that was kept.
     pub(super) fn take_kept(&mut self) -> Option<Claimed> {
         self.kept.pop()
     }
 
-    /// Whether some part of the folio `item` is under way.
+    /// Returns whether a part of folio number `item` is in flight.
     pub(super) fn carries(&mut self, item: usize) -> bool {
         let mut ports = self.ports.iter_mut();
         ports.any(|port| port.has(|load: &DmaSegment| load.part.item() == item))
     }
 
-    /// How many copies are under way that nobody gave up.
+    /// Returns the number of copies in flight that did not time out.
     pub(super) fn flying(&mut self) -> usize {
         self.ports.iter_mut().map(InUse::flying).sum()
     }
 
-    /// Submits a load to the next port that takes it, or gives it back.
+    /// Submits a segment to the next channel that takes it. Returns the segment if none does.
     pub(super) fn submit(&mut self, load: DmaSegment) -> Option<DmaSegment> {
         let nr = self.ports.len();
         let mut load = load;
@@ -269,12 +271,14 @@ impl InFlight {
         Some(load)
     }
 
-    /// Tells every engine to begin.
+    /// Tells every engine to begin the submitted copies.
     pub(super) fn issue(&mut self) {
         self.ports.iter_mut().for_each(InUse::issue);
     }
 
-    /// Takes back what has landed, with whether it was copied, and tells of what is given up.
+    /// Calls `landed` for each completed copy, with whether it succeeded, and `given_up` for each
+    /// copy that timed out. Releases the channels once every part was submitted and no copy is in
+    /// flight.
     pub(super) fn collect(
         &mut self,
         mut landed: impl FnMut(DmaSegment, bool),

@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A table on which the owner of a batch posts folio pairs for anybody to copy.
+//! A table on which the owner of a batch posts folio pairs for any task to copy.
 //!
-//! - [`grain`]: what is claimed, and the copy of it;
-//! - [`batch`]: the owner collects a batch, and posts it;
-//! - [`posted`]: the owner takes the folios back;
-//! - [`flights`]: what DMA engines carry of it;
-//! - `feed`: how the owner hands it to them, and takes it back.
+//! - [`batch`]: the owner collects a batch and posts it;
+//! - [`active_batch`]: the owner takes the folios back;
+//! - [`grain`]: claimed grains, and the copy of their pages;
+//! - [`in_flight`]: the DMA channels of a batch, and the copies in flight on them;
+//! - `dma_feed`: the owner submits grains to the channels, and collects the results.
 //!
-//! The claim protocol itself is [`logic::claim`](crate::logic::claim), and how far a folio has come
-//! is [`logic::folio_progress`](crate::logic::folio_progress), both checked with loom. Here they get their table of
-//! folios, and types that leave no way to break the rules: the table is written through [`TableGuard`]
-//! alone and read through a claimed `Grain` alone, or by the owner while it is posted.
+//! [`logic::claim`](crate::logic::claim) defines the claim protocol, and
+//! [`logic::folio_progress`](crate::logic::folio_progress) the progress of a folio; loom checks
+//! both. This module adds the table of folios, and types that enforce the protocols: only the
+//! [`TableGuard`] can write the table; only a claimed `Grain` can read it, or the owner while the
+//! batch is posted.
 //!
-//! The owner takes its folios back one by one, in order: while it switches the first ones to their
-//! new places, helpers copy the next. An engine is fed by the owner, from the same claims: what it
-//! was handed is complete as a grain, and what counts from there on is the item of the folio.
+//! The owner takes its folios back one by one, in order: while it remaps the first ones, helpers
+//! copy the next. The owner also claims grains for DMA engines and submits them. Such a grain is
+//! completed on submission; from then on only the progress of its folios counts.
 //!
-//! Helpers use the table, which exists for ever if owners are tasks of the kernel, and the folios
-//! on it, and nothing on the owner's stack. So if an owner dies in an oops its helpers can finish
-//! the grains that they have claimed: the owner's references to the folios are never put, and its
-//! table is never used again.
+//! Helpers use the table, which the engine never frees, and the folios on it, but nothing on the
+//! owner's stack. So if an owner dies in an oops, its helpers can finish their grains: the owner's
+//! references to the folios are never dropped, and its table is never used again.
 //!
-//! Locks: none are taken but, for a moment, that of the CPU's runqueue, when a helper asks for how
-//! long it has run. Contexts: owners and helpers may sleep. A helper holds a grain only with
-//! preemption disabled, so the owner never waits for a helper that is not running. Such a section
-//! ends when it has lasted for [`SECTION_NS`], with the grain at hand. It ends within
-//! [`STEP_PAGES`](crate::logic::batch::STEP_PAGES) pages when another task wants the CPU: the
-//! helper [leaves](crate::logic::leftover) the rest of the grain to the owner. So the owner spins
-//! for no longer than a grain takes, and other tasks wait for no longer than a step takes, with the
+//! Locks: none, except that a helper briefly takes the lock of its CPU's runqueue to read its run
+//! time.
+//!
+//! Context: owners and helpers may sleep, but a helper holds a grain only with preemption disabled,
+//! so the owner never waits for a helper that is not running. Such a section ends after
+//! [`SECTION_NS`], once the current grain is complete. If another task wants the CPU it ends within
+//! [`STEP_PAGES`](crate::logic::batch::STEP_PAGES) pages: the helper
+//! [leaves](crate::logic::leftover) the rest of the grain to the owner. So the owner spins for at
+//! most the time of a grain, and another task waits for at most the time of a step, plus the
 //! interrupts in between.
 
 pub mod active_batch;
@@ -105,7 +107,7 @@ use self::{
     in_flight::InFlight, //
 };
 
-/// A pair as the table holds it, without the lifetime of the batch.
+/// A pair as the table stores it, without the lifetime of the batch.
 struct Row {
     dst: NonNull<Folio>,
     src: NonNull<Folio>,
@@ -114,46 +116,56 @@ struct Row {
 }
 
 impl Row {
-    /// Returns whether the pair is this source and this destination.
+    /// Returns whether the pair has this source and this destination.
     fn is_pair(&self, src: *const bindings::folio, dst: *const bindings::folio) -> bool {
         self.is_to(dst) && core::ptr::eq(self.src.as_ptr().cast(), src)
     }
 
-    /// Returns whether this is the pair's destination.
+    /// Returns whether the pair has this destination.
     fn is_to(&self, dst: *const bindings::folio) -> bool {
         core::ptr::eq(self.dst.as_ptr().cast(), dst)
     }
 }
 
-/// What the helpers need to know of a batch.
+/// The part of the table that helpers read.
 struct Layout {
     rows: KVec<Row>,
-    /// Where each row's folio begins, in pages from the start of the batch.
+    /// The first page of each row's folio, counted from the start of the batch.
     starts: KVec<u32>,
     grains: Grains,
     method: StoreKind,
-    /// Pages that others than the owner copied, and the CPU time that they took: relaxed, as each
-    /// adds to them before it completes a grain (Release), and the owner reads them when all are
+    /// Pages that helpers copied, and the CPU time that they took. Relaxed: helpers add to both
+    /// before they complete a grain (Release), and the owner reads them when all grains are
     /// complete (Acquire).
     helped: Atomic<u32>,
     helper_ns: Atomic<u64>,
 }
 
-/// Where batches are posted, one after the other.
+/// A table on which batches are posted, one after the other.
 ///
 /// # Invariants
 ///
-/// `table` is written only by the [`TableGuard`], of whom there is one at most (`owned`), and only
-/// while `cursor` has no grain claimed and not complete. While a page of a row can be claimed, or
-/// is claimed or carried and not counted by its item, the row is a valid
-/// [`FolioPair`](super::folio_pair::FolioPair). `flights` is accessed by the owner alone, and has
-/// no ports while there is none.
+/// - Only the [`TableGuard`] writes `layout`, and only while no grain of `cursor` is claimed and
+///   not completed. At most one [`TableGuard`] exists (`owned`).
+/// - A row is a valid [`FolioPair`](super::folio_pair::FolioPair) while one of its pages can be
+///   claimed, and while a page is claimed or submitted to an engine and not counted by the row's
+///   progress.
+/// - Only the owner accesses `flights`. Without an owner `flights` has no channels.
 ///
 /// # Examples
 ///
 /// ```ignore
-#[doc = include_str!("../../tests/examples/copy_table.rs")]
+/// let table = CopyTable::new(8, CpuCopier)?; // for up to eight folios
+/// let mut batch = table.try_own().ok_or(EBUSY)?.batch(StoreKind::Cached);
+/// for pair in lists.into_pairs() {
+///     assert!(batch.add(pair));
+/// }
+/// // Post the batch, take its first folio back, then finish it.
+/// let (first, copied) = batch.run(1, |posted| posted.wait_next_folio());
+/// assert_eq!(first, Some(FolioOutcome::Copied));
 /// ```
+///
+/// `rust/tests/examples/copy_table.rs` runs under KUnit.
 pub struct CopyTable<C> {
     cursor: Cursor,
     leftovers: Leftovers,
@@ -163,16 +175,17 @@ pub struct CopyTable<C> {
     copier: C,
 }
 
-// SAFETY: The folios of the table may be used by any task; so may `C`.
+// SAFETY: Any task may use the folios of the table; `C` is `Send`.
 unsafe impl<C: Send> Send for CopyTable<C> {}
-// SAFETY: By the type invariant `table` is not written while it is read, and `flights` has one
-// user; `C` is shared.
+// SAFETY: By the type invariants `layout` is not written while it is read, and `flights` has one
+// user; `C` is `Sync`.
 unsafe impl<C: Sync> Sync for CopyTable<C> {}
 
 impl<C: CopySegment> CopyTable<C> {
-    /// A table for batches of up to `capacity` folios. May sleep; later nothing is allocated.
+    /// Returns a table for batches of up to `capacity` folios. May sleep; nothing is allocated
+    /// later.
     pub fn new(capacity: usize, copier: C) -> Result<Self> {
-        // INVARIANT: Nothing can be claimed yet.
+        // INVARIANT: The table has no owner yet, and no grain to claim.
         Ok(Self {
             cursor: Cursor::new(),
             leftovers: Leftovers::new(),
@@ -190,31 +203,31 @@ impl<C: CopySegment> CopyTable<C> {
         })
     }
 
-    /// How the table's segments are copied.
+    /// Returns the copier of the table.
     pub fn copier(&self) -> &C {
         &self.copier
     }
 
-    /// Whether nobody has the table, at this moment.
+    /// Returns whether the table has no owner at this moment.
     pub fn is_free(&self) -> bool {
         !self.owned.load(Relaxed)
     }
 
-    /// Takes the table, unless somebody has it.
+    /// Takes the table; [`None`] if it has an owner.
     pub fn try_own(&self) -> Option<TableGuard<'_, C>> {
-        // Acquire pairs with the Release of the last owner.
+        // Acquire: pairs with the Release of the last owner.
         if !self.is_free() || self.owned.cmpxchg(false, true, Acquire).is_err() {
             return None;
         }
-        // INVARIANT: `owned` was not set, so whoever had the table has retired its batch.
+        // INVARIANT: `owned` was clear, so the last owner has retired its batch.
         Some(TableGuard(self))
     }
 
-    /// Helps the batch that is posted now, if it has a place for one more helper, until none of its
-    /// grains are left or the helper `leaves`, which is asked before it takes a place, and whenever it
-    /// holds no grain. May sleep then.
+    /// Helps the batch that is posted now, if it has a place for one more helper. Ends when no
+    /// grain is left or when `leaves` returns `true`, which is called before the helper takes a
+    /// place and whenever it holds no grain. May sleep while it holds none.
     ///
-    /// Returns the number of pages copied. With nothing to do it returns at once.
+    /// Returns the number of pages copied; 0 at once if there is nothing to do.
     pub fn help(&self, leaves: impl Fn() -> bool) -> u32 {
         // First: a place is never given back.
         if leaves() {
@@ -225,7 +238,7 @@ impl<C: CopySegment> CopyTable<C> {
         };
         let mut pages = 0;
         let mut since = runtime_ns();
-        // Not preempted between claim and complete: the owner may be waiting.
+        // Preemption stays disabled between claim and completion, as the owner may be waiting.
         while let Some(copied) = without_preemption(|| self.help_section(&place, &mut since)) {
             pages += copied;
             cond_resched();
@@ -236,28 +249,30 @@ impl<C: CopySegment> CopyTable<C> {
         pages
     }
 
-    /// Takes a place of a helper in the batch that is posted now, if one is left. For any context.
+    /// Takes a helper's place in the batch that is posted now; [`None`] if none is left. For any
+    /// context.
     pub(crate) fn enter(&self) -> Option<HelperPlace> {
         self.cursor.enter()
     }
 
-    /// Helps one batch, until another task is due on this CPU, [`SECTION_NS`] are over or no grain
-    /// of it is left. Adds the CPU time since `since` to the batch, and sets `since` to the task's
-    /// run time now. Called with preemption disabled.
+    /// Helps the batch of `place` until another task is due on this CPU, [`SECTION_NS`] are over,
+    /// or no grain is left. Adds the CPU time since `since` to the batch, and sets `since` to the
+    /// task's run time. Returns the number of pages copied; [`None`] if there was no grain. Called
+    /// with preemption disabled.
     pub(crate) fn help_section(&self, place: &HelperPlace, since: &mut u64) -> Option<u32> {
         let claim = || self.cursor.claim_in(place).map(|claim| self.grain(claim));
         let start = now_ns();
         let mut grain = claim()?;
         let mut pages = grain.copy_until(need_resched);
         while !need_resched() && now_ns() - start < SECTION_NS {
-            // The claim is of the same batch, which does not end while a grain of it is held.
+            // This grain belongs to the same batch, which does not end while a grain is held.
             let Some(next) = claim() else {
                 break;
             };
             grain = next;
             pages += grain.copy_until(need_resched);
         }
-        // Before the last grain is complete: after that the next batch may be here.
+        // The last grain is not complete yet: once it is, the next batch may use the table.
         let now = runtime_ns();
         let layout = grain.layout();
         layout.helped.fetch_add(pages, Relaxed);
@@ -268,15 +283,15 @@ impl<C: CopySegment> CopyTable<C> {
         Some(pages)
     }
 
-    /// Claims a grain, for the owner of the batch.
+    /// Claims a grain for the owner of the batch.
     fn claim(&self) -> Option<Grain<'_, C>> {
         self.cursor.claim().map(|claim| self.grain(claim))
     }
 
-    /// Wraps a grain that was just claimed.
+    /// Wraps a claim.
     fn grain(&self, claim: Claim) -> Grain<'_, C> {
-        // INVARIANT: A claim cannot be cloned, so this is the only grain of it, and it is not
-        // complete.
+        // INVARIANT: A claim cannot be cloned, so this is its only grain, and the claim is not
+        // completed.
         Grain {
             table: self,
             claim,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A port: a channel, or room for one, and what it copies.
+//! A slot for a dmaengine channel, and the copies in flight on it.
 
 use core::cell::UnsafeCell;
 use kernel::{
@@ -36,29 +36,29 @@ use crate::{
     }, //
 };
 
-/// Copies that one channel may have under way. Drivers take as many, or say that they do not.
+/// Maximum copies in flight on a channel. A driver that takes fewer refuses the others.
 pub const PLACES: usize = 32;
 
-/// For how long who closes a port waits for an engine that cannot be stopped, in milliseconds.
+/// Maximum time that a close waits for an engine that cannot be stopped, in milliseconds.
 const CLOSE_MS: u32 = 1000;
 
-/// A load that is under way.
+/// A transfer in flight, and its DMA mapping.
 struct Flight<L> {
     load: L,
     range: bindings::ferry_dma_range,
 }
 
-/// What only the user of a port has access to.
+/// The state that only the user of a channel accesses.
 struct Inner<L> {
     channel: Option<Channel>,
     flights: Places<Flight<L>, PLACES>,
-    /// Something was submitted that the engine was not told to begin with.
+    /// Whether a copy was submitted since the last issue.
     unissued: bool,
-    /// That the engine cannot be stopped was found out already.
+    /// Whether an attempt to stop the engine has failed.
     unstoppable: bool,
 }
 
-/// What a channel has done, each a word that nothing else depends on: relaxed.
+/// Counters of a channel. Each is a word that nothing else depends on, so all accesses are relaxed.
 struct Counts {
     copies: Atomic<u64>,
     bytes: Atomic<u64>,
@@ -75,30 +75,31 @@ impl Counts {
     }
 }
 
-/// A channel, or room for one, and what it copies.
+/// A slot for a dmaengine channel, and the copies in flight on it.
 ///
 /// # Invariants
 ///
-/// `inner` is accessed by who has set `used`, and nobody else. While a flight is in a place of it,
-/// the load was submitted, with its range, which is mapped, and the ticket of that place, to the
-/// channel, which stays; until the ticket says so, or the channel is known to have stopped, the
-/// engine may be at it. A port that something was submitted to lives for ever.
+/// - Only the user that has set `used` accesses `inner`.
+/// - If a place of `inner` has a flight, its transfer was submitted to the channel, with the mapped
+///   range and with the ticket of that place, and the channel stays. The engine may access the
+///   memory until the ticket is answered, or until the channel is known to have stopped.
+/// - A slot is never freed after something was submitted to its channel.
 pub struct DmaChannel<L: Transfer> {
     used: AtomicFlag,
-    /// Nobody is to use it any more, as somebody waits to close it.
+    /// A task waits to close the channel, so no other may start to use it.
     closing: AtomicFlag,
     tickets: [Ticket; PLACES],
     inner: UnsafeCell<Inner<L>>,
-    /// The channel's node, -1 if not told, and its device as an address, 0 without one: for those
-    /// who do not use the port.
+    /// The channel's node, or -1 if unknown, and the address of its device, or 0 without a channel.
+    /// For tasks that are not the user.
     node: Atomic<i32>,
     device: Atomic<usize>,
-    /// What the channel is called: valid while it is open.
+    /// Address of the channel's name, valid while the channel is open.
     name: Atomic<usize>,
     counts: Counts,
 }
 
-// SAFETY: By the type invariant `inner` has one user at a time; all of it is `Send`.
+// SAFETY: By the type invariant `inner` has one user at a time, and all of it is `Send`.
 unsafe impl<L: Transfer> Sync for DmaChannel<L> {}
 // SAFETY: As above.
 unsafe impl<L: Transfer> Send for DmaChannel<L> {}
@@ -109,23 +110,23 @@ impl<L: Transfer> Default for DmaChannel<L> {
     }
 }
 
-/// Why a load was not taken.
+/// The reason why a transfer was not submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitError {
-    /// There is no channel.
+    /// The slot has no channel.
     Closed,
-    /// As many are under way as may be, or one was given up.
+    /// Too many copies are in flight, or one was given up.
     Full,
-    /// The device cannot reach the memory, or not now.
+    /// The device cannot access the memory, at least not now.
     Unmappable,
-    /// The engine takes no more.
+    /// The engine has no free descriptor.
     Exhausted,
 }
 
 impl<L: Transfer> DmaChannel<L> {
-    /// A port without a channel.
+    /// Returns a slot without a channel.
     pub fn new() -> Self {
-        // INVARIANT: Nothing is in any place.
+        // INVARIANT: No place has a flight.
         Self {
             used: AtomicFlag::new(false),
             closing: AtomicFlag::new(false),
@@ -150,35 +151,35 @@ impl<L: Transfer> DmaChannel<L> {
         }
     }
 
-    /// Whether it has a channel.
+    /// Returns whether the slot has a channel.
     pub fn is_open(&self) -> bool {
         self.device.load(Relaxed) != 0
     }
 
-    /// The address of its channel's device; [`None`]: there is no channel.
+    /// Returns the address of the channel's device; [`None`] without a channel.
     #[cfg(CONFIG_FERRY_SOFT_DMA)]
     pub fn device(&self) -> Option<usize> {
         self.is_open().then(|| self.device.load(Relaxed))
     }
 
-    /// Whether its channel is of the device at this address. Exact for the user of the port.
+    /// Returns whether the channel belongs to the device at this address. Exact for the user.
     fn is_of(&self, device: usize) -> bool {
         self.device.load(Relaxed) == device
     }
 
-    /// The node of its channel's engine; [`None`]: not told.
+    /// Returns the node of the channel's engine; [`None`] if it is not known.
     pub fn node(&self) -> Option<NodeId> {
         let node = self.node.load(Relaxed);
         (node >= 0).then_some(NodeId(node))
     }
 
-    /// Copies that were given up and may be under way even now.
+    /// Returns the number of copies that were given up and may still be in flight.
     pub fn parked(&self) -> u32 {
         self.counts.parked.load(Relaxed)
     }
 
-    /// What the channel is called, and what it has done; [`None`]: there is none. The name stays as
-    /// long as the port is not closed.
+    /// Returns the name and the counters of the channel; [`None`] if the slot has none. The name is
+    /// valid until the channel is closed.
     pub fn read_out(&self) -> Option<(*const c_char, bindings::ferry_dma_counts)> {
         let counts = &self.counts;
         self.is_open().then(|| {
@@ -194,9 +195,10 @@ impl<L: Transfer> DmaChannel<L> {
         })
     }
 
-    /// Takes the port, unless somebody has it, or waits to close it.
+    /// Takes exclusive use of the channel; [`None`] if it is in use, or if a task waits to close
+    /// it.
     pub fn try_use(&'static self) -> Option<InUse<L>> {
-        // A hint, which nothing depends on.
+        // A hint that nothing depends on.
         match self.closing.load(Relaxed) {
             true => None,
             false => self.try_take(),
@@ -204,15 +206,16 @@ impl<L: Transfer> DmaChannel<L> {
     }
 
     fn try_take(&'static self) -> Option<InUse<L>> {
-        // Acquire pairs with the Release of the last user.
+        // Acquire: pairs with the Release of the last user.
         if self.used.load(Relaxed) || self.used.cmpxchg(false, true, Acquire).is_err() {
             return None;
         }
-        // INVARIANT: `used` was just set, by us.
+        // INVARIANT: `used` was just set for this value.
         Some(InUse(self))
     }
 
-    /// Gives it a channel, with counts from 0 on; gives that back if it has one, or is in use.
+    /// Puts a channel into the slot, and resets the counters. Returns the channel if the slot has
+    /// one already or is in use.
     pub(super) fn open(&'static self, channel: Channel) -> Result<(), Channel> {
         let Some(mut user) = self.try_take() else {
             return Err(channel);
@@ -237,22 +240,22 @@ impl<L: Transfer> DmaChannel<L> {
         self.node.store(node, Relaxed);
         self.device.store(channel.device(), Relaxed);
         inner.unstoppable = false;
-        // INVARIANT: No flight is in any place, as there was no channel.
+        // INVARIANT: No place has a flight, as there was no channel.
         inner.channel = Some(channel);
         Ok(())
     }
 
-    /// Waits for who uses it, and gives the channel back, once its engine has answered all that was
-    /// submitted, or has been stopped. May sleep.
+    /// Waits until the channel is not in use and its engine has answered or was stopped, and then
+    /// releases it. May sleep.
     ///
-    /// `EBUSY`: it has not, and cannot be. What was submitted stays with the port, and so does the
-    /// channel.
+    /// Fails with `EBUSY` if the engine neither answers nor stops. The channel then stays open with
+    /// all copies in flight.
     pub fn close(&'static self) -> Result {
         self.close_while(|| self.is_open(), |_| Err(EBUSY))
     }
 
-    /// Waits for who uses it, and closes it, as long as its channel is the one that is `meant`. An
-    /// engine that neither answers nor stops is left to `stuck`.
+    /// Waits until the channel is not in use, and closes it if it is still the one that is
+    /// `meant`. `stuck` handles an engine that neither answers nor stops.
     fn close_while(
         &'static self,
         meant: impl Fn() -> bool,
@@ -262,7 +265,7 @@ impl<L: Transfer> DmaChannel<L> {
         let mut user = loop {
             match self.try_take() {
                 Some(user) if meant() => break user,
-                // Another task has closed it, or nobody can use it any more.
+                // Another task has closed it, or it cannot be used any more.
                 _ if !meant() => {
                     self.closing.store(false, Relaxed);
                     return Ok(());
@@ -292,8 +295,8 @@ impl<L: Transfer> OpenedPort for DmaChannel<L> {
         let mut abandoned = false;
         let stuck = |mut user: InUse<L>| {
             abandoned = true;
-            // INVARIANT: InFlight without a channel, which nobody will look at: the use of the port
-            // never ends. What was submitted is the engine's for ever.
+            // INVARIANT: The flights stay without a channel. No task accesses them, as the use of
+            // the slot never ends.
             drop(user.inner().channel.take());
             self.counts.parked.store(0, Relaxed);
             core::mem::forget(user);
@@ -303,23 +306,23 @@ impl<L: Transfer> OpenedPort for DmaChannel<L> {
     }
 }
 
-/// The use of a port, given back when dropped. What is under way then is given up.
+/// Exclusive use of a channel. Its drop ends the use, and gives up the copies in flight.
 ///
 /// # Invariants
 ///
-/// `used` of the port was set for this value alone.
+/// `used` of the slot was set for this value alone.
 #[must_use = "dropping it gives up what is under way"]
 pub struct InUse<L: Transfer>(&'static DmaChannel<L>);
 
 impl<L: Transfer> InUse<L> {
     fn inner(&mut self) -> &mut Inner<L> {
-        // SAFETY: By the type invariants of this and of the port nobody else has access, and this
-        // is borrowed exclusively.
+        // SAFETY: By the type invariants of this and of the slot, this value alone has access, and
+        // it is borrowed exclusively.
         unsafe { &mut *self.0.inner.get() }
     }
 
-    /// How many loads may be submitted more, if the engine takes them; none while it owes an answer
-    /// for what was given up.
+    /// Returns how many more transfers may be submitted, if the engine has descriptors for them; 0
+    /// while a copy that was given up may be in flight.
     pub fn room(&mut self) -> usize {
         let parked = self.0.parked();
         let inner = self.inner();
@@ -329,19 +332,19 @@ impl<L: Transfer> InUse<L> {
         }
     }
 
-    /// How many loads are under way that nobody gave up.
+    /// Returns the number of copies in flight that were not given up.
     pub fn flying(&mut self) -> usize {
         let parked = self.0.parked() as usize;
         self.inner().flights.taken().saturating_sub(parked)
     }
 
-    /// Whether nothing is under way.
+    /// Returns whether no copy is in flight.
     pub fn is_idle(&mut self) -> bool {
         self.inner().flights.taken() == 0
     }
 
-    /// Submits a load, or gives it back. The engine begins when [`issue`](Self::issue) is called at
-    /// the latest.
+    /// Submits a transfer, or returns it with an error. The engine begins when
+    /// [`issue`](Self::issue) is called at the latest.
     pub fn submit(&mut self, load: L) -> Result<(), (L, SubmitError)> {
         if self.room() == 0 {
             return Err((load, SubmitError::Full));
@@ -366,7 +369,8 @@ impl<L: Transfer> InUse<L> {
         let chan = channel.as_raw();
         let leg = load.leg();
         let mut range = bindings::ferry_dma_range::default();
-        // SAFETY: The channel exists; by that of `Transfer` so do the folios, with these pages.
+        // SAFETY: The channel exists. By the contract of `Transfer` both folios exist and have
+        // these pages.
         let mapped = unsafe {
             bindings::ferry_dma_map(
                 chan,
@@ -382,22 +386,22 @@ impl<L: Transfer> InUse<L> {
         }
         ticket.reset();
         let raw = core::ptr::from_ref(ticket).cast_mut().cast();
-        // SAFETY: The range was just mapped, for this channel, of memory that by the contract of
-        // `Transfer` is the load's own; the load stays until the ticket says that the engine is done.
-        // The ticket belongs to a place without a flight, which no engine knows, and lives for
-        // ever.
+        // SAFETY: The range was just mapped for this channel. By the contract of `Transfer` its
+        // memory stays the transfer's own, and the transfer stays until the ticket says that the
+        // engine is done. The ticket belongs to a place without a flight, so no engine has it, and
+        // lives for ever.
         if !unsafe { bindings::ferry_dma_submit(chan, &range, raw) } {
-            // SAFETY: The range was mapped above, and the engine will not use it.
+            // SAFETY: The range was mapped above, and the engine does not use it.
             unsafe { bindings::ferry_dma_unmap(chan, &range) };
             return Err((load, SubmitError::Exhausted));
         }
-        // INVARIANT: It was just submitted.
+        // INVARIANT: The transfer was just submitted with this range and the ticket of this place.
         inner.flights.submit(at, Flight { load, range }, now_ns());
         inner.unissued = true;
         Ok(())
     }
 
-    /// Tells the engine to begin with what was submitted.
+    /// Tells the engine to begin the submitted copies.
     pub fn issue(&mut self) {
         let inner = self.inner();
         if let (Some(channel), true) = (&inner.channel, inner.unissued) {
@@ -407,8 +411,8 @@ impl<L: Transfer> InUse<L> {
         }
     }
 
-    /// Takes back every load that the engine is done with, each with whether it was copied. Those
-    /// that were given up are dropped.
+    /// Calls `landed` for each transfer that the engine has completed, with whether it was copied.
+    /// Completed transfers that were given up are dropped.
     pub fn collect(&mut self, mut landed: impl FnMut(L, bool)) {
         if self.is_idle() {
             return;
@@ -426,13 +430,14 @@ impl<L: Transfer> InUse<L> {
         }
     }
 
-    /// Takes a load out of its place, which the engine is done with, unless it was given up.
+    /// Takes a transfer out of its place. The engine must be done with it. Returns [`None`] if it
+    /// was given up.
     fn land(&mut self, at: usize, good: bool) -> Option<L> {
         let counts = &self.0.counts;
         let inner = self.inner();
         let channel = inner.channel.as_ref()?;
         let (flight, given_up) = inner.flights.land(at)?;
-        // SAFETY: By the type invariant of the port the range is mapped for this channel; the
+        // SAFETY: By the type invariant of the slot the range is mapped for this channel, and the
         // engine is done with it.
         unsafe { bindings::ferry_dma_unmap(channel.as_raw(), &flight.range) };
         if given_up {
@@ -448,8 +453,8 @@ impl<L: Transfer> InUse<L> {
         Some(flight.load)
     }
 
-    /// Gives up the copies that were submitted `after_ns` nanoseconds ago or earlier, all if that
-    /// is 0, and calls `given_up` for each. Their loads stay with the port until the engine is
+    /// Gives up the copies that were submitted at least `after_ns` nanoseconds ago, or all if that
+    /// is 0, and calls `given_up` for each. The transfers stay with the slot until the engine is
     /// known to be done with them.
     pub fn give_up_late(&mut self, after_ns: i64, mut given_up: impl FnMut(&L)) {
         let counts = &self.0.counts;
@@ -461,33 +466,33 @@ impl<L: Transfer> InUse<L> {
             });
     }
 
-    /// Gives up all copies under way, whenever they were submitted.
+    /// Gives up all copies in flight.
     fn give_up_all(&mut self) {
         let counts = &self.0.counts;
         let told = |_: &Flight<L>| counts.note_given_up();
         self.inner().flights.give_up_all(told);
     }
 
-    /// Whether any of the loads that are under way is `wanted`.
+    /// Returns whether any copy in flight that was not given up is `wanted`.
     pub fn has(&mut self, wanted: impl Fn(&L) -> bool) -> bool {
         self.inner().flights.has(|flight| wanted(&flight.load))
     }
 
-    /// Whether something that was given up was submitted so long ago, in nanoseconds.
+    /// Returns whether a copy that was given up was submitted at least `ns` nanoseconds ago.
     pub fn is_late(&mut self, ns: i64) -> bool {
         let before = now_ns() - ns;
         self.inner().flights.has_timed_out_since(before)
     }
 
-    /// Whether nobody has found out yet that the engine cannot be stopped.
+    /// Returns whether the engine may still be stopped: no attempt has failed yet.
     pub fn may_stop(&mut self) -> bool {
         !self.inner().unstoppable
     }
 
-    /// Makes sure that nothing is under way any more, by stopping the engine, or waiting so long:
-    /// what was given up is then dropped. May sleep.
+    /// Gives up all copies, and makes sure that none is in flight: stops the engine, or waits up to
+    /// `wait_ms` milliseconds for its answers. May sleep.
     ///
-    /// `EBUSY`: it has not answered, and cannot be stopped.
+    /// Fails with `EBUSY` if the engine has not answered and cannot be stopped.
     pub fn reclaim(&mut self, wait_ms: u32) -> Result {
         self.issue();
         self.collect(|_, _| ());

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Channels of engines that copy memory, and the copies that they were asked for.
+//! Memory-to-memory copies on dmaengine channels.
 //!
-//! An engine answers when it likes, in any order, or never, and until it has it may write. So what
-//! was submitted belongs to its [`DmaChannel`], with its DMA mapping, until the answer. Who waits no
-//! longer [gives it up](InUse::give_up_late): it stays where it is, memory and all, until the
-//! engine has answered. That it was terminated is not enough, but of the few drivers that are known
-//! to wait for their hardware. Ports are never freed.
+//! An engine completes copies in any order, late or never, and may write to the destination until
+//! it answers. So a submitted transfer, with its DMA mapping, belongs to its [`DmaChannel`] until
+//! the answer. A caller that stops waiting [gives the copy up](InUse::give_up_late): the transfer
+//! stays where it is, with its memory, until the engine answers. To terminate the channel is not
+//! enough, except with the few drivers that are known to wait for their hardware. A [`DmaChannel`]
+//! is never freed.
 //!
-//! A port has one user at a time, who submits, and takes back what has landed; the engine's answer
-//! touches nothing but a ticket of the port. [`logic::flight`](crate::logic::flight), which is
-//! checked with loom, defines what happens if a copy is answered and given up at the same time.
+//! A [`DmaChannel`] has one user at a time, which submits transfers and collects the completed
+//! ones. The engine's callback only writes a ticket. [`logic::flight`](crate::logic::flight)
+//! defines what happens if a copy is answered and given up at the same time; loom checks it.
 //!
-//! What is trusted is the driver: that it answers each copy once, when the engine is done with it,
-//! and says whether it is good.
+//! The driver is trusted to answer each copy once, when the engine is done with the memory, and to
+//! report whether the copy succeeded.
 //!
-//! - [`port`]: a channel, or room for one, and what it copies;
-//! - `opened`: the ports that are told when a driver leaves.
+//! - [`channel`]: a slot for a channel, and the copies in flight on it;
+//! - `opened`: the open slots, which a driver that leaves is announced to.
 //!
-//! Locks: none but those of drivers and of the DMA API; a port is used by who has it. Contexts:
-//! where nothing else is said, tasks and softirqs with interrupts on.
+//! Locks: only those of drivers and of the DMA API; the user of a [`DmaChannel`] has exclusive
+//! access. Context: tasks and softirqs with interrupts enabled, unless stated otherwise.
 //!
 //! C header: [`include/linux/dmaengine.h`](srctree/include/linux/dmaengine.h)
 
@@ -47,78 +48,90 @@ pub use self::{
     opened::leave, //
 };
 
-/// Channels that are used at most.
+/// Maximum number of channels in use.
 pub const MAX_CHANNELS: usize = bindings::FERRY_MAX_CHANNELS as usize;
 
-/// Pages of a folio that are to be copied to the same pages of another.
+/// Pages of a folio to copy to the same pages of another folio.
 #[derive(Clone, Copy)]
 pub struct CopyRange<'a> {
-    /// Where to.
+    /// The destination folio.
     pub dst: &'a Folio,
-    /// Where from.
+    /// The source folio.
     pub src: &'a Folio,
     /// The first page, counted from the start of the folio.
     pub first_page: u32,
-    /// How many pages; not 0.
+    /// The number of pages; not 0.
     pub nr_pages: u32,
 }
 
-/// What an engine can be asked to copy: the memory itself, not borrowed.
+/// A copy that an engine can perform. It owns its memory.
 ///
 /// # Safety
 ///
-/// From when it is submitted until it is given back, or dropped by the port, wherever it is moved
-/// to: its [`leg`](Transfer::leg) must be the same, of one page or more that exist in both folios;
-/// neither folio may be freed, and those pages of the destination may not be read or written.
+/// From its submission until it is returned, or dropped by the [`DmaChannel`], even if it is moved:
 ///
-/// Those pages of the source may be read and written. The destination has the content of the source
-/// only if the source was not written until the load was given back; otherwise it may have any
-/// bytes.
+/// - Its [`leg`](Transfer::leg) must not change, and must have at least one page; all pages must
+///   exist in both folios.
+/// - Neither folio may be freed, and those pages of the destination may not be read or written.
+///
+/// The same pages of the source may be read and written. If the source is written before the
+/// transfer is returned, the destination may have any content.
 pub unsafe trait Transfer: Send + 'static {
-    /// What is to be copied.
+    /// Returns the pages to copy.
     fn leg(&self) -> CopyRange<'_>;
 }
 
-/// A channel that copies memory, given back when dropped, which may sleep.
+/// A dmaengine channel for memory copies. Its drop releases it, and may sleep.
 ///
 /// # Invariants
 ///
-/// `0` points to a channel that is ours alone. Its driver stays as long as this exists: either its
-/// device is locked by the [`Requested`] that the channel is in, or the channel is in a [`DmaChannel`] that
-/// [`leave`] knows.
+/// `0` points to a channel that this value has requested. The driver stays while this value exists:
+/// either the [`Requested`] that has the channel holds the device lock, or the channel is in a
+/// [`DmaChannel`] that [`leave`] closes.
 struct Channel(NonNull<bindings::dma_chan>);
 
-// SAFETY: A channel may be used and given back by any task.
+// SAFETY: Any task may use and release a channel.
 unsafe impl Send for Channel {}
 
-/// A channel that was just requested. Its device is locked, so the driver cannot leave.
+/// A channel that was just requested. Its device lock is held, so its driver cannot be unbound.
 ///
-/// The channel itself never gets out of this but into a [`DmaChannel`]: without the lock of its device
-/// only a port may have it, which [`leave`] closes when the driver leaves.
+/// The channel can only move into a [`DmaChannel`]. That is how it outlives the device lock:
+/// [`leave`] closes or abandons an open [`DmaChannel`] before the driver is unbound.
 ///
 /// # Invariants
 ///
-/// `device` is locked by the bearer's task, unless it is null.
+/// The task that holds this value has locked `device`, unless it is null.
 ///
 /// # Examples
 ///
 /// ```ignore
-#[doc = include_str!("../../tests/examples/dmaengine.rs")]
+/// static SLOT: SetOnce<DmaChannel<Both>> = SetOnce::new(); // never freed
+/// SLOT.populate(DmaChannel::new());
+/// let slot = SLOT.as_ref().ok_or(EBUSY)?;
+/// assert!(Requested::new().ok_or(ENODEV)?.open(slot).is_ok());
+/// let mut user = slot.try_use().ok_or(EBUSY)?;
+/// assert!(user.submit(both).is_ok());
+/// user.issue();
+/// let answers = Answers::now();
+/// user.collect(|both, good| assert!(good && both.dst.bytes() == both.src.bytes()));
+/// if !user.is_idle() {
+///     answers.wait_for_more(1_000_000); // then collect again
+/// }
 /// ```
 pub struct Requested {
-    /// [`None`] once a port has it.
+    /// [`None`] once the channel is in a [`DmaChannel`].
     channel: Option<Channel>,
     device: *mut bindings::device,
     _lock: NotThreadSafe,
 }
 
 impl Requested {
-    /// Requests a channel of some engine; [`None`]: all are taken, or there is none. May sleep.
+    /// Requests a channel of any engine; [`None`] if no channel is available. May sleep.
     pub fn new() -> Option<Self> {
         let mut device = core::ptr::null_mut();
         // SAFETY: `device` is valid for a write.
         let chan = unsafe { bindings::ferry_dma_request(&mut device) };
-        // INVARIANT: The channel was just given to this task alone, with its device locked.
+        // INVARIANT: The channel was just given to this caller alone, with its device locked.
         let channel = Some(Channel(NonNull::new(chan)?));
         Some(Self {
             channel,
@@ -127,11 +140,10 @@ impl Requested {
         })
     }
 
-    /// Opens `port` with the channel, and unlocks its device. Gives the request back, with the
-    /// device still locked, if the port has a channel or is in use, or too many ports were opened.
-    /// May sleep.
+    /// Opens `port` with the channel, and unlocks its device. If the slot has a channel or is in
+    /// use, or too many slots are open, returns the request with the device still locked. May sleep.
     ///
-    /// When the driver of the device is about to leave, [`leave`] closes the port.
+    /// [`leave`] closes the slot before the driver of the device is unbound.
     pub fn open<L: Transfer>(mut self, port: &'static DmaChannel<L>) -> Result<(), Self> {
         // Before the device is unlocked.
         if opened::enter(port).is_err() {
@@ -149,40 +161,40 @@ impl Requested {
 
 impl Drop for Requested {
     fn drop(&mut self) {
-        // Before its driver may go.
+        // The channel must be released while the device lock keeps the driver.
         drop(self.channel.take());
-        // SAFETY: By the type invariant this task has locked it.
+        // SAFETY: By the type invariant this task holds the device lock.
         unsafe { bindings::ferry_dma_requested(self.device) };
     }
 }
 
 impl Channel {
-    /// The C channel.
+    /// Returns the C channel.
     fn as_raw(&self) -> *mut bindings::dma_chan {
         self.0.as_ptr()
     }
 
-    /// The node that its engine is on; [`None`]: not told.
+    /// Returns the node of the engine; [`None`] if it is not known.
     fn node(&self) -> Option<NodeId> {
         // SAFETY: By the type invariant the channel exists.
         let node = unsafe { bindings::ferry_dma_node(self.0.as_ptr()) };
         (node >= 0).then_some(NodeId(node))
     }
 
-    /// The device that the engine is, as an address to be compared with others.
+    /// Returns the address of the engine's device, to be compared with others.
     fn device(&self) -> usize {
         // SAFETY: By the type invariant the channel exists.
         unsafe { bindings::ferry_dma_device(self.0.as_ptr()) as usize }
     }
 
-    /// What the kernel calls it.
+    /// Returns the name of the channel.
     fn name(&self) -> *const c_char {
         // SAFETY: By the type invariant the channel exists.
         unsafe { bindings::ferry_dma_name(self.0.as_ptr()) }
     }
 
-    /// Stops it, if its driver is known to wait for the hardware: whether nothing is under way any
-    /// more, nor will be answered. May sleep.
+    /// Stops the engine, if its driver is known to wait for the hardware. Returns whether no copy
+    /// is in flight any more and none will be answered. May sleep.
     fn stop(&self) -> bool {
         // SAFETY: By the type invariant the channel exists.
         unsafe { bindings::ferry_dma_stop(self.0.as_ptr()) }
@@ -191,31 +203,34 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is ours.
+        // SAFETY: By the type invariant this value has requested the channel, and does not use it
+        // again.
         unsafe { bindings::ferry_dma_release(self.0.as_ptr()) };
     }
 }
 
-/// Whether the system is about to suspend, or has: devices may not answer. For any context.
+/// Returns whether the system is suspending or suspended, so that devices may not answer. For any
+/// context.
 pub fn is_suspending() -> bool {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_dma_asleep() }
 }
 
-/// How many answers there were, of all engines, before somebody looked for those that he wants.
+/// The number of answers of all engines at one time. A caller takes it before it checks its own
+/// copies, and then waits for a later answer.
 #[derive(Clone, Copy)]
 pub struct Answers(u32);
 
 impl Answers {
-    /// Those so far. For any context.
+    /// Returns the present number. For any context.
     pub fn now() -> Self {
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         Self(unsafe { bindings::ferry_dma_answers() })
     }
 
-    /// Waits until there is one more, whosoever, for so many microseconds at most. May sleep.
+    /// Waits until an engine gives another answer, for at most `us` microseconds. May sleep.
     pub fn wait_for_more(self, us: u32) {
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         unsafe { bindings::ferry_dma_wait(self.0, us) };
     }
 }

@@ -44,5 +44,9 @@ pub(super) fn enter(port: &'static dyn OpenedPort) -> Result {
 /// Returns whether engines have memory that they did not answer for, which stays with them.
 pub fn leave(device: usize) -> bool {
     let ports = PORTS.iter().filter_map(SetOnce::as_ref);
-    ports.fold(false, |any, port| port.abandon(device) || any)
+    let mut any = false;
+    for port in ports {
+        any |= port.abandon(device);
+    }
+    any
 }

@@ -39,7 +39,7 @@ fn example() -> Result {
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }
-        // From now on anybody may help. The owner takes the first folio back, and uses it.
+        // From now on any task may help. The owner takes the first folio back, and uses it.
         let (first, copied) = batch.run(1, |posted| posted.wait_next_folio());
         assert_eq!(first, Some(FolioOutcome::Copied));
         assert_eq!((copied.folios, copied.pages, copied.helped), (2, 9, 0));

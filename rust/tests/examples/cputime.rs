@@ -9,7 +9,7 @@ fn example() -> Result {
     let before = runtime_ns();
     let after = runtime_ns();
     assert!(after >= before);
-    // As a task does for what its helpers took.
+    // A task pays for the time that its helpers took.
     charge_cgroup(after - before);
     Ok(())
 }

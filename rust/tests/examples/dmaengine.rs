@@ -13,13 +13,14 @@ use crate::kernel::{
 use kernel::prelude::*;
 use kernel::sync::SetOnce;
 
-/// Memory of one's own: the engine has it until it is done.
+/// Two folios that belong to the engine until it is done.
 struct Both {
     dst: OwnedFolio,
     src: OwnedFolio,
 }
 
-// SAFETY: The folios are the load's own, of one page each, and are not looked at while it flies.
+// SAFETY: The transfer owns the folios, which have one page each, and does not access them while
+// they are in flight.
 unsafe impl Transfer for Both {
     fn leg(&self) -> CopyRange<'_> {
         CopyRange {
@@ -31,7 +32,7 @@ unsafe impl Transfer for Both {
     }
 }
 
-// Ports are for ever: an engine may answer late.
+// Never freed: an engine may answer late.
 static PORT: SetOnce<DmaChannel<Both>> = SetOnce::new();
 
 fn example() -> Result {
@@ -43,7 +44,7 @@ fn example() -> Result {
         Ok(Both { dst, src })
     };
 
-    // Without a channel nothing is taken.
+    // Without a channel nothing can be submitted.
     let mut user = port.try_use().ok_or(EBUSY)?;
     assert!(port.try_use().is_none());
     assert!(matches!(user.submit(both()?), Err((_, SubmitError::Full))));

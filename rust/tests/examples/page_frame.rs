@@ -11,7 +11,7 @@ use crate::{
 use kernel::prelude::*;
 
 fn example() -> Result {
-    // No memory is there, whatever the machine.
+    // No machine has memory at these page frames.
     let online = MemHotplugGuard::begin();
     for pfn in [u64::MAX, 1 << 52, u64::MAX >> 12] {
         assert!(matches!(find(&online, pfn), Found::Nothing));

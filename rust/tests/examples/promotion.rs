@@ -14,12 +14,12 @@ use pin_init::stack_pin_init;
 
 fn example() -> Result {
     let online = MemHotplugGuard::begin();
-    // No memory is there, whatever the machine.
+    // No machine has memory at these page frames.
     for pfn in [u64::MAX, 1 << 52] {
         assert!(candidate(&online, pfn, NodeId(0)).is_none());
     }
     drop(online);
-    // Nor are there such nodes.
+    // These nodes do not exist either.
     for node in [-1, i32::MAX] {
         stack_pin_init!(let batch = Isolated::new(NodeId(node)));
         assert!(batch.pages() == 0 && !batch.has_room_for(1));

@@ -47,7 +47,7 @@ fn example() -> Result {
     assert!(queue.enqueue_on(CpuId::current(), borrower.clone()).is_ok());
     queue.flush();
     let mut returned = lent.take_back();
-    // Nobody borrows what is lent no longer.
+    // The value is not lent any more.
     assert!(lending.borrow().is_none());
     assert_eq!(returned.get_mut().load(Relaxed), 1);
     drop(returned);

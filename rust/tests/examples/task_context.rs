@@ -4,11 +4,11 @@ use kernel::prelude::*;
 
 fn example() -> Result {
     let context = TaskContext::of_current();
-    // A worker would do this for the task; KUnit's is a kernel thread, too.
+    // A worker does this on behalf of the task; KUnit runs tests in a kernel thread, too.
     assert_eq!(context.run(|| 7), 7);
-    // The task's cpuset is what it was.
+    // The task's cpuset has not changed.
     assert!(!context.has_changed());
-    // Before waiting for whoever does.
+    // The task does this before it waits for the worker.
     context.will_wait();
     Ok(())
 }

@@ -6,7 +6,7 @@ fn example() -> Result {
     let pages: UserArray<usize> = UserArray::new(0x1000, 4);
     assert!(pages.overlaps(&UserArray::<i32>::new(0x101c, 8)));
     assert!(!pages.overlaps(&UserArray::<i32>::new(0x1020, 8)));
-    // Beyond its end nothing is read, wherever that would be.
+    // Nothing is read past the end, wherever that is.
     assert!(pages.read_now(4, &mut [0]).is_err());
     assert!(pages.read(3, &mut [0; 2]).is_err());
     Ok(())

@@ -5,7 +5,7 @@ use kernel::prelude::*;
 fn example() -> Result {
     let before = VmEvent::SerialSmall.total();
     VmEvent::SerialSmall.count(3);
-    // Others may count as well.
+    // Other tasks may count as well.
     assert!(VmEvent::SerialSmall.total() >= before + 3);
     Ok(())
 }
