@@ -18,6 +18,9 @@
 //!
 //! Calls whose callbacks only their caller may run have no crew: see
 //! [`SharedReason`](crate::crew::migration::SharedReason).
+//!
+//! Boundary: `chunks.rs`, `chunks_test.rs`, `hooks.rs`, `migration.rs`, `reclaim_list.rs`,
+//! `user_pages.rs`. Only these files contain unsafe code.
 
 mod chunks;
 #[cfg(CONFIG_FERRY_KUNIT_TEST)]

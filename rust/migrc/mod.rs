@@ -20,6 +20,8 @@
 //! Flushes do not take the first. One of all of an address space finds the groups of that by
 //! a hash; one of a batch notes in the ledger which CPUs it flushed, without a lock, if anything
 //! waits for one of them.
+//!
+//! Boundary: `group.rs`, `group/ledger.rs`, `hooks.rs`. Only these files contain unsafe code.
 
 pub mod group;
 pub mod hooks;

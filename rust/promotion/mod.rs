@@ -12,6 +12,8 @@
 //! Locks: `pause`, of the collector, or `busy`, of the worker of a node, which is held while folios
 //! are migrated; in them memory hotplug's, for reading; in that `table` of a node, or `control`. In
 //! these, that of a folio if it is free. Nothing is taken by who records.
+//!
+//! Boundary: `folios.rs`, `hooks.rs`. Only these files contain unsafe code.
 
 pub mod folios;
 pub mod hooks;

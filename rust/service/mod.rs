@@ -12,6 +12,8 @@
 //! knows nothing of another but what both count.
 //!
 //! C header: [`include/uapi/linux/page_migrate.h`](srctree/include/uapi/linux/page_migrate.h)
+//!
+//! Boundary: `events.rs`, `page_frame.rs`, `target.rs`. Only these files contain unsafe code.
 
 pub mod events;
 pub mod hooks;
