@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only WITH Linux-syscall-note */
 /*
- * The two calls of the page migration service of 2004, with the signatures and
- * the errors that they had then, over the ioctls of /dev/page_migrate.
+ * The two calls of the page migration service of 2004, with their original
+ * signatures and errors, on top of the ioctls of /dev/page_migrate.
  *
- * Needs linux/page_migrate.h, which `make headers_install` of a kernel with Ferry
- * installs (c-glue/include/uapi/ in Ferry), and no library. C11, or C++11 and
- * later. Both calls may be made by any thread.
+ * Needs linux/page_migrate.h, which `make headers_install` of a kernel with
+ * Ferry installs (c-glue/include/uapi/ in Ferry), and no library. Compiles as
+ * C11, and as C++11 and later. Any thread may make the calls.
  *
- * Both return 0, also if some pages could not be migrated; or -1 with errno set,
- * where a major error has ended the call:
+ * Both return 0, even if some pages could not be migrated, or -1 with errno set
+ * if a major error ended the call:
  *
  * ENODEV: illegal destination node: it has no memory, or a cpuset forbids it
  * ESRCH: no process of @pid can be found
  * EPERM: no permission
  * EINVAL: invalid parameters
- * EFAULT: illegal address: of the range, of @table, or of @p
+ * EFAULT: illegal address: in the range, or of @table or @p
  * ENOMEM: cannot allocate memory
  *
- * What was migrated before stays where it is. Beyond the list of 2004: ENOSYS,
- * where the kernel has no such service (then a system call was missing); EINTR,
- * where the caller is being killed; EMFILE and ENFILE, where the device cannot
- * be opened for want of a file descriptor.
+ * Pages migrated before the error stay on the new node. Errors beyond the list
+ * of 2004: ENOSYS if the kernel does not have the service (in 2004, the system
+ * call was missing); EINTR if the caller is being killed; EMFILE and ENFILE if
+ * no file descriptor is free to open the device.
  */
 #ifndef _PAGE_MIGRATE_H
 #define _PAGE_MIGRATE_H
@@ -41,20 +41,20 @@
 extern "C" {
 #endif
 
-/* As sys/types.h has it, but not in strict ISO C. */
+/* sys/types.h defines this too, but not in strict ISO C. */
 typedef char *caddr_t;
 
-/* Strict ISO C has no O_CLOEXEC; the device is open during a call alone. */
+/* Strict ISO C has no O_CLOEXEC. The device is open only during a call. */
 #ifdef O_CLOEXEC
 #define __PAGE_MIGRATE_OPEN	(O_RDONLY | O_CLOEXEC)
 #else
 #define __PAGE_MIGRATE_OPEN	O_RDONLY
 #endif
 
-/* A physical address; any within a page names it. 8 bytes also for 32 bits. */
+/* A physical address; any within a page names it. 8 bytes also on 32 bits. */
 typedef uint64_t phaddr_t;
 
-/* Base pages; those of a large folio are migrated, and counted, together. */
+/* Base pages. Those of a large folio migrate, and count, together. */
 struct _un_success_count_ {
 	unsigned int successful;	/* Pages successfully migrated */
 	unsigned int failed;		/* Minor failures */
@@ -65,7 +65,7 @@ static inline unsigned int __page_migrate_count(uint64_t pages)
 	return pages < UINT_MAX ? (unsigned int)pages : UINT_MAX;
 }
 
-/* One call of the device, which leaves errno as the seed had it. */
+/* Makes one ioctl. Sets errno as the service of 2004 did. */
 static inline int __page_migrate_call(unsigned long request, void *call)
 {
 	int device = open("/dev/page_migrate", __PAGE_MIGRATE_OPEN);
@@ -79,7 +79,7 @@ static inline int __page_migrate_call(unsigned long request, void *call)
 		return -1;
 	}
 	ret = ioctl(device, request, call);
-	/* ENOTTY: that is something else. */
+	/* ENOTTY: the device is not the service. */
 	error = ret < 0 && errno == ENOTTY ? ENOSYS : errno;
 	close(device);
 	errno = error;
@@ -88,15 +88,15 @@ static inline int __page_migrate_call(unsigned long request, void *call)
 
 /**
  * migrate_ph_pages() - migrate pages to another NUMA node
- * @table: their physical addresses
- * @length: how many, up to PAGE_MIGRATE_MAX_TABLE (EINVAL)
- * @node: the node they are to go to
- * @p: what became of them; written whenever the kernel took the call
- * @pid: the process whose pages they are, 0 for the caller: all other pages, and
- *	addresses without one, are silently ignored
+ * @table: physical addresses of the pages
+ * @length: number of addresses, up to PAGE_MIGRATE_MAX_TABLE (else EINVAL)
+ * @node: the destination node
+ * @p: the counts; 0 if the kernel did not start the call
+ * @pid: the process that maps the pages, 0 for the caller. Other pages, and
+ *	addresses without a page, are silently ignored.
  *
- * Needs CAP_SYS_ADMIN in the initial user namespace, and for the pages of
- * another process what migrate_virt_addr_range() needs.
+ * Needs CAP_SYS_ADMIN in the initial user namespace, and for another process
+ * the same permission as migrate_virt_addr_range().
  */
 static inline int migrate_ph_pages(const phaddr_t *const table, const size_t length,
 				   const int node, struct _un_success_count_ *const p,
@@ -123,14 +123,14 @@ static inline int migrate_ph_pages(const phaddr_t *const table, const size_t len
 
 /**
  * migrate_virt_addr_range() - migrate a virtual address range to another node
- * @address: where it begins
- * @length: its bytes
- * @node: the node its pages are to go to
- * @p: what became of them; written whenever the kernel took the call
- * @pid: the process whose range it is, 0 for the caller
+ * @address: start of the range
+ * @length: length of the range in bytes
+ * @node: the destination node
+ * @p: the counts; 0 if the kernel did not start the call
+ * @pid: the process that owns the range, 0 for the caller
  *
- * Pages that unrelated processes have mapped as well are counted as failed. For
- * another process the caller needs what move_pages(2) needs.
+ * Pages that unrelated processes map too count as failed. For another process
+ * the caller needs the same permission as for move_pages(2).
  */
 static inline int migrate_virt_addr_range(const caddr_t address, const size_t length,
 					  const int node,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The structures and numbers of `linux/page_migrate.h`; `header_tests.rs` holds them against it.
+//! The structures and constants of `linux/page_migrate.h`. `header_tests.rs` compares them with the
+//! header.
 
 use std::mem::{offset_of, size_of};
 
@@ -17,8 +18,8 @@ pub(crate) const PHYS: libc::Ioctl = libc::_IO(IOC, 0);
 pub(crate) const RANGE: libc::Ioctl = libc::_IO(IOC, 1);
 pub(crate) const COUNTERS: libc::Ioctl = libc::_IO(IOC, 2);
 
-/// `struct page_migrate_phys`, where `at` is called `table`, and `struct page_migrate_range`, where it is
-/// called `address`.
+/// `struct page_migrate_phys`, where `at` is named `table`, and `struct page_migrate_range`, where
+/// it is named `address`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Migrate {
@@ -48,7 +49,8 @@ pub(crate) struct Counters {
     pub(crate) aborted: u64,
 }
 
-// No padding, wherever a u64 is aligned to 4 bytes or to 8: so programs of 32 bits have the same layout.
+// The structures have no padding, whether u64 is aligned to 4 or to 8 bytes, so 32-bit programs
+// have the same layout.
 const _: () = {
     assert!(size_of::<Migrate>() == 48);
     assert!(offset_of!(Migrate, at) == 8);

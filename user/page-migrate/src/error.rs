@@ -1,39 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Why a call did not do what it was asked to, by the list of errors of 2004, and what to do about it.
+//! The errors of the service, which extend those of 2004, and advice for each.
 
 use crate::Counts;
 use std::{fmt, io};
 
-/// A major error: what ends a call.
+/// A major error, which ends a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Error {
-    /// `ENODEV`: the node has no memory, or a cpuset of the caller's or the process's does not allow it.
+    /// `ENODEV`: the node has no memory, or a cpuset of the caller or the process does not allow
+    /// it.
     IllegalNode,
-    /// `ESRCH`: there is no such process, or it is no more.
+    /// `ESRCH`: there is no such process, or it has exited.
     NoSuchProcess,
-    /// `EPERM`: the caller may not.
+    /// `EPERM`: the caller lacks a privilege.
     NotPermitted,
-    /// `EINVAL`: an argument is no good.
+    /// `EINVAL`: an argument is invalid.
     InvalidArgument,
-    /// `EFAULT`: something in the range is not mapped.
+    /// `EFAULT`: a part of the range is not mapped.
     IllegalAddress,
-    /// `ENOMEM`: no memory for the call, or none on the node.
+    /// `ENOMEM`: no memory for the call, or no free memory on the node.
     NoMemory,
-    /// `ENOSYS`: this kernel has no `/dev/page_migrate`, or that is something else.
+    /// `ENOSYS`: this kernel has no `/dev/page_migrate`, or that file is another device.
     NoService,
-    /// `E2BIG`: this kernel's service is older than what was asked of it.
+    /// `E2BIG`: this kernel's service is older than a member or flag that the call uses.
     TooNew,
-    /// `EBADF`: no pidfd.
+    /// `EBADF`: the file descriptor is not a pidfd.
     NotAPidFd,
     /// `EINTR`: the caller is being killed.
     Interrupted,
-    /// Another error number.
+    /// Any other error number.
     Other(i32),
 }
 
 impl Error {
-    /// Of an error number that a call has ended with.
+    /// Maps the error number of a failed call.
     pub(crate) fn of_call(errno: i32) -> Self {
         match errno {
             libc::ENODEV => Self::IllegalNode,
@@ -50,7 +51,7 @@ impl Error {
         }
     }
 
-    /// Of an error number that opening the device has ended with.
+    /// Maps the error number of a failed open of the device.
     pub(crate) fn of_open(errno: i32) -> Self {
         match errno {
             libc::ENOENT | libc::ENXIO | libc::ENODEV => Self::NoService,
@@ -59,8 +60,8 @@ impl Error {
         }
     }
 
-    /// Of an error number that `pidfd_open(2)` has ended with: no leader of its threads is `ENOENT`,
-    /// or was `EINVAL`.
+    /// Maps the error number of a failed `pidfd_open(2)`. A thread that is not the leader of its
+    /// group gives `ENOENT`, and `EINVAL` on older kernels.
     pub(crate) fn of_pidfd_open(errno: i32) -> Self {
         match errno {
             libc::ENOENT => Self::InvalidArgument,
@@ -72,7 +73,7 @@ impl Error {
         of(io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 
-    /// The error number, as `page_migrate.h` has it in `errno`.
+    /// Returns the error number, as `page_migrate.h` stores it in `errno`.
     pub fn errno(self) -> i32 {
         match self {
             Self::IllegalNode => libc::ENODEV,
@@ -89,7 +90,7 @@ impl Error {
         }
     }
 
-    /// What its user can do about it.
+    /// Returns what the user can do about the error.
     ///
     /// ```
     /// assert!(page_migrate::Error::NoService.advice().contains("CONFIG_FERRY_SERVICE"));
@@ -102,26 +103,26 @@ impl Error {
             }
             Self::NoSuchProcess => "see whether the process is still there",
             Self::NotPermitted => {
-                "be root in the initial user namespace for physical addresses; for a process of \
-                 somebody else's have the right to ptrace(2) it; for pages that others share have \
-                 CAP_SYS_NICE"
+                "run as root in the initial user namespace for physical addresses; have permission to \
+                 ptrace(2) a process of another user; have CAP_SYS_NICE for pages that other processes \
+                 share"
             }
             Self::InvalidArgument => {
-                "give at most 262144 physical addresses a call, the number of a process (not of a thread \
-                 of the kernel), and flags that the call has"
+                "give at most 262144 physical addresses in a call, the number of a process (not of a kernel \
+                 thread), and flags that the call supports"
             }
             Self::IllegalAddress => {
-                "take a range that /proc/PID/maps has as a whole, or pass over its holes"
+                "choose a range that is completely mapped in /proc/PID/maps, or skip its holes"
             }
             Self::NoMemory => "free memory on that node, or choose another",
             Self::NoService => {
-                "boot a kernel with CONFIG_FERRY_SERVICE=y, and see that /dev has page_migrate"
+                "boot a kernel with CONFIG_FERRY_SERVICE=y, and check that /dev/page_migrate exists"
             }
-            Self::TooNew => "use a kernel as new as this program, or what came with that kernel",
-            Self::NotAPidFd => "give a file descriptor of pidfd_open(2)",
-            Self::Interrupted => "nothing: the caller is being killed",
+            Self::TooNew => "use a newer kernel, or the programs that came with this one",
+            Self::NotAPidFd => "pass a file descriptor of pidfd_open(2)",
+            Self::Interrupted => "nothing; the caller is being killed",
             Self::Other(libc::EMFILE | libc::ENFILE) => "close files, or raise the limit on them",
-            Self::Other(_) => "see what the error says of the system as it is",
+            Self::Other(_) => "see the error, which is of the system rather than of the service",
         }
     }
 }
@@ -132,13 +133,13 @@ impl fmt::Display for Error {
             Self::IllegalNode => "the node has no memory, or a cpuset does not allow it (ENODEV)",
             Self::NoSuchProcess => "no such process (ESRCH)",
             Self::NotPermitted => "not permitted (EPERM)",
-            Self::InvalidArgument => "an argument is no good (EINVAL)",
-            Self::IllegalAddress => "something in the range is not mapped (EFAULT)",
+            Self::InvalidArgument => "an argument is invalid (EINVAL)",
+            Self::IllegalAddress => "a part of the range is not mapped (EFAULT)",
             Self::NoMemory => "no memory, or none on that node (ENOMEM)",
             Self::NoService => "this kernel has no page migration service (ENOSYS)",
-            Self::TooNew => "this kernel's service is older than what it was asked for (E2BIG)",
-            Self::NotAPidFd => "no pidfd (EBADF)",
-            Self::Interrupted => "killed meanwhile (EINTR)",
+            Self::TooNew => "this kernel's service is older than the call (E2BIG)",
+            Self::NotAPidFd => "not a pidfd (EBADF)",
+            Self::Interrupted => "killed during the call (EINTR)",
             Self::Other(errno) => return io::Error::from_raw_os_error(*errno).fmt(f),
         })
     }
@@ -146,12 +147,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A call that migrates and was ended by a major error: what it did before stays done.
+/// A migrating call that a major error ended. Pages migrated before the error stay where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped {
-    /// What ended it.
+    /// The error that ended the call.
     pub error: Error,
-    /// What was done until then.
+    /// Pages handled before the error.
     pub done: Counts,
 }
 
@@ -182,7 +183,7 @@ mod tests {
         for errno in 1..134 {
             let error = Error::of_call(errno);
             let expected = match errno {
-                // No ioctl of the device's: it is something else.
+                // The device does not know the ioctl, so it is another device.
                 libc::ENOTTY => libc::ENOSYS,
                 other => other,
             };

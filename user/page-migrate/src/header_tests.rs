@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The two headers in C against this crate: compiled, strictly, as C and as C++, and run.
+//! Compares the two C headers with this crate: compiles them as strict C and C++, and runs the
+//! result.
 
 use crate::abi;
 use std::{collections::BTreeMap, mem::offset_of, path::PathBuf, process::Command};
 
-/// Names and numbers as `tests/c/layout.c` prints them; `None` where there is no such compiler.
+/// Returns the names and numbers that `tests/c/layout.c` prints; `None` without such a compiler.
 fn compiled(compiler: &str, flags: &[&str]) -> Option<BTreeMap<String, u64>> {
     if Command::new(compiler).arg("--version").output().is_err() {
         eprintln!("skipped: no {compiler}");
         return None;
     }
-    // Cargo names the folder at run time: another clone may have built this program.
+    // Cargo sets the folder at run time: another clone may have built this program.
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
     let temp = tempfile::tempdir().unwrap();
     let program = temp.path().join("layout");
@@ -99,7 +100,7 @@ fn expected() -> BTreeMap<String, u64> {
     all
 }
 
-/// A request is an `int` with some C libraries, and a `long` with others.
+/// An ioctl request is an `int` in some C libraries, and a `long` in others.
 fn number(request: impl TryInto<u64>) -> u64 {
     request.try_into().ok().unwrap()
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Migrates pages to another memory node by their physical addresses, or as a range of any process's
-//! addresses: the service of `/dev/page_migrate`, which kernels with `CONFIG_FERRY_SERVICE` have.
+//! Migrates pages to another memory node by physical address, or as a range of a process's
+//! addresses. It uses `/dev/page_migrate`, the service of kernels with `CONFIG_FERRY_SERVICE`.
 //!
-//! [`Service::migrate_physical`] and [`Service::migrate_range`] are what the page migration service of
-//! 2004 called `migrate_ph_pages()` and `migrate_virt_addr_range()`. A major error ends a call, and says
-//! what was done before ([`Stopped`]); what is minor is counted ([`Counts`]). Beside them is what their
-//! callers want to know: [`Spread`], on which nodes memory is, and [`physical_addresses`] of one's own.
+//! [`Service::migrate_physical`] and [`Service::migrate_range`] are `migrate_ph_pages()` and
+//! `migrate_virt_addr_range()` of the page migration service of 2004. A major error ends a call and
+//! reports the work done before it ([`Stopped`]); minor errors are counted ([`Counts`]). Callers
+//! also need [`Spread`], the nodes that memory is on, and [`physical_addresses`], the addresses of the
+//! caller's own pages.
 //!
-//! Migration changes where memory lies, not what is in it: nothing here needs `unsafe` of its callers,
-//! whatever addresses they name.
+//! Migration moves memory without changing its content, so callers need no `unsafe`, whatever
+//! addresses they pass.
 //!
 //! ```no_run
 //! use page_migrate::{Node, Options, Pid, Service, Spread, Target};
@@ -46,7 +47,7 @@ pub use places::Spread;
 pub use process::{Pid, PidFd, Target};
 pub use service::{Counters, Counts, DEVICE, MAX_TABLE, Options, Service};
 
-/// Bytes of a base page.
+/// Returns the size of a base page in bytes.
 pub fn page_size() -> u64 {
     sys::page_size()
 }

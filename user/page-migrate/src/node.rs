@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory nodes, by number.
+//! Numbers of memory nodes.
 
 use std::{fmt, fs, io, str::FromStr};
 
 const HAS_MEMORY: &str = "/sys/devices/system/node/has_memory";
 
-/// The number of a memory node, which need not be there.
+/// The number of a memory node, which may not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node(i32);
 
 impl Node {
-    /// `None` for what can be no node's number: the kernel's are `int`s that are not negative.
+    /// Returns `None` for a negative number, which no node has.
     pub const fn new(number: i32) -> Option<Self> {
         if number < 0 { None } else { Some(Self(number)) }
     }
 
-    /// As the kernel has it.
+    /// Returns the number, as the kernel uses it.
     pub const fn number(self) -> i32 {
         self.0
     }
 
-    /// The nodes that have memory; one, on a machine that knows nothing of nodes.
+    /// Returns the nodes that have memory. On a kernel without NUMA this is node 0.
     pub fn with_memory() -> io::Result<Vec<Self>> {
         match fs::read_to_string(HAS_MEMORY) {
             Ok(text) => parse_list(&text).ok_or_else(|| {
-                let what = format!("{HAS_MEMORY}: '{}' is no list", text.trim());
+                let what = format!("{HAS_MEMORY}: '{}' is not a list of nodes", text.trim());
                 io::Error::new(io::ErrorKind::InvalidData, what)
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![Self(0)]),
@@ -33,7 +33,7 @@ impl Node {
     }
 }
 
-/// The numbers of a list such as `0-3,5`.
+/// Parses a list such as `0-3,5`.
 fn parse_list(text: &str) -> Option<Vec<Node>> {
     let mut nodes = Vec::new();
     for part in text.trim().split(',') {
@@ -50,7 +50,7 @@ impl fmt::Display for Node {
     }
 }
 
-/// Text that is not the number it should be.
+/// The error of text that is not the expected number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotANumber(pub(crate) &'static str);
 

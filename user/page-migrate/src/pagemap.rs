@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Where pages are in physical memory, by `/proc/self/pagemap`.
+//! Physical addresses of the caller's pages, from `/proc/self/pagemap`.
 
 use crate::page_size;
 use std::{fmt, fs::File, io, ops::Range, os::unix::fs::FileExt};
 
-/// Entries of 8 bytes to read in one call.
+/// Number of 8-byte entries to read in one call.
 const AT_ONCE: usize = 1 << 16;
 
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 
-/// A physical address; any within a page names it.
+/// A physical address. Any address within a page names the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PhysAddr(pub u64);
 
 impl PhysAddr {
-    /// The first address of a page frame; `None` where that has none.
+    /// Returns the first address of a page frame, or `None` if it exceeds 64 bits.
     pub fn of_frame(frame: u64) -> Option<Self> {
         frame.checked_mul(page_size()).map(Self)
     }
 
-    /// The number of the page frame it is in.
+    /// Returns the number of the page frame that contains the address.
     pub fn frame(self) -> u64 {
         self.0 / page_size()
     }
@@ -33,10 +33,12 @@ impl fmt::LowerHex for PhysAddr {
     }
 }
 
-/// The physical address of each page of a range of this process's addresses; `None` where no page is.
+/// Returns the physical address of each page of a range in this process; `None` where no page is
+/// present.
 ///
-/// They are a moment's: the kernel may move a page at any time. Without `CAP_SYS_ADMIN` in the initial
-/// user namespace the kernel does not tell them, and this fails with `PermissionDenied`.
+/// The kernel may move a page at any time, so the result can be out of date. Without
+/// `CAP_SYS_ADMIN` in the initial user namespace the kernel hides the addresses, and this fails
+/// with `PermissionDenied`.
 pub fn physical_addresses(range: Range<u64>) -> io::Result<Vec<Option<PhysAddr>>> {
     let pagemap = File::open("/proc/self/pagemap")?;
     if range.is_empty() {
@@ -45,7 +47,7 @@ pub fn physical_addresses(range: Range<u64>) -> io::Result<Vec<Option<PhysAddr>>
     let first = range.start / page_size();
     let pages = range.end.div_ceil(page_size()) - first;
     let mut found = Vec::new();
-    // Ends with an error where addresses end, before memory does.
+    // Reading fails beyond the end of the address space, before the list uses too much memory.
     for at in (first..first + pages).step_by(AT_ONCE) {
         let some = (first + pages - at).min(AT_ONCE as u64);
         let mut bytes = vec![0; some as usize * 8];
@@ -61,10 +63,10 @@ pub fn physical_addresses(range: Range<u64>) -> io::Result<Vec<Option<PhysAddr>>
 fn decode(entry: u64) -> io::Result<Option<PhysAddr>> {
     match (entry & PRESENT != 0, entry & FRAME) {
         (false, _) => Ok(None),
-        // What is shown instead of a frame: none is the kernel's first.
+        // The kernel shows 0 instead of a hidden frame number; frame 0 itself is never mapped.
         (true, 0) => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "physical addresses are told to root alone",
+            "the kernel shows physical addresses only to root",
         )),
         (true, frame) => Ok(PhysAddr::of_frame(frame)),
     }
@@ -77,7 +79,7 @@ mod tests {
     #[test]
     fn entries() {
         assert_eq!(decode(0).unwrap(), None);
-        // Swapped out: bits that are no frame.
+        // A swapped-out page has other bits in place of the frame number.
         assert_eq!(decode(1 << 62 | 77).unwrap(), None);
         let there = decode(PRESENT | 1 << 55 | 77).unwrap().unwrap();
         assert_eq!((there.0, there.frame()), (77 * page_size(), 77));

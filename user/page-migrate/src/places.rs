@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! On which nodes memory is, as `move_pages(2)` tells who moves nothing.
+//! The nodes that memory is on, as `move_pages(2)` reports them without moving anything.
 
 use crate::{Node, Pid, page_size, sys};
 use std::{collections::BTreeMap, fmt, io, ops::Range};
 
-/// Pages to ask for in one call.
+/// Number of pages to query in one call.
 const AT_ONCE: usize = 1 << 16;
 
-/// How many pages of some memory are on each node.
+/// Numbers of pages on each node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
     nodes: BTreeMap<Node, usize>,
@@ -15,7 +15,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of a range of addresses of a process, or of the caller: every page that it touches.
+    /// Queries every page that a range touches, in a process, or in the caller if `pid` is `None`.
     pub fn of(pid: Option<Pid>, range: Range<u64>) -> io::Result<Self> {
         let first = match range.is_empty() {
             true => range.end,
@@ -36,23 +36,23 @@ impl Spread {
         for &status in status {
             match Node::new(status) {
                 Some(node) => *self.nodes.entry(node).or_default() += 1,
-                // A negative error: nothing is there, or it is under way.
+                // A negative error number: no page is present, or it is being migrated.
                 None => self.absent += 1,
             }
         }
     }
 
-    /// Pages on a node.
+    /// Returns the number of pages on a node.
     pub fn on(&self, node: Node) -> usize {
         self.nodes.get(&node).copied().unwrap_or(0)
     }
 
-    /// Pages that are nowhere yet.
+    /// Returns the number of pages that are on no node.
     pub fn absent(&self) -> usize {
         self.absent
     }
 
-    /// The node that most are on, the first of several; `None` if all are nowhere.
+    /// Returns the node with the most pages, the lowest of several; `None` if no page is on a node.
     pub fn most(&self) -> Option<Node> {
         let most = self.nodes.iter().rev().max_by_key(|(_, count)| **count);
         most.map(|(node, _)| *node)
@@ -65,7 +65,7 @@ impl fmt::Display for Spread {
             .nodes
             .iter()
             .map(|(node, count)| format!("{count} on node {node}"));
-        let absent = (self.absent > 0).then(|| format!("{} nowhere", self.absent));
+        let absent = (self.absent > 0).then(|| format!("{} absent", self.absent));
         let parts: Vec<String> = on.chain(absent).collect();
         match parts.is_empty() {
             true => f.write_str("no pages"),
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn pages_by_node() {
         let spread = count(&[0, 1, 1, -libc::ENOENT, 0, 1]);
-        assert_eq!(spread.to_string(), "2 on node 0, 3 on node 1, 1 nowhere");
+        assert_eq!(spread.to_string(), "2 on node 0, 3 on node 1, 1 absent");
         assert_eq!((spread.most(), spread.absent()), (Node::new(1), 1));
         assert_eq!(count(&[3, 2]).most(), Node::new(2));
         assert_eq!(count(&[-2]).most(), None);

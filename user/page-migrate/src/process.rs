@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Whose pages: the caller's, or those of a process, by its number or by a pidfd.
+//! The process that owns the pages: the caller, or one named by number or pidfd.
 
 use crate::{Error, node::NotANumber, sys};
 use std::{
@@ -8,12 +8,12 @@ use std::{
     str::FromStr,
 };
 
-/// The number of a process or of one of its threads, which need not be there.
+/// The number of a process or of one of its threads, which may not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pid(i32);
 
 impl Pid {
-    /// `None` for what can be no process's number.
+    /// Returns `None` for a number that no process can have.
     pub const fn new(number: i32) -> Option<Self> {
         if number <= 0 {
             None
@@ -22,7 +22,7 @@ impl Pid {
         }
     }
 
-    /// As the kernel has it.
+    /// Returns the number, as the kernel uses it.
     pub const fn number(self) -> i32 {
         self.0
     }
@@ -43,13 +43,13 @@ impl FromStr for Pid {
     }
 }
 
-/// A process that cannot be taken for another: its number may be given again when it has ended.
+/// A reference to one process. Unlike its number it is never reused after the process has exited.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// Of a process that is there now. As by all pidfds of this kind, no other threads than the first
-    /// can be named ([`Error::InvalidArgument`]).
+    /// Opens a process that exists now. Only the leader of a thread group can be opened; other
+    /// threads fail with [`Error::InvalidArgument`].
     pub fn open(pid: Pid) -> Result<Self, Error> {
         sys::pidfd_open(pid.0).map(Self)
     }
@@ -61,19 +61,19 @@ impl AsFd for PidFd {
     }
 }
 
-/// Whose pages are to be migrated. Of those that share its memory (`CLONE_VM`) they are as well.
+/// The process whose pages migrate, together with those that share its memory (`CLONE_VM`).
 #[derive(Clone, Copy, Debug)]
 pub enum Target<'a> {
     /// The calling process.
     Caller,
-    /// A process by its number.
+    /// A process by number.
     Process(Pid),
-    /// A process by a pidfd.
+    /// A process by pidfd.
     PidFd(BorrowedFd<'a>),
 }
 
 impl Target<'_> {
-    /// What the kernel is given: a number, and whether it is that of a pidfd.
+    /// Returns the number for the kernel, and whether it is a pidfd.
     pub(crate) fn named(self) -> (i32, bool) {
         match self {
             Self::Caller => (0, false),
@@ -108,7 +108,7 @@ mod tests {
         let own = Pid::new(std::process::id() as i32).unwrap();
         let fd = PidFd::open(own).unwrap();
         assert!(Target::from(&fd).named().1);
-        // No kernel has so many processes.
+        // Above the kernel's limit on process numbers.
         assert_eq!(
             PidFd::open(Pid(i32::MAX)).unwrap_err(),
             Error::NoSuchProcess

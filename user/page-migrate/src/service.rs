@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The open device and its three calls.
+//! The open device and its calls.
 
 use crate::{Error, Node, PhysAddr, Stopped, Target, abi, sys};
 use std::{
@@ -8,19 +8,19 @@ use std::{
     ops::{AddAssign, Range},
 };
 
-/// The device that the service is asked by.
+/// Path of the device.
 pub const DEVICE: &str = "/dev/page_migrate";
 
-/// How many physical addresses a call may name: so many base pages of 4 KB are 1 GB. Those of 2004
-/// could name a page of addresses, and the kernel is told where it is to take more.
+/// The most physical addresses in one call: 1 GB in base pages of 4 KB. A call of 2004 had at most
+/// one page of addresses; the crate tells the kernel when a table is longer.
 pub const MAX_TABLE: usize = abi::MAX_LONG_TABLE;
 
-/// What became of the pages of a call that migrates; those of a large folio are counted together.
+/// Result of a migrating call. A large folio counts with all its base pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counts {
     /// Base pages migrated.
     pub successful: u64,
-    /// Base pages that were to be migrated and could not.
+    /// Base pages that could not be migrated.
     pub failed: u64,
 }
 
@@ -38,16 +38,16 @@ impl fmt::Display for Counts {
     }
 }
 
-/// How pages are to be migrated.
+/// Options of a migrating call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Also pages that unrelated processes have mapped: needs `CAP_SYS_NICE`
-    /// ([`Error::NotPermitted`]).
+    /// Also migrate pages that unrelated processes map. Needs `CAP_SYS_NICE`, else fails with
+    /// [`Error::NotPermitted`].
     pub shared: bool,
-    /// Pass over addresses that nothing is mapped at, instead of ending there with
-    /// [`Error::IllegalAddress`]: for ranges alone ([`Error::InvalidArgument`]).
+    /// Skip unmapped addresses, instead of ending there with [`Error::IllegalAddress`]. Only for
+    /// ranges; else fails with [`Error::InvalidArgument`].
     pub holes: bool,
-    /// Let idle CPUs take part, whatever `vm.mt_page_copy` is.
+    /// Let idle CPUs take part, whatever the value of `vm.mt_page_copy`.
     pub parallel: bool,
 }
 
@@ -58,29 +58,29 @@ impl Options {
     }
 }
 
-/// What the service has done since boot, for all its callers.
+/// Counters of the service since boot, for all callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Calls by physical address that were let in.
+    /// Accepted calls by physical address.
     pub phys_calls: u64,
-    /// Physical addresses that these named.
+    /// Physical addresses in these calls.
     pub phys_entries: u64,
-    /// Those that were passed over: of other processes, of none, on the node already.
+    /// Addresses skipped: no page, a page of another process, or already on the node.
     pub phys_ignored: u64,
-    /// Calls for ranges that were let in.
+    /// Accepted calls for ranges.
     pub range_calls: u64,
     /// Base pages migrated.
     pub successful: u64,
-    /// Base pages that could not be.
+    /// Base pages that could not be migrated.
     pub failed: u64,
-    /// Calls that were not let in.
+    /// Rejected calls.
     pub refused: u64,
-    /// Calls that were, and ended early with an error.
+    /// Accepted calls that ended early with an error.
     pub aborted: u64,
 }
 
 impl Counters {
-    /// All of them, by the names that `/sys/kernel/mm/ferry/service/` has.
+    /// Returns all counters with their names in `/sys/kernel/mm/ferry/service/`.
     pub fn named(&self) -> [(&'static str, u64); 8] {
         [
             ("phys_calls", self.phys_calls),
@@ -95,12 +95,13 @@ impl Counters {
     }
 }
 
-/// The open device. It may be used by several threads at once.
+/// The open device. Several threads can use it at once.
 #[derive(Debug)]
 pub struct Service(File);
 
 impl Service {
-    /// Opens the device. Who is to name physical addresses must have the right to that already now.
+    /// Opens the device. The right to name physical addresses depends on the privileges at this
+    /// time.
     pub fn open() -> Result<Self, Error> {
         match File::open(DEVICE) {
             Ok(file) => Ok(Self(file)),
@@ -108,9 +109,9 @@ impl Service {
         }
     }
 
-    /// Migrates the pages at physical addresses to `node`: those that `target` has mapped; all others,
-    /// and addresses without a page, are passed over. One call of the kernel's: not more than
-    /// [`MAX_TABLE`] addresses ([`Error::InvalidArgument`]).
+    /// Migrates pages to `node` by physical address. Pages that `target` does not map, and
+    /// addresses without a page, are skipped. This is a single kernel call, with at most
+    /// [`MAX_TABLE`] addresses, else it fails with [`Error::InvalidArgument`].
     ///
     /// Needs `CAP_SYS_ADMIN` in the initial user namespace.
     ///
@@ -141,8 +142,8 @@ impl Service {
         outcome(done, &call)
     }
 
-    /// As [`migrate_physical`](Self::migrate_physical), of any number of addresses, in as many calls as
-    /// it takes.
+    /// As [`migrate_physical`](Self::migrate_physical), for any number of addresses, in as many
+    /// calls as needed.
     pub fn migrate_physical_all(
         &self,
         list: &[PhysAddr],
@@ -166,9 +167,9 @@ impl Service {
         Ok(all)
     }
 
-    /// Migrates a range of the addresses of `target` to `node`. For a process other than the caller that
-    /// needs what `move_pages(2)` needs. A range that ends before it begins is
-    /// [`Error::InvalidArgument`]; one that has nothing in it, nothing to do.
+    /// Migrates a range of `target`'s addresses to `node`. For another process this needs the same
+    /// permission as `move_pages(2)`. A range that ends before it begins fails with
+    /// [`Error::InvalidArgument`]; an empty one succeeds.
     pub fn migrate_range(
         &self,
         range: Range<u64>,
@@ -191,7 +192,7 @@ impl Service {
         outcome(done, &call)
     }
 
-    /// What was done since boot.
+    /// Returns the counters since boot.
     pub fn counters(&self) -> Result<Counters, Error> {
         let read = sys::counters(&self.0)?;
         Ok(Counters {
@@ -237,7 +238,7 @@ mod tests {
     use super::*;
     use crate::Pid;
 
-    /// Something that is open and no service.
+    /// A service whose file is another device.
     fn null() -> Service {
         Service(File::open("/dev/null").unwrap())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The system calls, and the only home of this crate's `unsafe`.
+//! The system calls, with all of this crate's `unsafe` code.
 
 use crate::{Error, PhysAddr, abi};
 use std::{
@@ -14,13 +14,13 @@ use std::{
 pub(crate) fn page_size() -> u64 {
     static SIZE: OnceLock<u64> = OnceLock::new();
     *SIZE.get_or_init(|| {
-        // SAFETY: no pointers.
+        // SAFETY: sysconf() takes no pointers.
         let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         u64::try_from(size).unwrap_or(4096)
     })
 }
 
-/// Migrates by a table; the call's own pointer and length are set here.
+/// Migrates by a table. Sets the table's address and length in `call`.
 pub(crate) fn migrate_physical(
     device: &File,
     table: &[PhysAddr],
@@ -28,13 +28,14 @@ pub(crate) fn migrate_physical(
 ) -> Result<(), Error> {
     call.at = table.as_ptr().addr() as u64;
     call.length = table.len() as u64;
-    // SAFETY: the structure is as large as it says; the table is read alone, and as long as it says.
+    // SAFETY: `call` has the size in its `size` member. The kernel only reads the table, whose
+    // length is in `length`.
     unsafe { ioctl(device, abi::PHYS, ptr::from_mut(call).cast()) }
 }
 
-/// Migrates a range. That changes where pages lie, not what is in them, so any address will do.
+/// Migrates a range. Migration does not change memory contents, so any address is safe.
 pub(crate) fn migrate_range(device: &File, call: &mut abi::Migrate) -> Result<(), Error> {
-    // SAFETY: the structure is as large as it says.
+    // SAFETY: `call` has the size in its `size` member.
     unsafe { ioctl(device, abi::RANGE, ptr::from_mut(call).cast()) }
 }
 
@@ -43,16 +44,17 @@ pub(crate) fn counters(device: &File) -> Result<abi::Counters, Error> {
         size: size_of::<abi::Counters>() as u32,
         ..abi::Counters::default()
     };
-    // SAFETY: the structure is as large as it says.
+    // SAFETY: `counters` has the size in its `size` member.
     unsafe { ioctl(device, abi::COUNTERS, ptr::from_mut(&mut counters).cast()) }?;
     Ok(counters)
 }
 
 /// # Safety
 ///
-/// The kernel writes no further from `arg` than the caller's memory goes.
+/// `arg` points to a structure that `request` takes, valid for reads and writes of the size in its
+/// first member.
 unsafe fn ioctl(device: &File, request: libc::Ioctl, arg: *mut c_void) -> Result<(), Error> {
-    // SAFETY: by the requirement above.
+    // SAFETY: The caller guarantees that `arg` is a valid structure of this request.
     match unsafe { libc::ioctl(device.as_raw_fd(), request, arg) } {
         -1 => Err(Error::last(Error::of_call)),
         _ => Ok(()),
@@ -60,23 +62,24 @@ unsafe fn ioctl(device: &File, request: libc::Ioctl, arg: *mut c_void) -> Result
 }
 
 pub(crate) fn pidfd_open(pid: i32) -> Result<OwnedFd, Error> {
-    // SAFETY: no pointers.
+    // SAFETY: pidfd_open() takes no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     match i32::try_from(fd) {
-        // SAFETY: a new descriptor, and ours.
+        // SAFETY: The system call returned a new descriptor, which nothing else owns.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(Error::last(Error::of_pidfd_open)),
     }
 }
 
-/// On which node each of a process's pages is, or a negative error; `pid` 0 is the caller.
+/// Returns the node of each page of a process, or a negative error number; `pid` 0 is the caller.
 pub(crate) fn query(pid: i32, pages: &[u64]) -> io::Result<Vec<i32>> {
     let pages: Vec<*const c_void> = pages
         .iter()
         .map(|&page| ptr::without_provenance(page as usize))
         .collect();
     let mut status = vec![-libc::ENOENT; pages.len()];
-    // SAFETY: both lists are as long as the count says; no nodes means that nothing is moved.
+    // SAFETY: Both lists have `pages.len()` elements. Without a list of nodes the call moves
+    // nothing.
     let ret = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the programs have in common: memory to migrate, what they say before and after, and how they fail.
+//! Code that the programs share: memory to migrate, output before and after, and error messages.
 #![forbid(unsafe_code)]
 
 use page_migrate::{Error, Node, Spread, Stopped, page_size};
@@ -10,11 +10,11 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// What a program ends with instead of doing what it was asked for.
+/// An error message, and advice for the user.
 #[derive(Debug)]
 pub struct Failure {
     what: String,
-    /// What to do about it.
+    /// Suggestion for the user.
     advice: String,
 }
 
@@ -39,7 +39,7 @@ impl From<Stopped> for Failure {
     }
 }
 
-/// For errors of files and of other system calls: tells what was being done.
+/// Adds the failed action to an error of a file or a system call.
 pub trait While<T> {
     fn doing(self, what: &str) -> Result<T, Failure>;
 }
@@ -49,9 +49,9 @@ impl<T> While<T> for std::io::Result<T> {
         self.map_err(|error| {
             use std::io::ErrorKind::{NotFound, PermissionDenied};
             let advice = match (error.kind(), error.raw_os_error()) {
-                (PermissionDenied, _) => "be root in the initial user namespace",
-                (_, Some(ESRCH)) | (NotFound, _) => "see whether it is still there",
-                _ => "see what the error says",
+                (PermissionDenied, _) => "run as root in the initial user namespace",
+                (_, Some(ESRCH)) | (NotFound, _) => "check that it is still there",
+                _ => "see the error message",
             };
             Failure::new(format!("{what}: {error}"), advice)
         })
@@ -66,7 +66,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The end of a program: its errors told.
+/// Ends a program: prints its error, if any, and returns the exit status.
 pub fn end(program: &str, done: Result<(), Failure>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -77,7 +77,7 @@ pub fn end(program: &str, done: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// Pages of this process, each word with a content of its own.
+/// Pages of this process, with a different content in each word.
 pub struct Memory {
     words: Vec<AtomicU64>,
     first: usize,
@@ -85,18 +85,19 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Base pages, all there; none of them huge, as these migrate as a whole.
+    /// Allocates and fills `pages` base pages. Huge pages are disabled, because they migrate as a
+    /// whole.
     pub fn new(pages: usize) -> Result<Self, Failure> {
         nix::sys::prctl::set_thp_disable(true)
             .map_err(std::io::Error::from)
-            .doing("asking for no huge pages")?;
+            .doing("disabling huge pages")?;
         let in_page = page_size() as usize / 8;
         let mut words = Vec::new();
         let room = (pages + 1).checked_mul(in_page);
         let room = room.filter(|&room| words.try_reserve_exact(room).is_ok());
         let Some(room) = room else {
-            let what = format!("no memory for {pages} pages");
-            return Err(Failure::new(what, "ask for less by --pages"));
+            let what = format!("cannot allocate {pages} pages");
+            return Err(Failure::new(what, "choose a smaller number with --pages"));
         };
         words.resize_with(room, || AtomicU64::new(0));
         let at = words.as_ptr().addr();
@@ -117,26 +118,26 @@ impl Memory {
         &self.words[self.first..][..self.pages * in_page]
     }
 
-    /// Its addresses.
+    /// Returns the address range of all pages.
     pub fn range(&self) -> Range<u64> {
         let start = self.words().as_ptr().addr() as u64;
         start..start + self.pages as u64 * page_size()
     }
 
-    /// The addresses of some of its pages.
+    /// Returns the address range of `count` pages from page `first` on.
     pub fn part(&self, first: usize, count: usize) -> Range<u64> {
         let start = self.range().start + first as u64 * page_size();
         start..start + count as u64 * page_size()
     }
 
-    /// Whether every word is what it was.
+    /// Checks that every word has its original content.
     pub fn check(&self) -> Result<(), Failure> {
         let mut words = self.words().iter().enumerate();
         match words.find(|(index, word)| word.load(Relaxed) != content(*index)) {
             None => Ok(()),
             Some((index, _)) => Err(Failure::new(
                 format!("the content of byte {} has changed", index * 8),
-                "see what the kernel log says, and report it",
+                "report this with the kernel log",
             )),
         }
     }
@@ -146,7 +147,7 @@ fn content(index: usize) -> u64 {
     (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Where to, if nobody has said so: the next node with memory after that where most of it is.
+/// Returns the default destination: the next node with memory after the one with the most pages.
 pub fn other_node(spread: &Spread) -> Result<Node, Failure> {
     let nodes = Node::with_memory().doing("looking for memory nodes")?;
     let here = spread.most();
@@ -154,22 +155,22 @@ pub fn other_node(spread: &Spread) -> Result<Node, Failure> {
     let other = after.or_else(|| nodes.iter().find(|&&node| Some(node) != here));
     other.copied().ok_or_else(|| {
         Failure::new(
-            "this machine has memory on one node alone",
-            "try it where there are two: ./ferry shell",
+            "only one node of this machine has memory",
+            "use a machine with two nodes, such as the guest of `./ferry shell`",
         )
     })
 }
 
-/// A number of base pages.
+/// Parses a number of base pages.
 pub fn pages(text: &str) -> Result<usize, String> {
     const MOST: usize = 1 << 28;
     match text.parse() {
         Ok(pages) if (1..=MOST).contains(&pages) => Ok(pages),
-        _ => Err(format!("not a number of pages, from 1 to {MOST}")),
+        _ => Err(format!("expected a number of pages from 1 to {MOST}")),
     }
 }
 
-/// An address or a length, in bytes: decimal, or hexadecimal behind `0x`.
+/// Parses an address or a length in bytes: decimal, or hexadecimal after `0x`.
 pub fn bytes(text: &str) -> Result<u64, String> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),

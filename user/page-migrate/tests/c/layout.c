@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Says what linux/page_migrate.h and page_migrate.h have, for a comparison with
- * the crate; and that the two calls have the signatures of 2004.
+ * Prints the layout and constants of linux/page_migrate.h and page_migrate.h,
+ * to compare with the crate. Also checks the signatures of the two calls of
+ * 2004.
  */
 #include "page_migrate.h"
 
@@ -60,13 +61,13 @@ int main(void)
 	NUMBER(PAGE_MIGRATE_PHYS);
 	NUMBER(PAGE_MIGRATE_RANGE);
 	NUMBER(PAGE_MIGRATE_COUNTERS);
-	/* Nothing is tried without somewhere to count. */
+	/* Without a place for the counts both calls fail, and try nothing. */
 	if (ph(NULL, 0, 0, NULL, 0) != -1 || errno != EFAULT)
 		return 1;
 	errno = 0;
 	if (virt(NULL, 0, 0, NULL, 0) != -1 || errno != EFAULT)
 		return 1;
-	/* A range of nothing: done, or there is no service, which is said. */
+	/* An empty range succeeds, unless the kernel has no service. */
 	if (virt(NULL, 0, 0, &count, 0) == -1 && errno != ENOSYS)
 		return 1;
 	return count.successful || count.failed;

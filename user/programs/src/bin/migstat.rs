@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Shows what the service has done since boot.
+//! Shows the counters of the service.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -7,28 +7,28 @@ use page_migrate::{Counters, Service};
 use page_migrate_programs::{Failure, end};
 use std::{process::ExitCode, thread::sleep, time::Duration};
 
-/// Show what the page migration service has done since boot, for all its callers
+/// Show the counters of the page migration service since boot, for all its callers
 #[derive(Parser)]
 struct Args {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Again every so many seconds, with what was added, until it is killed
+    /// Repeat at this interval, with the increase of each counter, until interrupted
     #[arg(long, value_name = "SECONDS", conflicts_with = "json",
           value_parser = clap::value_parser!(u32).range(1..))]
     every: Option<u32>,
 }
 
-/// What the counters mean, in the order they have.
+/// Descriptions of the counters, in the order of `Counters::named()`.
 const MEANINGS: [&str; 8] = [
-    "calls by physical address that were let in",
-    "physical addresses in these",
-    "addresses passed over: of others, of none, there already",
-    "calls for ranges that were let in",
+    "accepted calls by physical address",
+    "physical addresses in these calls",
+    "addresses skipped: not the process's page, or already there",
+    "accepted calls for ranges",
     "pages migrated",
-    "pages that could not be",
-    "calls that were not let in",
-    "calls that an error ended",
+    "pages that could not be migrated",
+    "rejected calls",
+    "accepted calls that ended with an error",
 ];
 
 fn table(now: &Counters, before: Option<&Counters>) -> String {

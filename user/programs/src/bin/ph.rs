@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Migrates some of its own pages by their physical addresses.
+//! Migrates some of its own pages by physical address.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -7,16 +7,16 @@ use page_migrate::{Node, Options, Service, Spread, Target, physical_addresses};
 use page_migrate_programs::{Failure, Memory, While, end, other_node, pages};
 use std::process::ExitCode;
 
-/// Migrate pages of this program's own by their physical addresses (needs root)
+/// Migrate pages of this program by physical address (needs root)
 ///
-/// Looks up where its pages are in physical memory, as hardware that counts accesses would tell it, and
-/// hands every second of these addresses to /dev/page_migrate.
+/// Looks up the physical addresses of its pages, as hardware that counts accesses would report
+/// them, and passes every second one to /dev/page_migrate.
 #[derive(Parser)]
 struct Args {
-    /// Pages of memory to have; every second one is migrated
+    /// Number of pages to allocate; every second one is migrated
     #[arg(long, default_value = "64", value_parser = pages)]
     pages: usize,
-    /// The node they are to go to; without it the next that has memory
+    /// The destination node; by default the next one that has memory
     #[arg(long)]
     node: Option<Node>,
 }
@@ -24,7 +24,7 @@ struct Args {
 fn run(args: &Args) -> Result<(), Failure> {
     let service = Service::open()?;
     let memory = Memory::new(args.pages)?;
-    let places = || Spread::of(None, memory.range()).doing("asking where the pages are");
+    let places = || Spread::of(None, memory.range()).doing("querying the nodes of the pages");
     let before = places()?;
     let node = args.node.map_or_else(|| other_node(&before), Ok)?;
     println!("before: {before}");

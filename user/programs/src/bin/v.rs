@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Migrates a part of its own range of addresses.
+//! Migrates a part of its own address range.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -7,16 +7,16 @@ use page_migrate::{Node, Options, Service, Spread, Target};
 use page_migrate_programs::{Failure, Memory, While, end, other_node, pages};
 use std::process::ExitCode;
 
-/// Migrate a part of this program's own range of addresses
+/// Migrate a part of this program's address range
 #[derive(Parser)]
 struct Args {
-    /// Pages of memory to have; the middle half is migrated
+    /// Number of pages to allocate; the middle half is migrated
     #[arg(long, default_value = "64", value_parser = pages)]
     pages: usize,
-    /// The node they are to go to; without it the next that has memory
+    /// The destination node; by default the next one that has memory
     #[arg(long)]
     node: Option<Node>,
-    /// Let idle CPUs take part, whatever vm.mt_page_copy is
+    /// Let idle CPUs take part, whatever the value of vm.mt_page_copy
     #[arg(long)]
     parallel: bool,
 }
@@ -24,7 +24,7 @@ struct Args {
 fn run(args: &Args) -> Result<(), Failure> {
     let service = Service::open()?;
     let memory = Memory::new(args.pages)?;
-    let places = || Spread::of(None, memory.range()).doing("asking where the pages are");
+    let places = || Spread::of(None, memory.range()).doing("querying the nodes of the pages");
     let before = places()?;
     let node = args.node.map_or_else(|| other_node(&before), Ok)?;
     println!("before: {before}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Has memory that `vmig` may migrate, and watches it.
+//! Holds memory for `vmig` to migrate, and watches it.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -12,15 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Have memory that `vmig` migrates: says how to call it, and when pages are on other nodes than before
+/// Hold memory for `vmig` to migrate: prints the vmig command, and each change of the pages' nodes
 ///
-/// All contents are checked ten times a second; it ends with an error when they are not what they were.
+/// Checks all contents ten times a second, and exits with an error when they have changed.
 #[derive(Parser)]
 struct Args {
-    /// Pages of memory to have
+    /// Number of pages to allocate
     #[arg(long, default_value = "64", value_parser = pages)]
     pages: usize,
-    /// End after so many seconds; without it when it is killed
+    /// Exit after this time; by default run until killed
     #[arg(long, value_name = "SECONDS")]
     lifetime: Option<u32>,
 }
@@ -41,9 +41,9 @@ fn run(args: &Args) -> Result<(), Failure> {
     ))?;
     let mut before = None;
     while end.is_none_or(|end| start.elapsed() < end) {
-        let now = Spread::of(None, range.clone()).doing("asking where the pages are")?;
+        let now = Spread::of(None, range.clone()).doing("querying the nodes of the pages")?;
         memory.check()?;
-        // Under way, pages are nowhere.
+        // While pages are being migrated, they are on no node.
         if now.absent() == 0 && before.as_ref() != Some(&now) {
             say(&format!("victim: {now}"))?;
             before = Some(now);
@@ -53,7 +53,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whoever reads it waits for a line.
+/// Flushes the line, because the reader waits for it.
 fn say(line: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")
