@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The init of an arm64 guest with a real DMA engine: moves pages between its two
- * nodes by every method, checks each word, and that the engine did it by what
- * the channels count.
+ * The init of an arm64 guest with a DMA engine. It moves pages between two
+ * nodes by every method, checks each word, and checks the byte counts of the
+ * channels to see which method copied.
  *
- * Prints TAP on the console, and for each method a line "figure: ", the folios'
- * size, how many, the method, and the microseconds of each call; "channel: " has
- * those of taking a channel and giving it back. Stands
- * on the kernel's nolibc alone, so that no other C library is needed.
+ * Prints TAP on the console. For each method it also prints a line "figure: "
+ * with the folio size, the number of folios, the method, and the microseconds
+ * of each call. A line "channel: " has the microseconds to take and release a
+ * channel. The program needs only the kernel's nolibc.
  */
 #include "nolibc.h"
 
@@ -28,7 +28,7 @@ static void check(bool good, const char *what)
 	nr_failed += !good;
 }
 
-/* 0, or an error number. */
+/* Returns 0 or an error number. */
 static int put(const char *path, const char *text)
 {
 	int fd = open(path, O_WRONLY), rc = 0;
@@ -55,7 +55,7 @@ static const char *get(const char *path)
 	return text;
 }
 
-/* The sum of the numbers that follow a name in a file. */
+/* Returns the sum of the numbers that follow each occurrence of a name. */
 static unsigned long sum_of(const char *path, const char *name)
 {
 	unsigned long sum = 0;
@@ -97,7 +97,7 @@ static bool is_filled(const unsigned long *words, unsigned long bytes,
 	return true;
 }
 
-/* Folios of a size, all of them on node 0. */
+/* Folios of one size, all on node 0 at first. */
 struct cargo {
 	char *map;
 	unsigned long folio;
@@ -136,7 +136,7 @@ static bool load(struct cargo *cargo)
 	return move(cargo, 0);
 }
 
-/* What Ferry has counted, for who reads the log. */
+/* Prints Ferry's counters after a failure. */
 static void complain(void)
 {
 	const char *at = get("/proc/vmstat");
@@ -150,7 +150,7 @@ static void complain(void)
 	printf("# %s", get(COPY "dma_status"));
 }
 
-/* To and fro by a method; whether all arrived, and who carried it is as said. */
+/* Moves to and fro by a method. Checks contents, nodes, and what copied them. */
 static void carry(const struct cargo *cargo, const char *method, int channels)
 {
 	unsigned long bytes = cargo->folio * cargo->count, carried;
@@ -172,8 +172,8 @@ static void carry(const struct cargo *cargo, const char *method, int channels)
 	}
 	carried = carried_bytes() - carried;
 	/*
-	 * A method of channels alone leaves next to nothing to CPUs: what no channel
-	 * has a descriptor for, and the few folios that are tried again later.
+	 * With "dma", CPUs copy almost nothing: only parts for which no channel has a
+	 * descriptor, and the few folios that are tried again.
 	 */
 	if (!strcmp(method, "dma"))
 		good &= carried <= ROUNDS * bytes &&
@@ -191,7 +191,7 @@ static void carry(const struct cargo *cargo, const char *method, int channels)
 	printf("\n");
 }
 
-/* What it takes to take a channel and to give it back. */
+/* Measures the time to take and release a channel. */
 static void take_channels(void)
 {
 	unsigned long us = now_us();
@@ -227,10 +227,10 @@ int main(void)
 	mount("proc", "/proc", "proc", 0, NULL);
 	mount("sysfs", "/sys", "sysfs", 0, NULL);
 
-	/* The members of a crew take channels from each other, and copy then. */
+	/* Crew members would take channels from each other, and copy by CPU. */
 	check(!put("/proc/sys/vm/mt_page_copy", "1") &&
 	      !put("/proc/sys/vm/mt_page_crew", "0"), "switched on");
-	/* On a slow host batches would be too short for channels. */
+	/* On a slow host, batches would be too short for channels. */
 	check(!put(COPY "unmapped_us", "1000000"), "batches as long as may be");
 	check(put(COPY "method", "dma") == ENODEV, "no method dma without channels");
 	check(!put(COPY "dma_channels", "16") &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compiles what calls page_migrate.h of user space, which is C.
+//! Compiles the C wrappers of page_migrate.h in user/include.
 
 fn main() {
     let files = [

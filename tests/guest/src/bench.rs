@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The benchmark: how fast folios are carried from one node to the other.
+//! The benchmark: measures the throughput of moving folios between the nodes.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -18,7 +18,7 @@ use crate::sys::{Mapping, PAGE};
 use crate::turns::Player;
 use crate::{crowd, kernel, pattern, region};
 
-/// For how long a turn begins with what is not measured.
+/// Length of the unmeasured start of a turn.
 const WARM_UP: Duration = Duration::from_millis(60);
 
 pub fn run(plan: &str, out: &str) -> Result<()> {
@@ -51,12 +51,12 @@ pub fn run(plan: &str, out: &str) -> Result<()> {
             Some(movers) => crowd::measure(&plan, cell, movers, &stage, &mut report)?,
         }
     }
-    // To write the answer and to power off take a turn as well.
+    // Writing the answer and powering off take a turn as well.
     stage.take()?;
     put(out, &(serde_json::to_string_pretty(&report)? + "\n"))
 }
 
-/// Writes an answer where it was asked for.
+/// Writes an answer to a file, or to standard output for `-`.
 pub fn put(out: &str, text: &str) -> Result<()> {
     if out == "-" {
         print!("{text}");
@@ -74,10 +74,10 @@ pub fn plan_text(path: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Who computes now: this guest, or one that takes turns with it.
+/// Controls which guest computes: this one, or the one that it takes turns with.
 pub struct Stage {
     player: Option<Player>,
-    /// Computes while it is this guest's turn.
+    /// Computes only during this guest's turns.
     pub stressor: Option<Stressor>,
 }
 
@@ -95,8 +95,8 @@ impl Stage {
     }
 }
 
-/// All runs of one cell, a turn each. A cell that cannot be measured keeps its turns, so that two
-/// guests are always at the same cell.
+/// Measures all runs of one cell, a turn each. A cell that cannot be measured keeps its turns, so
+/// that both guests are always at the same cell.
 fn measure(
     plan: &Plan,
     cell: Cell,
@@ -127,14 +127,15 @@ fn measure(
         if let Some(running) = &mut case {
             running.warm_up(plan, run)?;
             running.one_run(plan, run)?;
-            // Out of memory on the other node would split a large folio, and later runs move small ones.
+            // Lack of memory on the other node splits a large folio, and later runs would move
+            // small ones.
             if let Err(e) = kernel::check_folios(running.bench.cargo.map(), cell.folio.bytes()) {
                 report.give_up(cell, &e.context(format!("after run {run}")));
                 case = None;
             }
         }
         if run + 1 == runs {
-            // The memory, too, goes in this turn.
+            // The memory is freed in this turn too.
             case.take().into_iter().for_each(|done| done.finish(report));
         }
         stage.pass()?;
@@ -142,7 +143,7 @@ fn measure(
     Ok(())
 }
 
-/// A cell that is being measured.
+/// A cell being measured.
 struct Case<'a> {
     bench: Bench<'a>,
     samples: Vec<Sample>,
@@ -161,15 +162,17 @@ impl<'a> Case<'a> {
         Ok(Self { bench, samples })
     }
 
-    /// Runs what will be measured first, for a while, unmeasured. A guest that has slept is slow at first,
-    /// by up to a half in calls of few folios; whose guest has but one configuration would pay it each time.
+    /// Runs the first configuration for a while without measuring. A guest that has slept is slow
+    /// at first, by up to a half in calls of few folios. A guest with only one configuration would
+    /// lose this in each run.
     fn warm_up(&mut self, plan: &Plan, run: usize) -> Result<()> {
         let first = &plan.configs[run % plan.configs.len()];
         let warm = |calls, elapsed| calls % 2 == 0 && calls > 0 && elapsed >= WARM_UP;
         self.bench.one_run(first, 0, warm).map(drop)
     }
 
-    /// One run of every configuration, so that drift hits all alike; each run begins with another.
+    /// Runs each configuration once, starting with a different one each time, so that drift affects
+    /// all alike.
     fn one_run(&mut self, plan: &Plan, run: usize) -> Result<()> {
         let cell = self.bench.cell;
         let all = plan.configs.len();
@@ -185,7 +188,7 @@ impl<'a> Case<'a> {
             let sample = &mut self.samples[i];
             sample.gbps.push(gbps(cell.bytes(), done.seconds));
             for row in &plan.rows {
-                // Of one run, for a GiB; of all of them, the mean.
+                // The mean over all runs of the increase per GiB.
                 let gained = done.gained.get(row).copied().unwrap_or(0) as f64;
                 let moved = (done.calls * cell.bytes()) as f64 / (1u64 << 30) as f64;
                 *sample.rows.entry(row.clone()).or_default() +=
@@ -204,7 +207,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// One cell, and how its memory is carried.
+/// One cell, its memory and the interface that moves it.
 struct Bench<'a> {
     cell: Cell,
     cargo: Cargo,
@@ -214,10 +217,10 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Whether the next call, in a run that has made so many, needs fresh memory. In each run, or it would
-    /// lie as the configuration before has left it: several tasks mix the order of pages. And mainline
-    /// leaves a folio mapped by many entries marked as partly mapped when it migrates, and would split it
-    /// in the next migration.
+    /// Returns whether the next call needs fresh memory, after `calls` calls of this run. Each run
+    /// starts with fresh memory, because several tasks mix the order of pages. Mainline leaves a
+    /// migrated folio with many PTEs marked as partially mapped, and would split it in the next
+    /// migration, so 64 KB folios are renewed after each move.
     fn is_worn(&self, calls: usize) -> bool {
         match self.cell.folio {
             FolioSize::Medium => !self.cargo.is_home(),
@@ -225,7 +228,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Moves until `enough`.
+    /// Moves the memory until `enough` returns true.
     fn one_run(
         &mut self,
         config: &Config,
@@ -257,30 +260,31 @@ impl Bench<'_> {
             pattern::check(self.cargo.map().words(), seed)?;
         }
         Ok(Run {
-            seconds: median(&times).context("no calls")?,
+            seconds: median(&times).context("the run made no calls")?,
             calls: times.len(),
             gained: kernel::gained(&before, &kernel::vmstat("")?),
         })
     }
 }
 
-/// What a run was.
+/// Result of one run.
 struct Run {
-    /// Of a call, the median.
+    /// Median duration of a call.
     seconds: f64,
     calls: usize,
-    /// What the rows of `/proc/vmstat` have gained meanwhile.
+    /// Increase of the rows of `/proc/vmstat` during the run.
     gained: BTreeMap<String, u64>,
 }
 
-/// Threads that read memory for as long as this lives.
+/// Threads that read the memory until this is dropped.
 struct Readers {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Readers {
-    /// When this returns each has read all of it: to begin a thread flushes as well.
+    /// Returns when each thread has read all memory once, because starting a thread causes TLB
+    /// flushes.
     fn start(map: &Arc<Mapping>, count: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let begun = Arc::new(Barrier::new(count + 1));
@@ -310,7 +314,7 @@ impl Drop for Readers {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
-            // It only reads.
+            // Reading cannot fail.
             let _ = thread.join();
         }
     }

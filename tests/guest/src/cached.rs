@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What reading files costs, and gains, with promotion of page cache: each part prints what it has
-//! measured, as JSON.
+//! Cost and benefit of page cache promotion for readers of files. Each part prints its measurements
+//! as JSON.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,18 +20,18 @@ use crate::sys::{PAGE, nodes_of};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Part {
-    /// What a read of the top tier costs, in instructions: for a clock that counts these.
+    /// Cost of reads from the top tier; for a clock that counts instructions.
     Cost,
-    /// And one of the lower tier while it is promoted; the same clock.
+    /// Cost of reads from the lower tier during promotion; same clock.
     Meanwhile,
-    /// Reads at random: what part of them reaches the top tier, and when.
+    /// Random reads: the share that reaches the top tier, and the time until then.
     Zipf,
-    /// Linear reads of a file that fits into the top tier, and of one that does not; the same clock,
-    /// and one CPU, so what the workers do is in the time of the reads.
+    /// Linear reads of a file that fits into the top tier and of one that does not; same clock.
+    /// With one CPU the time of the reads includes the workers' time.
     Linear,
 }
 
-/// A figure: of what, with promotion or without, and how much.
+/// A measurement: its name, whether promotion is on, and the value.
 #[derive(Serialize)]
 pub struct Reading {
     what: String,
@@ -72,20 +72,20 @@ pub fn run(part: Part) -> Result<Vec<Reading>> {
 }
 
 fn switch(on: bool) -> Result<Option<Promotion>> {
-    // Also where it was left on.
+    // Promotion may have been left on.
     if is_built() {
         kernel::write(ENABLED, "false")?;
     }
     on.then(Promotion::on).transpose()
 }
 
-/// This thread's own CPU time, in seconds.
+/// Returns this thread's CPU time in seconds.
 fn own_time() -> Result<f64> {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
     Ok(Duration::from(time).as_secs_f64())
 }
 
-/// Reads a file once, in pieces; this thread's own nanoseconds for each.
+/// Reads a file once in pieces of `step` bytes. Returns this thread's nanoseconds per piece.
 fn read_once(file: &File, len: usize, step: usize) -> Result<f64> {
     let mut buf = vec![0; step];
     let start = own_time()?;
@@ -100,7 +100,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// All is on the top tier.
+/// Measures reads with the whole file on the top tier.
 fn cost(lru: &str, readings: &mut Readings) -> Result<()> {
     const LEN: usize = 16 << 20;
     let disk = Ext4::new()?;
@@ -122,11 +122,11 @@ fn cost(lru: &str, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// All is on the lower tier, and is promoted.
+/// Measures reads while the file is promoted from the lower tier.
 fn meanwhile(lru: &str, readings: &mut Readings) -> Result<()> {
     const LEN: usize = 16 << 20;
     let disk = Ext4::new()?;
-    // Slow enough for all of the reads.
+    // Slow enough to last for all reads.
     let _rate = Setting::change(&knob("rate_mbps"), "16")?;
     for on in [false, true] {
         let file = disk.create("file")?;
@@ -137,7 +137,7 @@ fn meanwhile(lru: &str, readings: &mut Readings) -> Result<()> {
         let _on = switch(on)?;
         let (mut runs, part) = (Vec::new(), LEN / 16);
         let half = (LEN / PAGE / 2) as u64;
-        // As many reads with promotion as it takes for half of it to come up.
+        // With promotion, reads until half of the file has been promoted.
         while runs.len() < 256 || (on && runs.len() < 4096) {
             if counter("promoted_pages")? - before >= half {
                 break;
@@ -150,7 +150,10 @@ fn meanwhile(lru: &str, readings: &mut Readings) -> Result<()> {
             }
             runs.push((own_time()? - start) * 1e9 / (part / PAGE) as f64);
         }
-        ensure!(runs.len() >= 3, "all came up at once");
+        ensure!(
+            runs.len() >= 3,
+            "half of the file was promoted within two runs; expected at least 3"
+        );
         let mean = runs.iter().sum::<f64>() / runs.len() as f64;
         readings.add(format!("read of 4K while promoting, {lru}"), on, mean, "ns");
         let promoted = (counter("promoted_pages")? - before) as f64;
@@ -159,7 +162,8 @@ fn meanwhile(lru: &str, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Ranks below `n`, the small ones more often: as 1 / rank. They are spread over the file.
+/// Returns a random number below `n`. Small ranks are more frequent, as 1 / rank, and spread over
+/// the file.
 fn at_random(n: usize) -> usize {
     let rank = (n as f64).powf(fastrand::f64()) as usize - 1;
     rank * 7919 % n
@@ -181,7 +185,7 @@ fn zipf(lru: &str, readings: &mut Readings) -> Result<()> {
         }
         Ok(())
     };
-    // What is hot is known to the LRU.
+    // Lets the LRU learn the hot pages.
     read(4 * pages)?;
     let _on = switch(true)?;
     let start = Instant::now();
@@ -212,18 +216,19 @@ fn zipf(lru: &str, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// A file without contents on the disk: what it has in the page cache are zeroes.
+/// Returns a sparse file, whose page cache has only zeroes.
 fn sparse(disk: &Ext4, len: usize) -> Result<File> {
     let file = disk.create("sparse")?;
     file.set_len(len as u64)?;
     Ok(file)
 }
 
-/// A file as large as a part of node 0, and one larger than that, but not than both nodes.
+/// Measures a file as large as a part of node 0, and one larger than node 0 but not than both
+/// nodes.
 fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
     const STEP: usize = 256 << 10;
     let _demotion = Demotion::on()?;
-    // So kswapd makes room for what is to come up, or there would be none.
+    // With this setting kswapd frees memory for promotion; otherwise there would be none.
     let _tiering = Setting::change("/proc/sys/kernel/numa_balancing", "2")?;
     let top = kernel::node_free_bytes(0)?;
     for (name, len) in [("fits", top / 4), ("does not fit", top / 4 * 5)] {
@@ -236,10 +241,10 @@ fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
         }
         (0..3).try_for_each(|_| read_once(&file, len, STEP).map(drop))?;
         let (mut wall, mut own) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-        // Some ten seconds with it: what it costs until the brake has had its say is in it, and what it
-        // costs after that.
+        // With promotion, all passes take about ten seconds: some before the back-off takes effect,
+        // some after.
         let passes = if len < top { 120 } else { 24 };
-        // Off, on, on, off: what drifts is in both.
+        // The order off, on, on, off makes drift affect both alike.
         for on in [false, true, true, false] {
             let _on = switch(on)?;
             for _ in 0..passes {
@@ -285,7 +290,7 @@ fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
         sleep(Duration::from_millis(100));
     }
     if readings.0.is_empty() {
-        bail!("nothing was measured");
+        bail!("no part was measured");
     }
     Ok(())
 }

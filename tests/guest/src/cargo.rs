@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory that is carried from one node to the other, and how long each way of doing so takes.
+//! Memory to move between the nodes, and the interfaces that move it, timed.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::sys::service::{Call, LONG, MAX_LONG_TABLE, MAX_TABLE, Service};
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
-/// What carries it.
+/// The interface that moves the memory.
 pub enum Carrier {
     MovePages,
     MigratePages,
@@ -40,7 +40,7 @@ impl Carrier {
     }
 }
 
-/// One cell's memory and where it is now.
+/// The memory of one cell, and its current node.
 pub struct Cargo {
     cell: Cell,
     map: Arc<Mapping>,
@@ -50,7 +50,7 @@ pub struct Cargo {
 }
 
 impl Cargo {
-    /// On node 0.
+    /// Allocates the memory on node 0.
     pub fn new(cell: Cell) -> Result<Self> {
         let map = region::scattered(cell.folio, cell.count)?;
         let addrs = map.addrs(cell.folio.bytes());
@@ -75,26 +75,26 @@ impl Cargo {
         self.node == 0
     }
 
-    /// The same in other memory.
+    /// Replaces the memory by new memory of the same kind.
     pub fn renew(&mut self, seed: u64) -> Result<()> {
-        // Makes room first: the new memory may be all that the nodes can hold.
+        // Frees the old memory first, because the nodes may not have room for both.
         self.map = Arc::new(Mapping::anon(PAGE, PAGE)?);
         *self = Self::new(self.cell)?;
         pattern::fill(self.map.words(), seed);
         Ok(())
     }
 
-    /// Makes it what it is to be, when it is filled.
+    /// Brings filled memory into the wanted state.
     pub fn become_stuff(&self, stuff: Stuff) -> Result<()> {
         if stuff == Stuff::Written {
             return Ok(());
         }
-        // Clean, and not gone before memory is short.
+        // Clean; reclaim frees it only when memory is short.
         self.map.advise(0, self.map.len(), libc::MADV_FREE)?;
         self.map.protect(0, self.map.len(), libc::PROT_READ)
     }
 
-    /// Carries all of it, in so many seconds.
+    /// Moves all memory. Returns the seconds.
     pub fn carry(&mut self, by: &Carrier, callers: usize) -> Result<f64> {
         let map = (self.map.addr(), self.map.len());
         match by {
@@ -102,7 +102,7 @@ impl Cargo {
             Carrier::MigratePages => self.over(|_, dest| {
                 timed(|| {
                     let ret = sys::migrate_pages(0, 1 << (1 - dest), 1 << dest);
-                    // Of what else the process has not all can be moved.
+                    // Some of the process's other memory cannot be moved, which `ret` counts.
                     ensure!(ret.ret >= 0, "migrate_pages: {ret:?}");
                     Ok(())
                 })
@@ -142,14 +142,14 @@ impl Cargo {
                 self.away(|bytes| timed(|| reclaim.ask(bytes / 8 * 7)))
             }
             Carrier::Damon(damon) => {
-                // They are there; but with this none is in a cache of the LRU's any more.
+                // The memory is on node 0 already. This drains the per-CPU LRU caches.
                 region::move_all(&self.addrs, 0, MF_MOVE)?;
                 self.away(|bytes| damon.migrate(map, 1, bytes / 16 * 15))
             }
         }
     }
 
-    /// To the node where it is not, all of it.
+    /// Moves all memory to the other node.
     fn over(&mut self, by: impl FnOnce(&mut Self, i32) -> Result<f64>) -> Result<f64> {
         let dest = 1 - self.node;
         let seconds = by(self, dest)?;
@@ -158,21 +158,24 @@ impl Cargo {
         Ok(seconds)
     }
 
-    /// To node 1, as much as the kernel chooses, and back by a system call, which is not timed. The time
-    /// is for as much as there is.
+    /// Moves as much to node 1 as the kernel chooses, then all back by an untimed system call.
+    /// Returns the time scaled to the whole memory.
     fn away(&mut self, by: impl FnOnce(usize) -> Result<f64>) -> Result<f64> {
         let seconds = by(self.cell.bytes())?;
         let (all, moved) = (self.addrs.len(), demotion::count_on(&self.addrs, 1)?);
-        ensure!(2 * moved > all, "only {moved} of {all} folios moved");
+        ensure!(
+            2 * moved > all,
+            "expected more than half of {all} folios to move, but {moved} did"
+        );
         region::move_all(&self.addrs, 0, MF_MOVE)?;
         Ok(seconds * all as f64 / moved as f64)
     }
 
-    /// To node 1 and back, by calls of this thread; every status is checked.
+    /// Moves to node 1 and back by calls of this thread. Every status is checked.
     pub fn round_trip(&mut self) -> Result<()> {
         for dest in [1, 0] {
             if self.cell.folio == FolioSize::Huge {
-                // Which folio goes where follows from the order; see `region::scattered`.
+                // The order decides the destination of each folio; see `region::scattered`.
                 fastrand::shuffle(&mut self.addrs);
             }
             region::move_all(&self.addrs, dest, MF_MOVE)?;
@@ -180,7 +183,8 @@ impl Cargo {
         Ok(())
     }
 
-    /// Every configuration moves from fresh threads, so that one and several callers start alike.
+    /// Moves from fresh threads in every configuration, so that one and several callers start
+    /// alike.
     fn move_pages(&mut self, callers: usize, dest: i32) -> Result<f64> {
         self.status.fill(i32::MIN);
         let nodes = vec![dest; self.addrs.len()];
@@ -206,15 +210,23 @@ impl Cargo {
                 .collect();
             let mut times = Vec::new();
             for thread in threads {
-                let (ret, start, end) = thread.join().ok().context("a mover panicked")?;
+                let (ret, start, end) = thread.join().ok().context("a moving thread panicked")?;
                 ret.zero("move_pages")?;
                 times.push((start, end));
             }
             Ok(times)
         })?;
         region::check_status(&self.status, dest)?;
-        let start = times.iter().map(|t| t.0).min().context("no movers")?;
-        let end = times.iter().map(|t| t.1).max().context("no movers")?;
+        let start = times
+            .iter()
+            .map(|t| t.0)
+            .min()
+            .context("no thread moved memory")?;
+        let end = times
+            .iter()
+            .map(|t| t.1)
+            .max()
+            .context("no thread moved memory")?;
         Ok((end - start).as_secs_f64())
     }
 }

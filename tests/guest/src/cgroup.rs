@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Cgroups of our own, removed in the end.
+//! Cgroups of this process's own, removed on drop.
 
 use std::path::PathBuf;
 
@@ -24,16 +24,16 @@ impl Groups {
         kernel::write(root.join("cgroup.subtree_control"), "+cpuset +memory +cpu")?;
         for name in names {
             let dir = root.join(format!("ferry-guest-{name}-{}", std::process::id()));
-            std::fs::create_dir(&dir).context("making a cgroup")?;
+            std::fs::create_dir(&dir).context("creating a cgroup")?;
             groups.made.push(dir);
         }
         Ok(groups)
     }
 
-    /// Makes one more, inside another; its number.
+    /// Creates one more group, inside another. Returns its index.
     pub fn make_inside(&mut self, outer: usize, name: &str) -> Result<usize> {
         let dir = self.made[outer].join(name);
-        std::fs::create_dir(&dir).context("making a cgroup")?;
+        std::fs::create_dir(&dir).context("creating a cgroup")?;
         self.made.push(dir);
         Ok(self.made.len() - 1)
     }
@@ -54,10 +54,10 @@ impl Groups {
 impl Drop for Groups {
     fn drop(&mut self) {
         let own = std::process::id().to_string();
-        // If this process is in one of them.
+        // This process may be in one of the groups.
         let _ = kernel::write(self.root.dir().join("cgroup.procs"), &own);
         for dir in self.made.iter().rev() {
-            // Not while a child is left in it, which then is what the test reports.
+            // Fails while a child is left in the group; the test reports that case.
             let _ = std::fs::remove_dir(dir);
         }
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Processes that migrate at the same time, each its own memory, call after call.
+//! Processes that migrate at the same time, each its own memory, in a stream of calls.
 //!
-//! How much of a busy CPU one gets is decided anew every few milliseconds, which is as long as a
-//! call takes: a single call tells of the scheduler. So all bytes over all the time are what counts
-//! here, of runs that are many times as long as a slice; contents are checked once at the end of a
-//! run, as pages that are lost or stale stay so however often they are moved on.
+//! On a busy CPU the scheduler's slices are as long as a call, so the time of a single call
+//! measures the scheduler. Therefore a run lasts many slices and counts all bytes over all the
+//! time. Contents are checked once at the end of a run, because later moves do not repair lost or
+//! stale pages.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,27 +27,27 @@ use crate::stressor::Stressor;
 use crate::sys::{Mapping, PAGE, fork_child};
 use crate::{kernel, pattern};
 
-/// Until the scheduler has weighed all that run.
+/// Time for the scheduler to balance all processes.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How long each is measured at least.
+/// Least duration of the measurement in each process.
 const SPAN: Duration = Duration::from_millis(400);
-/// Far longer than any run: one of the others is gone.
+/// Much longer than any run; after this a process has failed.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a mover says: that it has its memory, and that all have been measured.
+/// Messages of a mover: its memory is ready; all movers have been measured.
 const READY: u8 = b'r';
 const MEASURED: u8 = b'm';
 
-/// What one mover did while it was measured.
+/// Work of one mover during its measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Trip {
     bytes: u64,
     seconds: f64,
-    /// Of the stressor, in the same time.
+    /// Loops of the stressor in the same time.
     loops: u64,
 }
 
-/// Memory that all movers share: first how many have been measured, then a page for each.
+/// Memory shared by all movers: a count of measured ones, then a page for each.
 struct Board(Mapping);
 
 impl Board {
@@ -80,17 +80,17 @@ impl Board {
     }
 }
 
-/// Movers that have their memory and wait for the start; killed when this is dropped.
+/// Movers that have their memory and wait for the start. They are killed on drop.
 struct Crowd {
     movers: Vec<Child>,
     board: Board,
-    /// All start when this is closed.
+    /// Closing it starts all movers.
     start: Option<OwnedFd>,
 }
 
 struct Child {
     pid: Pid,
-    /// Where it says how far it is; it ends with the process.
+    /// The pipe that its messages come from; closed when the process ends.
     said: File,
 }
 
@@ -108,7 +108,7 @@ impl Crowd {
             let mut say = File::from(say);
             let Crowd { board, start, .. } = &mut crowd;
             let pid = fork_child(|| {
-                // Else it would wait for itself.
+                // Otherwise the child keeps its own start pipe open.
                 *start = None;
                 let mover = Mover {
                     cell,
@@ -131,20 +131,20 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// Waits until all have said so.
+    /// Waits for this message of all movers.
     fn hear(&mut self, word: u8) -> Result<()> {
         for (index, mover) in self.movers.iter_mut().enumerate() {
             let mut said = [0];
             let heard = mover.said.read_exact(&mut said);
             ensure!(
                 heard.is_ok() && said == [word],
-                "process {index} of those that migrate has failed; why is said above"
+                "migrating process {index} failed; its error is above"
             );
         }
         Ok(())
     }
 
-    /// All migrate, until each has been measured; then what they moved is checked.
+    /// Starts all movers, waits until each is measured, and checks their contents.
     fn run(mut self, stressor: Option<&Stressor>) -> Result<Vec<Trip>> {
         stressor.map_or(Ok(()), Stressor::resume)?;
         self.start = None;
@@ -155,7 +155,7 @@ impl Crowd {
             match waitpid(mover.pid, None)? {
                 WaitStatus::Exited(_, 0) => {}
                 other => {
-                    bail!("process {index} of those that migrate: {other:?}; why is said above")
+                    bail!("migrating process {index} ended with {other:?}; its error is above")
                 }
             }
         }
@@ -166,14 +166,14 @@ impl Crowd {
 impl Drop for Crowd {
     fn drop(&mut self) {
         for mover in &self.movers {
-            // One that is gone already is as good as killed.
+            // The process may have ended already.
             let _ = kill(mover.pid, Signal::SIGKILL);
             let _ = waitpid(mover.pid, None);
         }
     }
 }
 
-/// One of the processes, in itself.
+/// A mover, in its own process.
 struct Mover<'a> {
     cell: Cell,
     seed: u64,
@@ -190,17 +190,17 @@ impl Mover<'_> {
         let mut cargo = Cargo::new(self.cell)?;
         pattern::fill(cargo.map().words(), self.seed);
         say.write_all(&[READY])?;
-        // Nobody writes there: it ends for all at once.
+        // Nothing is written to the pipe. It ends for all at the same time.
         start.read_to_end(&mut Vec::new())?;
         self.measure(&mut cargo)?;
         say.write_all(&[MEASURED])?;
         pattern::check(cargo.map().words(), self.seed)?;
-        // Or they were split, and it was not folios of this size that were measured.
+        // Split folios would mean that another size was measured.
         kernel::check_folios(cargo.map(), self.cell.folio.bytes())
     }
 
-    /// To and fro, so that both directions weigh alike, and on until the others have been measured
-    /// as well: all have the same company all the time.
+    /// Moves to and fro, so both directions weigh the same, and continues until the others are
+    /// measured too, so that all run in parallel all the time.
     fn measure(&self, cargo: &mut Cargo) -> Result<()> {
         let loops = || self.stressor.map_or(0, Stressor::loops);
         let begin = Instant::now();
@@ -221,13 +221,16 @@ impl Mover<'_> {
         self.board.measured().fetch_add(1, Relaxed);
         while self.board.measured().load(Relaxed) < self.all {
             cargo.round_trip()?;
-            ensure!(begin.elapsed() < LIMIT, "the others do not get on");
+            ensure!(
+                begin.elapsed() < LIMIT,
+                "the other migrating processes did not finish within {LIMIT:?}"
+            );
         }
         Ok(())
     }
 }
 
-/// All runs of a cell that so many processes migrate at once, a turn each, as in `bench::measure`.
+/// Measures a cell with `movers` processes. Each run is a turn, as in `bench::measure`.
 pub fn measure(
     plan: &Plan,
     cell: Cell,
@@ -253,12 +256,12 @@ pub fn measure(
     Ok(())
 }
 
-/// A cell that is being measured.
+/// A cell being measured.
 struct Case {
     cell: Cell,
     movers: usize,
     samples: Vec<Sample>,
-    /// What the engine counted for each of them.
+    /// Increase of the engine's counters, by configuration.
     counters: Vec<BTreeMap<String, u64>>,
 }
 
@@ -276,8 +279,8 @@ impl Case {
         })
     }
 
-    /// One run of every configuration; each run begins with another. The error inside tells why the
-    /// cell cannot be measured.
+    /// Runs each configuration once, starting with a different one each time. Returns `Some` error
+    /// if the cell cannot be measured.
     fn one_run(
         &mut self,
         plan: &Plan,
@@ -319,8 +322,8 @@ impl Case {
 }
 
 impl Sample {
-    /// One run: what all moved together; the stressor's speed meanwhile; and how far the slowest fell
-    /// back.
+    /// Adds a run: the sum of throughputs, the stressor's speed, and the ratio of the slowest to
+    /// the fastest.
     fn add(&mut self, trips: &[Trip], stressed: bool) {
         let speeds: Vec<f64> = trips
             .iter()
@@ -374,7 +377,7 @@ mod tests {
         assert_eq!(
             (sample.fairness.len(), sample.loops_per_second.len()),
             (1, 1),
-            "alone, and without a stressor, there is nothing to tell"
+            "expected no fairness of one process, and no loops without a stressor"
         );
     }
 
@@ -385,7 +388,10 @@ mod tests {
             ..CELL
         };
         let gathered = Crowd::gather(cell, 2, 1, None);
-        let error = gathered.err().expect("256 TB were to be had").to_string();
+        let error = gathered
+            .err()
+            .expect("expected no memory for 256 TB")
+            .to_string();
         assert!(error.contains("process 0"), "{error}");
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! DAMON: a scheme that migrates memory of this process, whether it is used or not.
+//! DAMON: a scheme that migrates memory of this process, whether or not it is used.
 
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -13,12 +13,12 @@ use crate::sys::PAGE;
 use crate::trace::Tracing;
 
 const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
-/// What it looks at, and when it acts, in microseconds: at once.
+/// Sampling and aggregation interval in microseconds, so that the scheme acts at once.
 const INTERVAL_US: &str = "1000";
-/// Each part of the memory is migrated by itself; fewer cannot be asked for.
+/// Number of regions, each of which is migrated separately; DAMON requires at least 3.
 const REGIONS: &str = "3";
 
-/// The kernel's one kdamond; nobody else may use it meanwhile.
+/// The kernel's only kdamond, which must have no other user.
 pub struct Damon {
     dir: PathBuf,
     tracing: Tracing,
@@ -58,8 +58,9 @@ impl Damon {
         self.set(&format!("contexts/0/{file}"), value)
     }
 
-    /// Has the memory of a mapping (address and length) migrated to `node`, until `bytes` are; the seconds
-    /// until the last list is. What is not on the lists of the LRU is left where it is.
+    /// Migrates the memory of a mapping (address and length) to `node`, until `bytes` have moved.
+    /// Returns the seconds until the end of the last list. Pages that are not on the LRU stay where
+    /// they are.
     pub fn migrate(&self, map: (usize, usize), node: i32, bytes: usize) -> Result<f64> {
         self.context("targets/0/regions/0/start", &map.0.to_string())?;
         self.context("targets/0/regions/0/end", &(map.0 + map.1).to_string())?;
@@ -71,16 +72,18 @@ impl Damon {
             self.set("state", "off")?;
             done
         })?;
-        let begin = lists.first().context("nothing was traced")?;
+        let begin = lists.first().context("the trace has no events")?;
         let is_ours = |reason| reason == Some("damon");
         let mut ours = lists.iter().filter(|list| is_ours(list.field("reason")));
-        let end = ours.next_back().context("DAMON migrated nothing")?;
+        let end = ours
+            .next_back()
+            .context("the trace has no migration by DAMON")?;
         Ok(end.seconds - begin.seconds)
     }
 
     fn wait(&self, done: impl Fn() -> Result<bool>) -> Result<()> {
         repeat_until("DAMON has migrated it", || {
-            // Who helps is to have this CPU.
+            // Leaves this CPU to helpers.
             sleep(Duration::from_millis(20));
             done()
         })
@@ -89,7 +92,7 @@ impl Damon {
 
 impl Drop for Damon {
     fn drop(&mut self) {
-        // Nobody is left to tell.
+        // Errors cannot be reported.
         let _ = self.set("state", "off");
         let _ = kernel::write(Path::new(ADMIN).join("nr_kdamonds"), "0");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Demotion: reclaim that moves pages of node 0 to node 1, which must be of a lower memory tier.
+//! Demotion: reclaim that moves pages from node 0 to node 1, which must be of a lower memory tier.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use crate::sys;
 const TIERS: &str = "/sys/devices/virtual/memory_tiering";
 const ENABLED: &str = "/sys/kernel/mm/numa/demotion_enabled";
 
-/// Demotion, switched on as long as this lives.
+/// Demotion, enabled as long as this lives.
 pub struct Demotion {
     _setting: Setting,
 }
 
-/// Whether node 1 is of a lower tier than node 0.
+/// Returns whether node 1 is of a lower tier than node 0.
 pub fn has_lower_tier() -> Result<bool> {
     Ok(tier_of(0)? < tier_of(1)?)
 }
@@ -28,7 +28,7 @@ impl Demotion {
     pub fn on() -> Result<Self> {
         ensure!(
             has_lower_tier()?,
-            "node 1 is of no lower tier than node 0: tiers {} and {}",
+            "expected node 1 on a lower tier than node 0, found tiers {} (node 0) and {} (node 1)",
             tier_of(0)?,
             tier_of(1)?
         );
@@ -38,7 +38,7 @@ impl Demotion {
     }
 }
 
-/// The number of a node's tier: lower memory has higher ones.
+/// Returns the number of a node's tier. Lower tiers have higher numbers.
 fn tier_of(node: usize) -> Result<u32> {
     let tiers = std::fs::read_dir(TIERS).with_context(|| format!("reading {TIERS}"))?;
     let paths: Vec<PathBuf> = tiers.map(|t| Ok(t?.path())).collect::<Result<_>>()?;
@@ -50,18 +50,18 @@ fn tier_of(node: usize) -> Result<u32> {
             kernel::parse_list(&nodes).contains(&node).then_some(name)
         })
         .find_map(|name| name.parse().ok())
-        .with_context(|| format!("node {node} is of no tier"))
+        .with_context(|| format!("node {node} is in no memory tier"))
 }
 
-/// Proactive reclaim from a cgroup in which this process is; memory that it has touched before stays
-/// with the group it was in then.
+/// Proactive reclaim from a cgroup that has this process. Memory touched before stays in its
+/// previous group.
 pub struct Reclaim {
     groups: Groups,
     _demotion: Demotion,
     _generations: Option<Setting>,
 }
 
-/// Has the kernel use the multi-generational LRU, as long as the setting lives.
+/// Enables the multi-generational LRU, as long as the setting lives.
 pub fn generations() -> Result<Setting> {
     Setting::change("/sys/kernel/mm/lru_gen/enabled", "1")
 }
@@ -77,7 +77,7 @@ impl Reclaim {
         })
     }
 
-    /// With the multi-generational LRU.
+    /// As `new`, with the multi-generational LRU.
     pub fn of_generations() -> Result<Self> {
         Ok(Self {
             _generations: Some(generations()?),
@@ -85,7 +85,7 @@ impl Reclaim {
         })
     }
 
-    /// Asks for so many bytes; the kernel may give fewer.
+    /// Requests reclaim of `bytes` bytes; the kernel may reclaim less.
     pub fn ask(&self, bytes: usize) -> Result<()> {
         match self.groups.set(0, "memory.reclaim", &bytes.to_string()) {
             Err(e) if is_again(&e) => Ok(()),
@@ -99,12 +99,12 @@ fn is_again(error: &anyhow::Error) -> bool {
     io.is_some_and(|e| e.kind() == ErrorKind::WouldBlock)
 }
 
-/// Has the kernel forget that this process has used its pages.
+/// Clears the accessed bits of this process's pages.
 pub fn forget_use() -> Result<()> {
     kernel::write("/proc/self/clear_refs", "1")
 }
 
-/// How many of the pages at `addrs` are on `node`.
+/// Returns how many of the pages at `addrs` are on `node`.
 pub fn count_on(addrs: &[usize], node: i32) -> Result<usize> {
     let mut status = vec![i32::MIN; addrs.len()];
     sys::query_nodes(0, addrs, &mut status).zero("move_pages query")?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Runs the tests, each in a process of its own with a time limit, and prints TAP.
+//! Runs each test in its own process with a time limit, and prints TAP.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -16,19 +16,19 @@ use crate::kernel::{self, SWITCH, Setting, UNMAPPED, WORKING};
 use crate::plan::{Engine, FolioSize};
 use crate::{cases, patience, region, sys};
 
-/// Threads the engine may use while the tests run: more than small guests have CPUs.
+/// Threads the engine may use during the tests: more than small guests have CPUs.
 const TEST_THREADS: u32 = 4;
 
-/// Seconds that every test may take on an idle host. The limit is there to end a test that hangs.
+/// Seconds that every test may take on an idle host. The limit only ends tests that hang.
 const LEAST_LIMIT: u32 = 300;
-/// The largest factor by which a slow kernel or a busy host multiplies a limit.
+/// Largest factor by which a slow kernel or a busy host extends a limit.
 const MOST_SLOWDOWN: u32 = 4;
-/// The time that the moves of [`slowdown`] take on an idle host, in a kernel without checks.
+/// Duration of the moves of [`slowdown`] on an idle host, in a kernel without checks.
 const USUAL_MOVES: Duration = Duration::from_millis(100);
-/// The seconds before its limit at which a test's waits end with an error.
+/// A test's waits fail this many seconds before its limit.
 const LAST_WORDS: u32 = 10;
 
-/// One system call whose outcome every kernel must repeat.
+/// One system call whose outcome must be the same on every kernel.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Entry {
     pub call: String,
@@ -38,16 +38,16 @@ pub struct Entry {
     pub status: Vec<i32>,
 }
 
-/// What a test is given, and where it notes outcomes to compare between kernels.
+/// Input of a test, and its record of outcomes to compare between kernels.
 #[derive(Default)]
 pub struct Log {
-    /// The engine's settings as they were before anybody touched them.
+    /// The engine's settings before the tests changed them.
     pub found: Vec<String>,
-    /// How many times the rounds of a test that looks for what happens rarely.
+    /// Factor for the rounds of a test that searches for rare events.
     pub times: u64,
-    /// How many iterations of it at least.
+    /// Least number of iterations of a test that counts them.
     iterations: u64,
-    /// Seconds that a pass of it may take.
+    /// Seconds that one pass of the test may take.
     limit: u32,
     done: u64,
     entries: Vec<Entry>,
@@ -62,8 +62,8 @@ impl Log {
         });
     }
 
-    /// Passes of a test, each of which says how many iterations it had, until they are as many as are
-    /// asked for. To each of them the test's time limit applies anew.
+    /// Repeats a pass until the wanted numbers of passes and iterations are reached. `pass` returns
+    /// its number of iterations. The time limit applies to each pass separately.
     pub fn repeat(&mut self, mut pass: impl FnMut() -> Result<u64>) -> Result<()> {
         let mut passes = 0;
         while passes < self.times || self.done < self.iterations {
@@ -71,7 +71,7 @@ impl Log {
                 set_limit(self.limit);
             }
             let done = pass()?;
-            ensure!(done > 0, "a pass without an iteration");
+            ensure!(done > 0, "a pass ended without an iteration");
             self.done += done;
             passes += 1;
         }
@@ -79,7 +79,7 @@ impl Log {
     }
 }
 
-/// The error of a test that cannot be had on this machine.
+/// The error of a test that cannot run on this kernel or machine.
 #[derive(Debug)]
 struct Skip(String);
 
@@ -99,7 +99,7 @@ type Body = Box<dyn Fn(&mut Log) -> Result<()>>;
 
 pub struct Case {
     pub name: String,
-    /// Seconds after which the test is killed and has failed; multiplied by [`slowdown`].
+    /// Seconds after which the test is killed and fails; multiplied by [`slowdown`].
     pub limit: u32,
     run: Body,
 }
@@ -113,7 +113,7 @@ impl Case {
         }
     }
 
-    /// Raises the limit of a test that takes longer than others.
+    /// Raises the limit of a test that takes long.
     pub fn limit(self, limit: u32) -> Self {
         let limit = limit.max(LEAST_LIMIT);
         Self { limit, ..self }
@@ -141,7 +141,7 @@ pub struct Options {
     pub counts: Option<String>,
 }
 
-/// Returns the tests whose names contain one of the filters and no exception.
+/// Returns the tests whose names contain a filter and no exception.
 fn selected(mut all: Vec<Case>, filters: &[String], except: &[String]) -> Vec<Case> {
     let is_of = |case: &Case, parts: &[String]| parts.iter().any(|part| has(&case.name, part));
     all.retain(|case| (filters.is_empty() || is_of(case, filters)) && !is_of(case, except));
@@ -156,14 +156,14 @@ fn has(name: &str, text: &str) -> bool {
     rest.is_some()
 }
 
-/// Names tests, whether or not they apply to this kernel.
+/// Prints the names of tests, including those that this kernel does not support.
 pub fn list(filters: &[String], except: &[String]) {
     for case in selected(cases::every(), filters, except) {
         println!("{}", case.name);
     }
 }
 
-/// Kills this process after `seconds` seconds; its waits end shortly before.
+/// Kills this process after `seconds` seconds. Its waits fail shortly before.
 fn set_limit(seconds: u32) {
     nix::unistd::alarm::set(seconds);
     patience::allow(Duration::from_secs(
@@ -171,7 +171,7 @@ fn set_limit(seconds: u32) {
     ));
 }
 
-/// Returns how many times slower than usual this kernel moves pages now, at least 1. This includes the
+/// Returns the factor by which moving pages is slower than usual now, at least 1. It reflects the
 /// checks of the kernel and the load of the host.
 fn slowdown() -> Result<u32> {
     const ROUNDS: i32 = 16;
@@ -188,7 +188,7 @@ fn slowdown() -> Result<u32> {
     Ok(times.clamp(1, MOST_SLOWDOWN))
 }
 
-/// Runs the tests; whether all passed.
+/// Runs the tests. Returns whether all passed.
 pub fn run(options: &Options) -> Result<bool> {
     ensure!(
         nix::unistd::geteuid().is_root(),
@@ -198,7 +198,7 @@ pub fn run(options: &Options) -> Result<bool> {
     let cases = selected(cases::all(), &options.filters, &options.except);
     ensure!(
         !cases.is_empty(),
-        "no test has a name like that; --list shows them"
+        "no test matches these names; --list shows all"
     );
     let found = kernel::keep_engine()?;
     let others = kernel::keep_others()?;
@@ -214,9 +214,9 @@ pub fn run(options: &Options) -> Result<bool> {
     for (i, case) in cases.iter().enumerate() {
         if found.is_some() {
             kernel::set_engine(Engine::On(TEST_THREADS))?;
-            // All of them: by itself the kernel now and then tries fewer.
+            // The kernel sometimes tries fewer threads by itself, so the number is fixed.
             kernel::write(WORKING, &TEST_THREADS.to_string())?;
-            // On a kernel that checks much batches would be too short to share.
+            // On a slow kernel, batches would become too short to share.
             kernel::write(UNMAPPED, "1000000")?;
             kernel::write(SWITCH, if options.engine { "1" } else { "0" })?;
         }
@@ -240,7 +240,7 @@ pub fn run(options: &Options) -> Result<bool> {
             Verdict::Skipped(why) => println!("ok {number} - {name} # SKIP {}", one_line(&why)),
             Verdict::Failed(why) => {
                 failed += 1;
-                // It may have been killed before it did.
+                // The test may have been killed before it restored them.
                 others.iter().for_each(Setting::put_back);
                 for swap in kernel::swaps()?.difference(&swaps) {
                     sys::swap_off(swap)?;
@@ -259,7 +259,7 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// A JSON map with one test a line, so that `diff` names the tests that differ.
+/// Returns a JSON map with one line per test, so that `diff` shows the tests that differ.
 fn parity_text(parity: &BTreeMap<String, Vec<Entry>>) -> Result<String> {
     let lines = parity.iter().map(|(name, entries)| {
         let (name, entries) = (
@@ -276,7 +276,7 @@ fn one_line(text: &str) -> String {
     text.replace('\n', "; ")
 }
 
-/// Runs one test by calling this program again: it starts with one thread, and its death harms nobody.
+/// Runs a test in a child process, which starts with one thread and can die without harm.
 fn run_child(
     case: &Case,
     options: &Options,
@@ -297,31 +297,37 @@ fn run_child(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context("starting the test")?;
+        .context("cannot start the test's process")?;
     let mut answer = String::new();
-    let mut stdout = child.stdout.take().context("no pipe")?;
+    let mut stdout = child
+        .stdout
+        .take()
+        .context("the test's process has no output pipe")?;
     let (status, read) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| stdout.read_to_string(&mut answer));
         let status = child.wait();
-        // Whatever the test started and left, which has the pipe as well; usually nothing, so no error.
+        // Kills processes that the test left behind, which would keep the pipe open. Usually there
+        // are none, so an error is ignored.
         let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
         (status, reader.join())
     });
     read.map_err(|_| anyhow!("the reader panicked"))?
-        .context("reading the test's answer")?;
+        .context("cannot read the test's verdict")?;
     let status = status?;
     match status.signal().map(Signal::try_from) {
         Some(Ok(Signal::SIGALRM)) => bail!(
-            "not done after {} s for each of {} times",
+            "still running after {} s for each of {} passes",
             case.limit * slowdown,
             options.times
         ),
         Some(Ok(signal)) => bail!("killed by {signal}"),
-        _ => serde_json::from_str(&answer).with_context(|| format!("ended with {status}")),
+        _ => serde_json::from_str(&answer).with_context(|| {
+            format!("no verdict from the test's process, which ended with {status}")
+        }),
     }
 }
 
-/// The other side of `run_child`.
+/// Runs one test in this process, which `run_child` started.
 pub fn one(name: &str, times: u64, iterations: u64, slowdown: u32, found: &[String]) -> Result<()> {
     let case = cases::all()
         .into_iter()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's files: sysctls, counters, nodes, huge-page settings, page flags.
+//! The kernel's files: sysctls, counters, nodes, huge page settings and page flags.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,12 +15,12 @@ pub const SWITCH: &str = "/proc/sys/vm/mt_page_copy";
 pub const THREADS: &str = "/proc/sys/vm/limit_mt_num";
 pub const CREW: &str = "/proc/sys/vm/mt_page_crew";
 pub const PULL: &str = "/proc/sys/vm/push_0_pull_1";
-/// Where the other settings are.
+/// The folder of the other settings.
 pub const COPY: &str = "/sys/kernel/mm/ferry/copy";
-/// How many threads work, of those that may.
+/// The number of threads that work, up to the limit.
 pub const WORKING: &str = "/sys/kernel/mm/ferry/copy/threads";
 pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
-/// For how long folios may be unmapped together.
+/// The limit of the time that folios are unmapped in one batch.
 pub const UNMAPPED: &str = "/sys/kernel/mm/ferry/copy/unmapped_us";
 pub const KNOBS: [&str; 6] = [SWITCH, THREADS, CREW, PULL, WORKING, UNMAPPED];
 const OTHERS: [&str; 16] = [
@@ -45,20 +45,20 @@ const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
 pub fn read(path: impl AsRef<Path>) -> Result<String> {
     let path = path.as_ref();
-    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 pub fn write(path: impl AsRef<Path>, value: &str) -> Result<()> {
     let path = path.as_ref();
-    fs::write(path, value).with_context(|| format!("writing '{value}' to {}", path.display()))
+    fs::write(path, value).with_context(|| format!("cannot write '{value}' to {}", path.display()))
 }
 
-/// Whether this kernel has Ferry's copy engine.
+/// Returns whether this kernel has Ferry's copy engine.
 pub fn has_engine() -> bool {
     Path::new(SWITCH).exists()
 }
 
-/// Whether this is a kernel with the service of `/dev/page_migrate`.
+/// Returns whether this kernel has the service of `/dev/page_migrate`.
 pub fn has_service() -> bool {
     Path::new("/sys/kernel/mm/ferry/service").exists()
 }
@@ -66,11 +66,11 @@ pub fn has_service() -> bool {
 pub fn set_engine(engine: Engine) -> Result<()> {
     match engine {
         Engine::Absent if has_engine() => {
-            bail!("a vanilla configuration on a kernel that has vm.mt_page_copy")
+            bail!("the configuration is vanilla, but this kernel has vm.mt_page_copy")
         }
         Engine::Absent => Ok(()),
         _ if !has_engine() => {
-            bail!("this kernel has no vm.mt_page_copy: not built with CONFIG_FERRY?")
+            bail!("this kernel has no vm.mt_page_copy: is it built with CONFIG_FERRY?")
         }
         Engine::Off => write(SWITCH, "0"),
         Engine::On(threads) | Engine::CopyOnly(threads) => {
@@ -82,19 +82,19 @@ pub fn set_engine(engine: Engine) -> Result<()> {
     }
 }
 
-/// Writes a configuration to Ferry's settings, until the returned settings are dropped.
+/// Writes a configuration to Ferry's settings. Dropping the result restores them.
 pub fn adjust(config: &Config) -> Result<Vec<Setting>> {
     let change =
         |(file, value): &(String, String)| Setting::change(&format!("{COPY}/{file}"), value);
     config.settings.iter().map(change).collect()
 }
 
-/// The engine's rows of `/proc/vmstat`; none on a kernel without it.
+/// Returns the engine's rows of `/proc/vmstat`; empty on a kernel without it.
 pub fn counters() -> Result<BTreeMap<String, u64>> {
     vmstat("ferry_")
 }
 
-/// The rows of `/proc/vmstat` whose names begin with `prefix`.
+/// Returns the rows of `/proc/vmstat` whose names start with `prefix`.
 pub fn vmstat(prefix: &str) -> Result<BTreeMap<String, u64>> {
     Ok(rows(&read("/proc/vmstat")?, prefix))
 }
@@ -107,7 +107,7 @@ fn rows(text: &str, prefix: &str) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// What each row of `after` gained since `before`.
+/// Returns the increase of each row from `before` to `after`.
 pub fn gained(
     before: &BTreeMap<String, u64>,
     after: &BTreeMap<String, u64>,
@@ -125,14 +125,14 @@ pub fn gained(
 
 pub fn node_free_bytes(node: u32) -> Result<usize> {
     let text = read(format!("/sys/devices/system/node/node{node}/meminfo"))?;
-    let kb = node_field(&text, "MemFree:").context("no MemFree for the node")?;
+    let kb = node_field(&text, "MemFree:").context("the node's meminfo has no MemFree")?;
     Ok(kb as usize * 1024)
 }
 
 /// Returns the total memory of a node.
 pub fn node_total_bytes(node: u32) -> Result<usize> {
     let text = read(format!("/sys/devices/system/node/node{node}/meminfo"))?;
-    let kb = node_field(&text, "MemTotal:").context("no MemTotal for the node")?;
+    let kb = node_field(&text, "MemTotal:").context("the node's meminfo has no MemTotal")?;
     Ok(kb as usize * 1024)
 }
 
@@ -149,7 +149,7 @@ fn high_pages(zoneinfo: &str, node: u32) -> u64 {
         if let Some(zone) = line.strip_prefix("Node ") {
             here = zone.starts_with(&format!("{node},"));
         }
-        // The `high:` of a CPU ends with a colon.
+        // A per-CPU `high:` has a colon.
         let high = line.trim().strip_prefix("high ");
         if let Some(pages) = high.filter(|_| here) {
             sum += pages.trim().parse::<u64>().unwrap_or(0);
@@ -158,7 +158,7 @@ fn high_pages(zoneinfo: &str, node: u32) -> u64 {
     sum
 }
 
-/// Free memory of all nodes, with what each CPU keeps at hand: megabytes, that MemFree leaves out.
+/// Returns the free memory of all nodes. Unlike MemFree, it includes megabytes on per-CPU lists.
 pub fn free_bytes() -> Result<usize> {
     let pages = free_pages(&read("/proc/zoneinfo")?);
     Ok(pages as usize * PAGE)
@@ -181,7 +181,7 @@ pub fn node_field(text: &str, field: &str) -> Option<u64> {
     value.split_whitespace().next()?.parse().ok()
 }
 
-/// The folders of the blocks of memory that a node has; none where memory cannot be taken away.
+/// Returns the folders of a node's memory blocks; empty without memory hotplug.
 pub fn memory_blocks(node: u32) -> Result<Vec<PathBuf>> {
     let dir = format!("/sys/devices/system/node/node{node}");
     let mut blocks = Vec::new();
@@ -195,12 +195,12 @@ pub fn memory_blocks(node: u32) -> Result<Vec<PathBuf>> {
     Ok(blocks)
 }
 
-/// How many numbers a list such as `0-3,5` names.
+/// Returns how many numbers a list such as `0-3,5` has.
 fn list_len(list: &str) -> usize {
     parse_list(list).len()
 }
 
-/// The numbers of a list such as `0-3,5`.
+/// Returns the numbers of a list such as `0-3,5`.
 pub fn parse_list(list: &str) -> Vec<usize> {
     list.trim()
         .split(',')
@@ -216,13 +216,13 @@ pub fn online_cpus() -> Result<Vec<usize>> {
     Ok(parse_list(&read("/sys/devices/system/cpu/online")?))
 }
 
-/// Whether nodes 0 and 1 both have memory; everything here moves pages between them.
+/// Checks that nodes 0 and 1 both have memory, because all tests move pages between them.
 pub fn need_two_nodes() -> Result<()> {
     let list = read("/sys/devices/system/node/has_memory")?;
     let nodes = parse_list(&list);
     ensure!(
         nodes.contains(&0) && nodes.contains(&1),
-        "needs memory on nodes 0 and 1; this machine has it on {}",
+        "expected memory on nodes 0 and 1, but this machine has it on nodes {}",
         list.trim()
     );
     Ok(())
@@ -233,17 +233,18 @@ pub fn machine() -> Result<Machine> {
     Ok(Machine {
         cpus: online_cpus()?.len(),
         nodes: list_len(&read("/sys/devices/system/node/online")?),
-        mem_kb: node_field(&read("/proc/meminfo")?, "MemTotal:").context("no MemTotal")?,
+        mem_kb: node_field(&read("/proc/meminfo")?, "MemTotal:")
+            .context("/proc/meminfo has no MemTotal")?,
         release: uname.release().to_string_lossy().into_owned(),
     })
 }
 
-/// The page frame behind each page of `map`; 0 where there is none.
+/// Returns the page frame of each page of `map`; 0 if it is absent.
 pub fn frames(map: &Mapping) -> Result<Vec<u64>> {
     frames_of(std::process::id() as i32, map)
 }
 
-/// The same of another process, at the same addresses.
+/// As `frames`, for another process at the same addresses.
 pub fn frames_of(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
     let pagemap = fs::File::open(format!("/proc/{pid}/pagemap"))?;
     let mut bytes = vec![0; map.len() / PAGE * 8];
@@ -265,7 +266,7 @@ pub fn frames_of(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
         .collect())
 }
 
-/// Whether `map` consists of folios of `size` bytes, each whole and aligned; else where it does not.
+/// Checks that `map` consists of whole, aligned folios of `size` bytes.
 pub fn check_folios(map: &Mapping, size: usize) -> Result<()> {
     let flags = fs::File::open("/proc/kpageflags").context("opening /proc/kpageflags")?;
     const HEAD: u64 = 1 << 15;
@@ -274,16 +275,16 @@ pub fn check_folios(map: &Mapping, size: usize) -> Result<()> {
     let mut bytes = vec![0; (pages + 1) * 8];
     for (folio, frames) in frames(map)?.chunks(pages).enumerate() {
         let first = frames[0];
-        ensure!(first != 0, "folio {folio} is not there");
+        ensure!(first != 0, "folio {folio} is not present");
         ensure!(
             frames
                 .iter()
                 .enumerate()
                 .all(|(i, &frame)| frame == first + i as u64),
-            "folio {folio} is in pieces"
+            "folio {folio} is not physically contiguous"
         );
         let got = flags.read_at(&mut bytes, first * 8)? / 8;
-        ensure!(got >= pages, "kpageflags ends early");
+        ensure!(got >= pages, "/proc/kpageflags ends before the folio");
         let flag = |i: usize| {
             let word = bytes[i * 8..][..8].try_into().unwrap_or_default();
             u64::from_ne_bytes(word) & (HEAD | TAIL)
@@ -301,9 +302,9 @@ pub fn check_folios(map: &Mapping, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// The devices and files that are swapped to.
+/// Returns the active swap devices and files.
 pub fn swaps() -> Result<BTreeSet<String>> {
-    // A line of titles is the first.
+    // The first line has the titles.
     let text = read("/proc/swaps")?;
     let paths = text
         .lines()
@@ -312,14 +313,14 @@ pub fn swaps() -> Result<BTreeSet<String>> {
     Ok(paths.map(str::to_owned).collect())
 }
 
-/// A setting changed for a while; the old value returns when this is dropped.
+/// A changed setting. Dropping it restores the old value.
 pub struct Setting {
     path: String,
     old: String,
 }
 
 impl Setting {
-    /// Notes the value of now.
+    /// Saves the current value.
     pub fn keep(path: &str) -> Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -337,9 +338,9 @@ impl Setting {
         &self.old
     }
 
-    /// Writes the value that was noted.
+    /// Restores the saved value.
     pub fn put_back(&self) {
-        // Nobody is left to tell, and the next user of the setting sets it.
+        // The error cannot be reported, and the next user of the setting writes it anyway.
         let _ = fs::write(&self.path, &self.old);
     }
 }
@@ -350,13 +351,13 @@ impl Drop for Setting {
     }
 }
 
-/// What tests change beside Ferry's copy settings, of what this kernel has.
+/// Saves the settings that tests change, other than those of copying, as far as they exist.
 pub fn keep_others() -> Result<Vec<Setting>> {
     let there = OTHERS.into_iter().filter(|path| Path::new(path).exists());
     there.map(Setting::keep).collect()
 }
 
-/// Has Ferry's settings return in the end; `None` without Ferry.
+/// Saves Ferry's settings; `None` without Ferry.
 pub fn keep_engine() -> Result<Option<Vec<Setting>>> {
     if !has_engine() {
         return Ok(None);
@@ -368,14 +369,14 @@ pub fn keep_engine() -> Result<Option<Vec<Setting>>> {
         .map(Some)
 }
 
-/// The value of a settings file: the word in brackets if there are any.
+/// Returns the value of a settings file: the word in brackets, if there is one.
 fn chosen(text: &str) -> &str {
     text.split_once('[')
         .and_then(|(_, rest)| rest.split_once(']'))
         .map_or(text.trim(), |(word, _)| word)
 }
 
-/// Lets anonymous memory have folios of 64 KB, on a kernel that knows them.
+/// Allows folios of 64 KB in anonymous memory, on a kernel that supports them.
 pub fn allow_64k() -> Result<Setting> {
     let path = format!("{THP}/hugepages-64kB/enabled");
     ensure!(
@@ -385,30 +386,30 @@ pub fn allow_64k() -> Result<Setting> {
     Setting::change(&path, "always")
 }
 
-/// Gathers free memory into large blocks; only a favour, so failure is no error.
+/// Compacts free memory. Errors are ignored, because the result is only an optimization.
 pub fn compact() {
     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
     let _ = fs::write("/proc/sys/vm/compact_memory", "1");
 }
 
-/// Returns whether this kernel has folios of a size: a kernel without transparent huge pages, such as
-/// any with PREEMPT_RT, has only small anonymous folios.
+/// Returns whether this kernel has folios of a size. Without transparent huge pages, as with
+/// PREEMPT_RT, all anonymous folios are small.
 pub fn has_folios(size: FolioSize) -> bool {
     size == FolioSize::Small || Path::new(THP).exists()
 }
 
-/// Returns whether this is a kernel with PREEMPT_RT, by the version from uname(2).
+/// Returns whether this kernel has PREEMPT_RT, by the version from uname(2).
 pub fn is_real_time() -> Result<bool> {
     let uname = nix::sys::utsname::uname()?;
     Ok(uname.version().to_string_lossy().contains("PREEMPT_RT"))
 }
 
-/// Whether the engine is there and on.
+/// Returns whether the engine exists and is on.
 pub fn engine_is_on() -> Result<bool> {
     Ok(has_engine() && read(SWITCH)?.trim() == "1")
 }
 
-/// Whether this is a kernel that checks much, and is many times slower for it.
+/// Returns whether this kernel has debug checks that make it many times slower.
 pub fn is_slow() -> bool {
     Path::new("/proc/lockdep").exists()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What runs inside the booted guest: the page-migration benchmark and the functional tests.
+//! The program inside the booted guest: benchmarks of page migration, and functional tests.
 #![deny(unsafe_code)]
 
 mod bench;
@@ -39,66 +39,66 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure how fast pages get to the other node.
+    /// Measure the throughput of migration to the other node.
     Bench {
-        /// What to measure, as JSON; - for standard input.
+        /// The plan, as JSON; - for standard input.
         #[arg(long)]
         plan: String,
-        /// Where the results go, as JSON; - for standard output.
+        /// Write the results here, as JSON; - for standard output.
         #[arg(long)]
         out: String,
     },
-    /// Measure what a system call does when, by trace events.
+    /// Measure the phases of a system call, by trace events.
     Phases {
-        /// As for bench; turns are not taken.
+        /// The plan, as for bench; turns are ignored.
         #[arg(long)]
         plan: String,
-        /// Where the results go, as JSON; - for standard output.
+        /// Write the results here, as JSON; - for standard output.
         #[arg(long)]
         out: String,
     },
-    /// Measure what reading files costs and gains with promotion of page cache.
+    /// Measure the cost and benefit of page cache promotion for readers of files.
     Promotion {
-        /// What is measured.
+        /// The part to measure.
         #[arg(value_enum)]
         part: cached::Part,
-        /// Where the results go, as JSON; - for standard output.
+        /// Write the results here, as JSON; - for standard output.
         #[arg(long)]
         out: String,
     },
-    /// Find the hot pages of a process in physical memory, and have the service of /dev/page_migrate
-    /// bring them near it.
+    /// Find the hot pages of a process in physical memory, and migrate them to its node through
+    /// /dev/page_migrate.
     Hot {
-        /// How often and for how long, as JSON; - for standard input.
+        /// Number of runs and their duration, as JSON; - for standard input.
         #[arg(long)]
         plan: String,
-        /// Where the results go, as JSON; - for standard output.
+        /// Write the results here, as JSON; - for standard output.
         #[arg(long)]
         out: String,
     },
-    /// Run the functional tests; the answer is TAP on standard output.
+    /// Run the functional tests; prints TAP.
     Test {
-        /// Only tests whose names contain one of these, in which * stands for any characters.
+        /// Run only tests whose names contain one of these; * stands for any characters.
         filters: Vec<String>,
-        /// No tests whose names contain one of these.
+        /// Skip tests whose names contain one of these.
         #[arg(long)]
         except: Vec<String>,
-        /// So many times the rounds of tests that look for what happens rarely.
+        /// Multiply the rounds of tests that search for rare events.
         #[arg(long, default_value_t = 1)]
         times: u64,
-        /// So many iterations at least of tests that count them.
+        /// Run at least this many iterations of tests that count them.
         #[arg(long, default_value_t = 0)]
         iterations: u64,
-        /// Run with the copy engine on or off; without this it is off.
+        /// Turn the copy engine on or off; off by default.
         #[arg(long)]
         engine: Option<Switch>,
-        /// Where to write outcomes that must be the same on every kernel, as JSON.
+        /// Write outcomes here that must be the same on every kernel, as JSON.
         #[arg(long)]
         parity: Option<String>,
-        /// Where to write how many iterations there were of tests that count them, as JSON.
+        /// Write the numbers of iterations here, of tests that count them, as JSON.
         #[arg(long)]
         counts: Option<String>,
-        /// Name the tests and run none.
+        /// Print the names of the tests, and run none.
         #[arg(long)]
         list: bool,
     },
@@ -110,10 +110,10 @@ enum Command {
         times: u64,
         #[arg(long, default_value_t = 0)]
         iterations: u64,
-        /// The factor for each time limit.
+        /// Factor for each time limit.
         #[arg(long, default_value_t = 1)]
         slowdown: u32,
-        /// The engine's settings before the tests began, one by one.
+        /// The engine's settings before the tests, in the order of the list of settings.
         #[arg(long)]
         found: Vec<String>,
     },

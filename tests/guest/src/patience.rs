@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Waits for conditions, for as long as the running test may take.
+//! Waits for conditions, within the time limit of the running test.
 //!
-//! How soon a condition holds depends on what else the host runs, so no wait has a limit of its own.
-//! The harness sets a deadline shortly before the test's time limit; a wait that reaches it fails with
-//! an error that names the condition.
+//! The time until a condition holds depends on the load of the host, so waits have no limits of
+//! their own. The harness sets a deadline shortly before the test's time limit. A wait that reaches
+//! the deadline fails with an error that names the condition.
 
 use std::sync::Mutex;
 use std::thread::sleep;
@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// The time between two looks at a condition.
+/// Pause between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The deadline where the harness has set none.
+/// Limit of a wait without a deadline from the harness.
 const DEFAULT: Duration = Duration::from_secs(60);
 
 static DEADLINE: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// Sets the deadline of every wait from now on to `limit` from now.
+/// Sets the deadline of all waits from now on.
 pub fn allow(limit: Duration) {
-    // A thread that panicked leaves a deadline that is as good as any.
+    // The deadline is valid even if a thread panicked with the lock held.
     let mut deadline = DEADLINE.lock().unwrap_or_else(|e| e.into_inner());
     *deadline = Some(Instant::now() + limit);
 }
@@ -31,14 +31,14 @@ fn deadline() -> Instant {
     deadline.unwrap_or_else(|| Instant::now() + DEFAULT)
 }
 
-/// Returns whether the deadline has passed, for a loop that reports its end itself.
+/// Returns whether the deadline has passed, for loops that report it themselves.
 pub fn is_over() -> bool {
     Instant::now() >= deadline()
 }
 
-/// Calls `holds` until it returns true. The condition is named `what` in the error at the deadline.
+/// Calls `holds` until it returns true. The error at the deadline names the condition `what`.
 ///
-/// Without a pause between the calls: `holds` does the work that makes the condition come true.
+/// There is no pause between calls: `holds` itself does the work that fulfils the condition.
 pub fn repeat_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let (start, deadline) = (Instant::now(), deadline());
     let mut tries = 0u64;
@@ -46,7 +46,7 @@ pub fn repeat_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Resu
         tries += 1;
         if Instant::now() >= deadline {
             bail!(
-                "not after {:.0?} and {tries} tries: {what}",
+                "expected within {:.0?}, but not true after {tries} tries: {what}",
                 start.elapsed()
             );
         }
@@ -65,7 +65,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result
     })
 }
 
-/// Calls `attempt` until it succeeds; returns its last error at the deadline.
+/// Calls `attempt` until it succeeds. Returns its last error at the deadline.
 pub fn at_last<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let deadline = deadline();
     loop {

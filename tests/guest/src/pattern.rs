@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Contents for moved memory: every word depends on where it is and on a seed, so that a page lost,
-//! swapped with another, stale or half copied shows.
+//! Contents of moved memory: each word depends on its index and a seed, so that lost, swapped,
+//! stale and partly copied pages are detected.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const BY_INDEX: u64 = 0x9e37_79b9_7f4a_7c15;
 const BY_SEED: u64 = 0xd6e8_feb8_6659_fd93;
 
-/// The word at `index`.
+/// Returns the word at `index`.
 pub fn word(index: usize, seed: u64) -> u64 {
     (index as u64).wrapping_mul(BY_INDEX) ^ seed.wrapping_add(1).wrapping_mul(BY_SEED)
 }
@@ -18,14 +18,15 @@ pub fn fill(words: &[AtomicU64], seed: u64) {
     }
 }
 
-/// The pattern of words `first..` as bytes, for files.
+/// Returns `count` words from index `first` on as bytes, for files.
 pub fn bytes(first: usize, count: usize, seed: u64) -> Vec<u8> {
     (first..first + count)
         .flat_map(|index| word(index, seed).to_ne_bytes())
         .collect()
 }
 
-/// The first word that is not what `fill` left, where `words` began at index `first`: index, found, wanted.
+/// Returns the first word that differs from `fill`'s: its index, the value found and the value
+/// expected. `words` starts at index `first`.
 fn mismatch(words: &[AtomicU64], first: usize, seed: u64) -> Option<(usize, u64, u64)> {
     words.iter().enumerate().find_map(|(at, slot)| {
         let (found, wanted) = (slot.load(Relaxed), word(first + at, seed));
@@ -33,18 +34,18 @@ fn mismatch(words: &[AtomicU64], first: usize, seed: u64) -> Option<(usize, u64,
     })
 }
 
-/// Whether a part of filled memory, which began at word `first`, is as `fill` left it.
+/// Checks that a part of filled memory, starting at word `first`, is as `fill` left it.
 pub fn check_from(words: &[AtomicU64], first: usize, seed: u64) -> anyhow::Result<()> {
     match mismatch(words, first, seed) {
         None => Ok(()),
         Some((index, found, wanted)) => anyhow::bail!(
-            "contents differ at byte {:#x}: found {found:#018x}, wanted {wanted:#018x}",
+            "contents differ at byte {:#x}: expected {wanted:#018x}, found {found:#018x}",
             index * 8
         ),
     }
 }
 
-/// Whether filled memory is as `fill` left it.
+/// Checks that filled memory is as `fill` left it.
 pub fn check(words: &[AtomicU64], seed: u64) -> anyhow::Result<()> {
     check_from(words, 0, seed)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a system call that migrates does when, by the kernel's own events: how long it looks up and
-//! isolates before the first page is migrated, and how long folios are unmapped.
+//! The phases of a system call that migrates, by trace events: the time to look up and isolate
+//! pages before the first is migrated, and the time that folios are unmapped.
 
 use std::collections::HashMap;
 
@@ -22,17 +22,17 @@ const EVENTS: [&str; 5] = [
     "thp/remove_migration_pmd",
 ];
 
-/// What was measured of one configuration in one cell.
+/// Results of one configuration in one cell.
 #[derive(Debug, Serialize)]
 struct Phases {
     #[serde(flatten)]
     cell: Cell,
     config: String,
-    /// Nanoseconds a page, from the call to where migration begins; one figure a run.
+    /// Nanoseconds per page from the call to the start of migration; one value per run.
     isolation_ns: Vec<f64>,
-    /// Microseconds from when a folio is unmapped to when it is mapped again: the median of a run.
+    /// Microseconds that a folio is unmapped: the median of a run.
     unmapped_us: Vec<f64>,
-    /// The longest of a run.
+    /// The longest time of a run.
     longest_us: Vec<f64>,
 }
 
@@ -43,7 +43,7 @@ pub fn run(plan: &Plan) -> Result<String> {
     let tracing = Tracing::new()?;
     ensure!(
         matches!(plan.way, Way::MovePages | Way::MigratePages | Way::Mbind),
-        "phases are those of a system call"
+        "only a system call has phases: expected move_pages, migrate_pages or mbind"
     );
     let carrier = Carrier::new(plan.way)?;
     let mut all = Vec::new();
@@ -83,30 +83,33 @@ struct Run {
     longest_us: f64,
 }
 
-/// One call on fresh memory.
+/// Measures one call on fresh memory.
 fn one_run(tracing: &Tracing, cell: Cell, carrier: &Carrier) -> Result<Run> {
     let mut cargo = Cargo::new(cell)?;
     pattern::fill(cargo.map().words(), 1);
     let events = tracing.of(&EVENTS, || match carrier {
-        // To begin a thread is no part of it.
+        // Called directly, because starting a thread is not part of the call.
         Carrier::MovePages => region::move_all(cargo.addrs(), 1, MF_MOVE),
         _ => cargo.carry(carrier, 1).map(drop),
     })?;
     pattern::check(cargo.map().words(), 1)?;
-    let begin = events.first().context("no events")?.seconds;
+    let begin = events.first().context("the trace has no events")?.seconds;
     let start = events
         .iter()
         .find(|event| event.name == "mm_migrate_pages_start");
-    let isolation = start.context("nothing was migrated")?.seconds - begin;
+    let isolation = start
+        .context("the trace has no start of migration")?
+        .seconds
+        - begin;
     let times = unmapped(&events);
     Ok(Run {
         isolation_ns: 1e9 * isolation / cell.count as f64,
-        unmapped_us: 1e6 * median(&times).context("nothing was unmapped")?,
+        unmapped_us: 1e6 * median(&times).context("the trace has no unmapped folio")?,
         longest_us: 1e6 * times.iter().copied().fold(0.0, f64::max),
     })
 }
 
-/// Seconds between the two events of each address.
+/// Returns the seconds between the unmap and the remap of each address.
 fn unmapped(events: &[Event]) -> Vec<f64> {
     let mut gone = HashMap::new();
     let mut times = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a benchmark is asked to measure, and what it answers: the two JSON documents.
+//! The input and the output of a benchmark: two JSON documents.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,28 +39,29 @@ impl fmt::Display for FolioSize {
     }
 }
 
-/// What the engine is set to while a configuration runs.
+/// Settings of the engine while a configuration runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// The kernel has none.
+    /// The kernel has no engine.
     Absent,
     Off,
-    /// On, with at most this many threads.
+    /// On, with this limit of threads.
     On(u32),
-    /// As `On`, but no call has a crew.
+    /// As `On`, but without crews.
     CopyOnly(u32),
 }
 
 /// A named way to move the same pages: `vanilla`, `ferry-off`, `ferry-N`, `ferry-N-copy` (without
-/// crews), each also with `-userN`; `ferry-migrc`: off, but flushes are left for later.
+/// crews), each also with `-userN`; and `ferry-migrc`, with the engine off and deferred TLB flushes
+/// on.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Config {
     pub name: String,
     pub engine: Engine,
-    /// User threads that each move an equal share.
+    /// Number of user threads, which move equal shares.
     pub callers: usize,
-    /// Files of Ferry's settings, and the text that is written to each during the test.
+    /// Files of Ferry's settings, and the text to write to each during the test.
     pub settings: Vec<(String, String)>,
 }
 
@@ -71,13 +72,14 @@ impl FromStr for Config {
         let written = |(file, value): (&str, &str)| (file.to_owned(), value.to_owned());
         let (base, settings) = match name.split_once('@') {
             Some((base, setting)) => {
-                let (file, value) = setting
-                    .split_once('=')
-                    .with_context(|| format!("configuration {name}: no = after @"))?;
+                let (file, value) = setting.split_once('=').with_context(|| {
+                    format!("configuration {name}: expected FILE=VALUE after @")
+                })?;
                 (base, vec![written((file, value))])
             }
             None if name == "ferry-migrc" => {
-                // Nodes of a guest are small: `max_pages` bounds what is kept, as on most machines.
+                // Guest nodes are small. With this setting `max_pages` bounds the retained memory,
+                // as on most machines.
                 let all = [
                     ("../migrc/max_node_percent", "100"),
                     ("../migrc/enabled", "1"),
@@ -95,7 +97,7 @@ impl FromStr for Config {
         };
         let engine = match base.strip_prefix("ferry-") {
             None if base == "vanilla" => Engine::Absent,
-            None => bail!("configuration {name}: neither vanilla nor ferry-..."),
+            None => bail!("configuration {name}: expected vanilla or ferry-..."),
             Some("off" | "migrc") => Engine::Off,
             Some(n) => {
                 let threads = |n: &str| n.parse().with_context(|| format!("configuration {name}"));
@@ -107,7 +109,7 @@ impl FromStr for Config {
         };
         ensure!(
             (1..=64).contains(&callers),
-            "configuration {name}: 1 to 64 callers"
+            "configuration {name}: expected 1 to 64 callers"
         );
         Ok(Self {
             name: name.to_owned(),
@@ -130,8 +132,8 @@ impl TryFrom<String> for Config {
 pub struct Cell {
     pub folio: FolioSize,
     pub count: usize,
-    /// So many processes migrate as much each, call after call, and all they move over all the time
-    /// is measured. Without it the benchmark's own process migrates, and single calls are.
+    /// Number of processes that each migrate this amount in a stream of calls; the sum of all bytes
+    /// over all time is measured. `None` measures single calls of the benchmark's own process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<usize>,
 }
@@ -152,37 +154,37 @@ impl fmt::Display for Cell {
     }
 }
 
-/// How pages get to the other node.
+/// The interface that moves the pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
-    /// By `move_pages(2)`, to and fro.
+    /// `move_pages(2)`, to and fro.
     #[default]
     MovePages,
-    /// By `migrate_pages(2)`, with all else that the process has.
+    /// `migrate_pages(2)`, which also moves the rest of the process's memory.
     MigratePages,
-    /// By `mbind(2)`.
+    /// `mbind(2)`.
     Mbind,
-    /// Demoted from node 0 by proactive reclaim.
+    /// Demotion from node 0 by proactive reclaim.
     Reclaim,
     /// As `Reclaim`, with the multi-generational LRU.
     ReclaimGenerations,
-    /// By a scheme of DAMON's, from node 0.
+    /// A DAMON scheme, from node 0.
     Damon,
-    /// As a range, by the service of `/dev/page_migrate`; without one by `move_pages(2)`.
+    /// The range call of `/dev/page_migrate`; `move_pages(2)` on a kernel without it.
     ServiceRange,
-    /// The same by physical addresses.
+    /// As `ServiceRange`, by physical address.
     ServicePhys,
 }
 
-/// What the memory is.
+/// State of the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stuff {
     /// Written, and writable.
     #[default]
     Written,
-    /// Not written since it was cleaned, and not writable.
+    /// Clean and read-only.
     Clean,
 }
 
@@ -192,48 +194,49 @@ pub struct Plan {
     pub cells: Vec<Cell>,
     pub configs: Vec<Config>,
     pub runs: usize,
-    /// Keep every CPU busy with other work meanwhile.
+    /// Keep every CPU busy with other work.
     #[serde(default)]
     pub busy: bool,
     #[serde(default)]
     pub way: Way,
     #[serde(default)]
     pub stuff: Stuff,
-    /// Each run goes on for so many milliseconds; without this, until its median is one.
+    /// Duration of each run in milliseconds; without it a run ends when it has enough calls.
     #[serde(default)]
     pub run_ms: Option<u64>,
-    /// So many threads of the benchmark's read the memory all the time.
+    /// Number of threads that read the memory all the time.
     #[serde(default)]
     pub readers: usize,
-    /// Rows of `/proc/vmstat` of which is told how much they gain.
+    /// Rows of `/proc/vmstat` whose increase is reported.
     #[serde(default)]
     pub rows: Vec<String>,
-    /// Without this the guest has the machine to itself.
+    /// The guest to take turns with; `None` if this one runs alone.
     pub turns: Option<Turns>,
 }
 
-/// Another guest to take turns with, each turn one run of a cell.
+/// Another guest that measures in turns with this one; each turn is one run of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Turns {
-    /// A folder that both can write, with a file `turn-NAME` for whose turn it is.
+    /// A folder that both can write. Its file `turn-NAME` names the guest that has the turn.
     pub dir: PathBuf,
     pub me: String,
     pub other: String,
 }
 
-/// Cells of so many bytes take minutes under emulation, and vary little: few runs are enough.
+/// Cells of this size take minutes under emulation and scatter little, and need only a few runs.
 const LARGE: usize = 512 << 20;
 const RUNS_OF_LARGE: usize = 3;
-/// Calls for no more than this are short, and hang on how soon the host lets another CPU run.
+/// Calls up to this size are short, and depend on when the host schedules the other CPU.
 const SMALL: usize = 4 << 20;
 const MORE_RUNS_OF_SMALL: usize = 4;
 
 impl Plan {
-    /// How often to measure a cell: the same on every kernel, as each run is a turn.
+    /// Returns the number of runs of a cell. It is the same on every kernel, because each run is a
+    /// turn.
     pub fn runs_of(&self, cell: Cell) -> usize {
         match cell.bytes() {
-            // Their runs are long however little they move.
+            // These runs are long, however little they move.
             _ if cell.processes.is_some() || self.run_ms.is_some() => self.runs,
             ..=SMALL => self.runs * MORE_RUNS_OF_SMALL,
             LARGE.. => self.runs.min(RUNS_OF_LARGE),
@@ -242,34 +245,34 @@ impl Plan {
     }
 
     pub fn parse(text: &str) -> Result<Self> {
-        let plan: Self = serde_json::from_str(text).context("the plan is not as it should be")?;
-        ensure!(plan.runs > 0, "the plan asks for no runs");
+        let plan: Self = serde_json::from_str(text).context("cannot parse the plan")?;
+        ensure!(plan.runs > 0, "the plan has no runs; expected at least one");
         ensure!(!plan.configs.is_empty(), "the plan has no configurations");
         for cell in &plan.cells {
             ensure!(
                 cell.count
                     .checked_mul(cell.folio.bytes())
                     .is_some_and(|b| b > 0),
-                "the plan has a cell of {cell}"
+                "the plan has an invalid cell: {cell}"
             );
             ensure!(
                 cell.processes.is_none_or(|n| (1..=64).contains(&n)),
-                "the plan has a cell of {cell}: 1 to 64 processes"
+                "the plan has a cell of {cell}; expected 1 to 64 processes"
             );
         }
         ensure!(
             plan.cells.iter().all(|cell| cell.processes.is_none())
                 || plan.way == Way::MovePages && plan.configs.iter().all(|c| c.callers == 1),
-            "the plan has several processes, which only move_pages with one caller can have"
+            "the plan has several processes, which need move_pages and configurations of one caller"
         );
         ensure!(
             plan.way == Way::MovePages || plan.configs.iter().all(|config| config.callers == 1),
-            "the plan has several callers, which only move_pages can have"
+            "the plan has several callers, which need move_pages"
         );
         if let Some(turns) = &plan.turns {
             ensure!(
                 turns.me != turns.other,
-                "the plan has {} take turns with itself",
+                "the plan makes {} take turns with itself",
                 turns.me
             );
         }
@@ -290,15 +293,15 @@ pub struct Sample {
     #[serde(flatten)]
     pub cell: Cell,
     pub config: String,
-    /// One figure a run.
+    /// One value per run.
     pub gbps: Vec<f64>,
-    /// Of all CPUs' stressors together while `processes` migrated, if there are any.
+    /// Loops of the stressors on all CPUs while `processes` migrated; empty without stressors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loops_per_second: Vec<f64>,
-    /// The slowest process's throughput over the fastest's, if there are several.
+    /// Ratio of the slowest process's throughput to the fastest's; empty with one process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fairness: Vec<f64>,
-    /// What the rows that were asked for gained in all runs, for each GiB that was moved.
+    /// Increase of the requested rows per GiB moved, over all runs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rows: BTreeMap<String, f64>,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Promotion of page cache: its switch, its counters, and files that are on the lower tier.
+//! Promotion of page cache: its switch, its counters, and files on the lower tier.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,10 +14,10 @@ use crate::{patience, pattern};
 
 pub const ENABLED: &str = "/sys/kernel/mm/numa/pagecache_promotion_enabled";
 const DIR: &str = "/sys/kernel/mm/ferry/promotion";
-/// Of a folio that is in use every read counts, by either LRU.
+/// Number of reads after which either LRU counts every further read of a folio.
 const WARM_UP: usize = 6;
 
-/// Whether this kernel has it.
+/// Returns whether this kernel has promotion.
 pub fn is_built() -> bool {
     Path::new(ENABLED).exists()
 }
@@ -33,22 +33,25 @@ pub fn counter(name: &str) -> Result<u64> {
         .with_context(|| format!("{name}: {text}"))
 }
 
-/// Promotion, on as long as this lives.
+/// Promotion, enabled as long as this lives.
 pub struct Promotion {
     _enabled: Setting,
 }
 
 impl Promotion {
     pub fn on() -> Result<Self> {
-        ensure!(has_lower_tier()?, "node 1 is of no lower tier than node 0");
+        ensure!(
+            has_lower_tier()?,
+            "expected node 1 on a lower tier than node 0"
+        );
         Ok(Self {
             _enabled: Setting::change(ENABLED, "true")?,
         })
     }
 }
 
-/// Fills a file, and has it in the page cache of a node, clean: in folios of a page, or as the file
-/// system likes.
+/// Fills a file and places it, clean, in the page cache of a node. `small` selects folios of one
+/// page; otherwise the file system chooses.
 pub fn place(file: &File, len: usize, node: u32, small: bool, seed: u64) -> Result<()> {
     let _policy = Policy::bind(node)?;
     const STEP: usize = 1 << 20;
@@ -65,12 +68,12 @@ pub fn place(file: &File, len: usize, node: u32, small: bool, seed: u64) -> Resu
     let there = count_on(file, len, node as i32)?;
     ensure!(
         there >= len / PAGE * 9 / 10,
-        "only {there} pages of the file are on node {node}"
+        "expected 90 % of the file on node {node}, but only {there} pages are there"
     );
     Ok(())
 }
 
-/// How many pages of a file are on a node.
+/// Returns how many pages of a file are on a node.
 pub fn count_on(file: &File, len: usize, node: i32) -> Result<usize> {
     Ok(nodes_of(file, len)?
         .iter()
@@ -86,25 +89,26 @@ fn read_all(file: &File, len: usize, step: usize) -> Result<()> {
     Ok(())
 }
 
-/// Reads a file once, page by page, and looks at what it has.
+/// Reads a file once, page by page, and checks its contents.
 pub fn check(file: &File, len: usize, seed: u64) -> Result<()> {
     let mut buf = [0; PAGE];
     for at in (0..len).step_by(PAGE) {
         file.read_exact_at(&mut buf, at as u64)?;
         ensure!(
             buf[..] == pattern::bytes(at / 8, PAGE / 8, seed)[..],
-            "contents differ in the page at {at:#x}"
+            "the contents of the page at {at:#x} have changed"
         );
     }
     Ok(())
 }
 
-/// Reads a file so often that each folio of it is known to be in use.
+/// Reads a file often enough that the LRU knows each folio to be in use.
 pub fn warm_up(file: &File, len: usize) -> Result<()> {
     (0..WARM_UP).try_for_each(|_| read_all(file, len, PAGE))
 }
 
-/// Reads a file over and over until `enough`; `false` if the time of the test ends before.
+/// Reads a file repeatedly until `enough` returns true. Returns false if the test's deadline passes
+/// first.
 pub fn read_until(
     file: &File,
     len: usize,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory to move: a mapping, the addresses of its folios, and the moves with everything checked.
+//! Memory to move: mappings of folios of one size, and moves that check every status.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::kernel;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, Policy};
 
-/// Free memory to leave on each node, for everything else that runs.
+/// Free memory to leave on each node for other users.
 const SPARE: usize = 96 << 20;
 
-/// Huge pages to choose from beyond those that are wanted: two rounds of `scattered`'s period.
+/// Huge pages to allocate in addition, for `scattered` to choose from: two of its 16 MB periods.
 const SCATTER: usize = 16;
 
-/// Takes all of a node's free memory but so many bytes, until it is dropped.
+/// Takes all free memory of a node except for `left` bytes, until the mapping is dropped.
 pub fn take_all_but(node: u32, left: usize) -> Result<Mapping> {
     let huge = FolioSize::Huge.bytes();
     let _there = Policy::bind(node)?;
@@ -28,18 +28,19 @@ pub fn take_all_but(node: u32, left: usize) -> Result<Mapping> {
     Ok(map)
 }
 
-/// Anonymous memory of exactly `count` folios of one size, all on node 0, and room for it on node 1.
+/// Returns anonymous memory of `count` folios of one size on node 0. Node 1 has room for it.
 pub fn anon(folio: FolioSize, count: usize) -> Result<Mapping> {
     need_room(folio.bytes() * count)?;
     unchecked_anon(folio, count)
 }
 
-/// As `anon`, but huge pages stand in random order in physical memory.
+/// As `anon`, but with huge pages in random physical order.
 ///
-/// An emulator keeps what an MMU's TLB would in a table indexed by the low bits of the page number. Where
-/// source and destination have equal bits, each access of a copy evicts the other: a third of the speed,
-/// seen wherever the distance of two huge pages is a multiple of 16 MB. Allocated in order, all folios of
-/// a list have one distance for as long as the guest is up, and two kernels seldom have the same.
+/// An emulator caches translations in a table indexed by low bits of the page number. If source and
+/// destination have the same index, each access of a copy evicts the other, which costs a third of
+/// the speed. This happens when the distance of two huge pages is a multiple of 16 MB. In order of
+/// allocation all folios of a list have the same distance as long as the guest runs, and different
+/// kernels have different distances.
 pub fn scattered(folio: FolioSize, count: usize) -> Result<Mapping> {
     if folio != FolioSize::Huge {
         return anon(folio, count);
@@ -56,7 +57,7 @@ pub fn scattered(folio: FolioSize, count: usize) -> Result<Mapping> {
         crate::pattern::fill(&map.words()[at * size / 8..][..1], 0);
     }
     map.truncate(count * size);
-    kernel::check_folios(&map, size).context("no huge pages to be had")?;
+    kernel::check_folios(&map, size).context("the kernel allocated no huge pages")?;
     Ok(map)
 }
 
@@ -68,8 +69,8 @@ pub fn largest() -> FolioSize {
     }
 }
 
-/// Maps anonymous memory of `count` huge pages, and returns it with the addresses of its folios. If the
-/// kernel has no huge pages the memory has the same size, and small folios.
+/// Maps `count` huge pages of anonymous memory, and returns them with the addresses of the folios.
+/// On a kernel without huge pages the folios are small.
 pub fn large(count: usize) -> Result<(Mapping, Vec<usize>)> {
     let size = largest().bytes();
     let map = anon(largest(), count * FolioSize::Huge.bytes() / size)?;
@@ -82,7 +83,7 @@ fn need_room(len: usize) -> Result<()> {
         let free = kernel::node_free_bytes(node)?;
         ensure!(
             len + SPARE <= free,
-            "needs {} MB free on node {node}, which has {} MB",
+            "expected {} MB of free memory on node {node}, found {} MB",
             (len + SPARE) >> 20,
             free >> 20
         );
@@ -90,10 +91,10 @@ fn need_room(len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Touches nearly all free memory of both nodes once, and gives it back.
+/// Touches almost all free memory of both nodes once, and frees it.
 ///
-/// An emulator gets a guest's memory from its host page by page, as the guest touches it first: to
-/// pay for that is no part of a migration.
+/// The host allocates guest memory when the guest first touches it. That cost must not count as
+/// migration.
 pub fn touch_free_memory() -> Result<()> {
     for node in [0, 1] {
         let len =
@@ -108,15 +109,15 @@ pub fn touch_free_memory() -> Result<()> {
     Ok(())
 }
 
-/// As `anon`, however little memory the nodes have.
+/// As `anon`, without checking for free memory.
 pub fn unchecked_anon(folio: FolioSize, count: usize) -> Result<Mapping> {
     if !kernel::has_folios(folio) {
-        return Err(skip(format!("a kernel without folios of {folio}")));
+        return Err(skip(format!("this kernel has no folios of {folio}")));
     }
     let len = folio.bytes() * count;
     let map = Mapping::anon(len, folio.bytes().max(FolioSize::Huge.bytes()))?;
     sys::mbind(map.addr(), len, 0, 0).zero("mbind")?;
-    // Held while the memory is touched; folios once made stay as they are.
+    // The setting is needed only while memory is touched; existing folios keep their size.
     let _setting = match folio {
         FolioSize::Small => {
             map.advise(0, len, libc::MADV_NOHUGEPAGE)?;
@@ -132,9 +133,9 @@ pub fn unchecked_anon(folio: FolioSize, count: usize) -> Result<Mapping> {
     crate::pattern::fill(map.words(), 0);
     if folio == FolioSize::Huge && kernel::check_folios(&map, folio.bytes()).is_err() {
         map.advise(0, len, libc::MADV_COLLAPSE)
-            .context("no huge pages to be had")?;
+            .context("the kernel allocated no huge pages")?;
     }
-    // A page that compaction moves just now looks as if it were not there.
+    // A page that compaction is moving looks absent.
     for _ in 0..20 {
         if kernel::check_folios(&map, folio.bytes()).is_ok() {
             return Ok(map);
@@ -152,7 +153,7 @@ pub fn move_all(addrs: &[usize], node: i32, flags: i32) -> Result<()> {
     check_status(&status, node)
 }
 
-/// Whether every page reports `node`.
+/// Checks that every page reports `node`.
 pub fn check_status(status: &[i32], node: i32) -> Result<()> {
     match status.iter().position(|&s| s != node) {
         None => Ok(()),
@@ -164,14 +165,14 @@ pub fn check_status(status: &[i32], node: i32) -> Result<()> {
     }
 }
 
-/// Asks the kernel where the pages at `addrs` are, and checks that they all are on `node`.
+/// Queries the pages at `addrs`, and checks that all are on `node`.
 pub fn check_on(addrs: &[usize], node: i32) -> Result<()> {
     let mut status = vec![i32::MIN; addrs.len()];
     sys::query_nodes(0, addrs, &mut status).zero("move_pages query")?;
     check_status(&status, node)
 }
 
-/// Moves all of `map`, a page at a time as far as the caller sees, with the usual flag.
+/// Moves each page of `map` with `MPOL_MF_MOVE`.
 pub fn move_map(map: &Mapping, node: i32) -> Result<()> {
     move_all(&map.addrs(sys::PAGE), node, MF_MOVE)
 }

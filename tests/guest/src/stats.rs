@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How many timed calls make a run, and the one figure they give.
+//! The number of timed calls in a run, and the figures derived from them.
 
 use std::time::Duration;
 
-/// Short calls are repeated for so long, so that one scheduler tick does not decide.
+/// Short calls are repeated for this time, so that a scheduler tick has little weight.
 const RUN: Duration = Duration::from_millis(60);
 const MAX_CALLS: usize = 256;
 
-/// Whether a run of `calls` so far, in `elapsed`, is long enough, or as long as it is asked to be. It
-/// has always an even number, at least two: so a run weighs both directions alike.
+/// Returns whether a run of `calls` calls in `elapsed` is long enough. Runs have an even number of
+/// calls, at least two, so both directions weigh the same.
 pub fn enough(calls: usize, elapsed: Duration, asked: Option<Duration>) -> bool {
     let long = match asked {
         Some(asked) => elapsed >= asked,
@@ -17,7 +17,7 @@ pub fn enough(calls: usize, elapsed: Duration, asked: Option<Duration>) -> bool 
     calls >= 2 && calls % 2 == 0 && long
 }
 
-/// The middle value, or the mean of the two in the middle; `None` of nothing.
+/// Returns the middle value, or the mean of the two in the middle; `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -29,7 +29,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Throughput in units of 1e9 bytes a second.
+/// Returns the throughput in 1e9 bytes a second.
 pub fn gbps(bytes: usize, seconds: f64) -> f64 {
     bytes as f64 / seconds / 1e9
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A stressor: a process on each CPU that computes, and counts how often it got round.
+//! A stressor: a process on each CPU that computes and counts its loops.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,14 +18,14 @@ use crate::sys::{Mapping, PAGE, fork_child};
 /// Keeps every CPU busy until it is dropped.
 pub struct Stressor {
     spinners: Vec<Pid>,
-    /// A page for each, of which the first word counts.
+    /// A page for each process; its first word is the count.
     loops: Mapping,
 }
 
 impl Stressor {
     pub fn start() -> Result<Self> {
         let cpus = kernel::online_cpus()?;
-        ensure!(!cpus.is_empty(), "no CPUs to keep busy");
+        ensure!(!cpus.is_empty(), "expected an online CPU, found none");
         let mut stressor = Self {
             spinners: Vec::new(),
             loops: Mapping::anon_flags(cpus.len() * PAGE, libc::MAP_SHARED)?,
@@ -42,19 +42,19 @@ impl Stressor {
         Ok(stressor)
     }
 
-    /// Waits until every CPU has one that computes there.
+    /// Waits until each process has started to compute.
     pub fn wait(&self) -> Result<()> {
         wait_until("every CPU is busy", || {
             Ok(counts(&self.loops).all(|count| count.load(Relaxed) > 0))
         })
     }
 
-    /// What all of them have computed so far, in loops of `spin`.
+    /// Returns the number of loops of `spin` on all CPUs so far.
     pub fn loops(&self) -> u64 {
         counts(&self.loops).map(|count| count.load(Relaxed)).sum()
     }
 
-    /// Leaves the CPUs to others, until `resume`.
+    /// Stops all processes until `resume`.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
@@ -66,7 +66,7 @@ impl Stressor {
     fn signal(&self, signal: Signal) -> Result<()> {
         for &spinner in &self.spinners {
             kill(spinner, signal)
-                .with_context(|| format!("{signal} to a process that keeps a CPU busy"))?;
+                .with_context(|| format!("cannot send {signal} to a stressor process"))?;
         }
         Ok(())
     }
@@ -75,19 +75,19 @@ impl Stressor {
 impl Drop for Stressor {
     fn drop(&mut self) {
         for &spinner in &self.spinners {
-            // One that is gone already is as good as killed.
+            // The process may have ended already.
             let _ = kill(spinner, Signal::SIGKILL);
             let _ = waitpid(spinner, None);
         }
     }
 }
 
-/// The first word of each page.
+/// Returns the first word of each page.
 fn counts(loops: &Mapping) -> impl Iterator<Item = &AtomicU64> {
     loops.words().iter().step_by(PAGE / 8)
 }
 
-/// Computes on `cpu` for ever; dies with the process that started it.
+/// Computes on `cpu` without end. The process dies with its parent.
 fn spin(cpu: usize, count: &AtomicU64) -> Result<Infallible> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     let mut set = CpuSet::new();
@@ -110,7 +110,7 @@ mod tests {
     use std::thread::sleep;
     use std::time::Duration;
 
-    /// Long enough for the scheduler to come round.
+    /// Waits long enough for the scheduler to run all processes.
     fn soon(holds: impl Fn() -> bool) -> bool {
         (0..500).any(|_| {
             sleep(Duration::from_millis(10));
@@ -121,16 +121,22 @@ mod tests {
     #[test]
     fn counts_unless_it_is_paused() {
         let stressor = Stressor::start().unwrap();
-        assert!(soon(|| stressor.loops() > 0), "no CPU is kept busy");
+        assert!(
+            soon(|| stressor.loops() > 0),
+            "expected loops, counted none"
+        );
         stressor.pause().unwrap();
         let still = || {
             let before = stressor.loops();
             sleep(Duration::from_millis(50));
             stressor.loops() == before
         };
-        assert!(soon(still), "it goes on though it is paused");
+        assert!(soon(still), "expected no loops while paused");
         let before = stressor.loops();
         stressor.resume().unwrap();
-        assert!(soon(|| stressor.loops() > before), "it stays paused");
+        assert!(
+            soon(|| stressor.loops() > before),
+            "expected loops after resume"
+        );
     }
 }

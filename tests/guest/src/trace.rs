@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's trace events: switched on around a call, and read.
+//! The kernel's trace events: enabled around a call, and parsed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,27 +9,27 @@ use anyhow::{Context, Result, ensure};
 use crate::cases::Tmpfs;
 use crate::kernel;
 
-/// Kilobytes of events that a CPU can hold: more than any call here makes.
+/// Size of a CPU's buffer in kilobytes; larger than the events of any call here.
 const BUFFER_KB: &str = "8192";
 const MARK: &str = "tracing_mark_write";
 
-/// The tracing directory, mounted where it is not yet.
+/// The tracing directory, mounted if necessary.
 pub struct Tracing {
     dir: PathBuf,
     _mount: Option<Tmpfs>,
 }
 
-/// An event, or the mark that a traced call begins with.
+/// An event, or the mark at the start of a traced call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     pub seconds: f64,
     pub name: String,
-    /// What it says.
+    /// The text after the name.
     pub fields: String,
 }
 
 impl Event {
-    /// The text of the field `name=text`.
+    /// Returns the text of the field `name=text`.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields
             .split([' ', ','])
@@ -37,7 +37,8 @@ impl Event {
     }
 
     fn parse(line: &str) -> Option<Self> {
-        // A task may have any name, so from the end: "task-1 [000] d..1. 12.345678: name: fields".
+        // "task-1 [000] d..1. 12.345678: name: fields". The time is the last word before the first
+        // colon, because a task's name may have spaces. A name with a colon is not parsed.
         let (head, rest) = line.split_once(": ")?;
         let seconds = head.rsplit(' ').next()?.parse().ok()?;
         let (name, fields) = rest.split_once(':')?;
@@ -65,7 +66,7 @@ impl Tracing {
         })
     }
 
-    /// Switches an event, such as `ferry/ferry_batch`.
+    /// Enables or disables an event, such as `ferry/ferry_batch`.
     fn set(&self, event: &str, on: bool) -> Result<()> {
         let enable = self.dir.join("events").join(event).join("enable");
         kernel::write(enable, if on { "1" } else { "0" })
@@ -75,12 +76,12 @@ impl Tracing {
         fs::write(self.dir.join("trace"), "").context("clearing the trace")
     }
 
-    /// What was traced since it was cleared.
+    /// Returns the trace since it was cleared.
     fn text(&self) -> Result<String> {
         kernel::read(self.dir.join("trace"))
     }
 
-    /// Runs `call` with events on; the mark before it, and what happened then.
+    /// Runs `call` with events enabled. Returns the mark before it and the events after that.
     pub fn of(&self, events: &[&str], call: impl FnOnce() -> Result<()>) -> Result<Vec<Event>> {
         kernel::write(self.dir.join("buffer_size_kb"), BUFFER_KB)?;
         kernel::write(self.dir.join("trace_clock"), "mono")?;
@@ -95,11 +96,14 @@ impl Tracing {
         }
         result?;
         let text = self.text()?;
-        ensure!(!text.contains("LOST"), "events were lost");
+        ensure!(
+            !text.contains("LOST"),
+            "the trace buffer overflowed and lost events"
+        );
         let all = text.lines().filter(|line| !line.starts_with('#'));
         let all: Vec<Event> = all.filter_map(Event::parse).collect();
         let from = all.iter().position(|event| event.name == MARK);
-        Ok(all[from.context("no mark in the trace")?..].to_vec())
+        Ok(all[from.context("the trace has no mark")?..].to_vec())
     }
 }
 

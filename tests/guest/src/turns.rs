@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Two guests measure in turns: a file in a folder they share is named after whose turn it is, and the
-//! other one sleeps.
+//! Lets two guests measure in turns. A file in a shared folder names the guest that has the turn;
+//! the other one sleeps.
 //!
-//! The host's speed drifts; guests that take turns every second or so drift alike.
+//! The host's speed drifts. Guests that alternate every second or so drift alike.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,17 +13,17 @@ use anyhow::{Context, Result, bail};
 
 use crate::plan::Turns;
 
-/// Each look at the shared folder costs an emulated guest about 5 ms of a CPU, which the measuring one
-/// may want: so the first looks are not too close, and later ones rarer the longer the wait is.
+/// Each look at the shared folder costs an emulated guest about 5 ms of CPU time, which the
+/// measuring guest may need. So the first looks are not too frequent, and later ones become rarer.
 const FIRST_POLL: Duration = Duration::from_millis(200);
 const LAST_POLL: Duration = Duration::from_secs(1);
 const PART_OF_WAIT: u32 = 8;
-/// Looks at the folder for one look whether the other has ended.
+/// Number of looks at the folder for each check whether the other guest has ended.
 const DONE_EVERY: usize = 8;
-/// Far longer than any turn: the other guest is gone or hangs.
+/// Much longer than any turn; after this the other guest has failed.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// One of the two; when it is dropped, the other goes on alone.
+/// One of the two guests. When it is dropped, the other continues alone.
 pub struct Player {
     turns: Turns,
     limit: Duration,
@@ -37,20 +37,20 @@ impl Player {
         }
     }
 
-    /// Waits for this one's turn.
+    /// Waits for the turn of this guest.
     pub fn take(&self) -> Result<()> {
         let Turns { dir, me, other } = &self.turns;
         let (turn, done) = (self.turn(me), self.done(other));
         let start = Instant::now();
         for look in 0.. {
-            // A name that is not there costs the host one request; a file's contents cost four.
+            // Looking up an absent name costs the host one request; reading a file costs four.
             if turn.exists() || look % DONE_EVERY == 0 && done.exists() {
                 break;
             }
             let waited = start.elapsed();
             if waited > self.limit {
                 bail!(
-                    "waited {} s for a turn: {other} neither passes it on nor ends (in {})",
+                    "no turn after {} s: {other} neither passed it on nor ended (in {})",
                     waited.as_secs(),
                     dir.display()
                 );
@@ -60,7 +60,7 @@ impl Player {
         Ok(())
     }
 
-    /// Gives the turn to the other.
+    /// Passes the turn to the other guest.
     pub fn pass(&self) -> Result<()> {
         let Turns { me, other, .. } = &self.turns;
         let (mine, theirs) = (self.turn(me), self.turn(other));
@@ -82,7 +82,7 @@ impl Player {
 
 impl Drop for Player {
     fn drop(&mut self) {
-        // If this fails, the other's wait ends by its limit.
+        // If this fails, the other guest's wait ends at its limit.
         let _ = fs::write(self.done(&self.turns.me), "");
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The CPU time of helpers: the cgroup of who is helped pays for it, and no other.
+//! CPU time of helpers: it is charged to the cgroup of the task that they help, and to no other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ use crate::{pattern, region};
 const THREADS: u32 = 4;
 const SLOW: u32 = 240;
 
-/// Time of helpers that is long beside whatever else happens in a guest.
+/// Helper time that is large in relation to other activity in a guest.
 const ENOUGH: Duration = Duration::from_millis(60);
 const QUEUE: &str = "/sys/kernel/mm/ferry/copy/queue";
 
@@ -37,7 +37,7 @@ pub fn cases() -> Vec<Case> {
             FolioSize::Small,
             8192,
         ),
-        // Where there are CPUs enough the members of the crew are helped in turn.
+        // With enough CPUs, helpers also copy for the crew's members.
         charged(
             "accounting/crew-2m",
             Engine::On(THREADS),
@@ -60,7 +60,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// A process that does nothing; killed in the end.
+/// A process that only sleeps; killed on drop.
 struct Sleeper(Pid);
 
 impl Sleeper {
@@ -70,7 +70,7 @@ impl Sleeper {
                 pause();
             }
         })?);
-        // The CPU time that it takes to get there must not be charged to its group.
+        // CPU time spent before this point must not be charged to the group.
         let stat = format!("/proc/{}/stat", sleeper.0);
         wait_until("a process sleeps", || {
             let state = kernel::read(&stat)?;
@@ -84,13 +84,13 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // The harness kills what is left.
+        // The harness kills processes that are left.
         let _ = kill(self.0, Signal::SIGKILL);
         let _ = waitpid(self.0, None);
     }
 }
 
-/// What `cpu.stat` says of a group, since the group was made.
+/// Values of a group's `cpu.stat`, since the group was created.
 #[derive(Clone, Copy)]
 struct Stat {
     usage: Duration,
@@ -104,7 +104,7 @@ impl Stat {
             let rows = text.lines().filter_map(|line| line.split_once(' '));
             let mut found = rows.filter(|(row, _)| *row == name);
             let value = found.next().and_then(|(_, value)| value.parse().ok());
-            value.with_context(|| format!("no {name} in cpu.stat"))
+            value.with_context(|| format!("cpu.stat has no {name}"))
         };
         Ok(Self {
             usage: Duration::from_micros(row("usage_usec")?),
@@ -113,15 +113,17 @@ impl Stat {
     }
 }
 
-/// The counter of helpers' time.
+/// Returns the kernel's counter of helper time.
 fn counted() -> Result<Duration> {
     const ROW: &str = "ferry_helper_usec";
     let rows = kernel::counters()?;
-    let usec = rows.get(ROW).with_context(|| format!("no {ROW}"))?;
+    let usec = rows
+        .get(ROW)
+        .with_context(|| format!("/proc/vmstat has no {ROW}"))?;
     Ok(Duration::from_micros(*usec))
 }
 
-/// Returns how long each worker of the kernel has run, by the scheduler.
+/// Returns the CPU time of each kernel worker, by the scheduler.
 fn workers() -> Result<BTreeMap<i32, Duration>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir("/proc")? {
@@ -129,7 +131,7 @@ fn workers() -> Result<BTreeMap<i32, Duration>> {
         let Ok(pid) = entry.file_name().to_string_lossy().parse() else {
             continue;
         };
-        // One that goes meanwhile is no longer of interest.
+        // A worker that exits now does not matter.
         let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
         let clock = clock_getcpuclockid(Pid::from_raw(pid));
         if let (true, Ok(clock)) = (comm.starts_with("kworker/"), clock) {
@@ -139,10 +141,10 @@ fn workers() -> Result<BTreeMap<i32, Duration>> {
     Ok(all)
 }
 
-/// Three groups, one in another, this process in the inner one and a sleeper in the third; and what was
-/// spent when it went there.
+/// Three groups, one inside another. This process is in the inner one and a sleeper in the third.
+/// The other values are the CPU times when this process was moved there.
 struct Watch {
-    // Ends before the groups, which are removed only if they have no tasks.
+    // Dropped before the groups, which can be removed only without tasks.
     _sleeper: Sleeper,
     groups: Groups,
     counted: Duration,
@@ -150,14 +152,14 @@ struct Watch {
     workers: BTreeMap<i32, Duration>,
 }
 
-/// What was spent since.
+/// CPU time spent since.
 struct Spent {
-    /// By helpers, as the counter says.
+    /// Time of helpers, by the counter.
     counted: Duration,
-    /// The CPU time of this process itself, before and after its group was asked.
+    /// CPU time of this process before and after its group was read.
     own: Duration,
     own_by_then: Duration,
-    /// By all workers of the kernel.
+    /// Time of all kernel workers.
     workers: Duration,
     outer: Stat,
     inner: Stat,
@@ -193,7 +195,7 @@ impl Watch {
     }
 
     fn spent(&self) -> Result<Spent> {
-        // Asking for its own time brings that of its group up to date.
+        // Reading the process's own time updates its group's.
         let own = Self::own()? - self.own;
         let stat = |group| Stat::of(&self.groups, group);
         let gained = |(pid, after): (i32, Duration)| {
@@ -228,7 +230,8 @@ impl std::fmt::Display for Spent {
     }
 }
 
-/// The task that is helped pays: its group, and the group's ancestors, with every queue that calls helpers.
+/// Checks that helper time is charged to the helped task's group and its ancestors, with every
+/// queue that calls helpers.
 fn charged(engine: Engine, folio: FolioSize, count: usize) -> Result<()> {
     kernel::set_engine(engine)?;
     for queue in ["bound", "highpri"] {
@@ -239,14 +242,14 @@ fn charged(engine: Engine, folio: FolioSize, count: usize) -> Result<()> {
 }
 
 fn charged_by(folio: FolioSize, count: usize) -> Result<()> {
-    // Before there is memory that it would share.
+    // Forked before the memory exists, which it would share.
     let sleeper = Sleeper::start()?;
     let map = region::anon(folio, count)?;
     pattern::fill(map.words(), 1);
     let addrs = map.addrs(folio.bytes());
     let watch = Watch::start(sleeper)?;
     let mut node = 0;
-    // On a busy host most helpers come when there is nothing left to do.
+    // On a busy host, most helpers arrive when no work is left.
     repeat_until("helpers have worked for long enough", || {
         node = 1 - node;
         region::move_all(&addrs, node, MF_MOVE)?;
@@ -259,27 +262,27 @@ fn charged_by(folio: FolioSize, count: usize) -> Result<()> {
     for group in [spent.inner, spent.outer] {
         ensure!(
             group.usage >= spent.own + helped / 2 && group.system >= helped / 2,
-            "helpers were not charged: {spent}"
+            "expected at least half of the helper time in the group's usage: {spent}"
         );
         ensure!(
             group.usage <= spent.own_by_then + helped * 3 / 2,
-            "more was charged than helpers took: {spent}"
+            "expected at most 1.5 times the helper time in the group's usage: {spent}"
         );
     }
     ensure!(
         spent.sibling.usage <= helped / 10,
-        "who was not helped was charged: {spent}"
+        "expected no helper time in the sibling group: {spent}"
     );
-    // There is no lower bound: workers drain the LRU caches for each call, and come in vain, the longer the
-    // busier the host is.
+    // There is no lower bound: workers also drain the LRU caches for each call, and arrive too late
+    // more often on a busy host.
     ensure!(
         helped <= spent.workers * 5 / 4,
-        "more was counted than workers took: {spent}"
+        "expected the counter below the workers' time: {spent}"
     );
     Ok(())
 }
 
-/// Without help everybody pays for what he does.
+/// Without helpers, each group is charged only its own time.
 fn off() -> Result<()> {
     kernel::set_engine(Engine::Off)?;
     let sleeper = Sleeper::start()?;
@@ -293,11 +296,11 @@ fn off() -> Result<()> {
     pattern::check(map.words(), 1)?;
     ensure!(
         spent.counted.is_zero(),
-        "off, but helpers were counted: {spent}"
+        "expected no helper time with the engine off: {spent}"
     );
     ensure!(
         spent.inner.usage <= spent.own_by_then * 5 / 4 + ENOUGH / 4,
-        "more was charged than was spent: {spent}"
+        "expected only the process's own time in its group: {spent}"
     );
     Ok(())
 }

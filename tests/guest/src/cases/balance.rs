@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Each page that migrates in a batch is counted by exactly one row of `/proc/vmstat`.
+//! Checks that each page that migrates in a batch is counted in exactly one row of `/proc/vmstat`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::plan::{Engine, FolioSize};
 use crate::sys::{MF_MOVE, PAGE};
 use crate::{pattern, region};
 
-/// The rows that a page of a batch may be counted by.
+/// The rows that can count a page of a batch.
 const ROWS: [&str; 11] = [
     "ferry_pages_caller",
     "ferry_pages_helper",
@@ -27,7 +27,7 @@ const ROWS: [&str; 11] = [
     "ferry_refused_full",
 ];
 
-/// Lists of one folio, of few, and of several batches.
+/// Lists of one folio, of a few, and of several batches.
 const LISTS: [(FolioSize, usize); 9] = [
     (FolioSize::Small, 1),
     (FolioSize::Small, 63),
@@ -54,7 +54,8 @@ fn setting(file: &str) -> String {
     format!("{}/{file}", kernel::COPY)
 }
 
-/// Checks that each page is counted once with a method, for every list, budget of time and set of CPUs.
+/// Checks that each page is counted once with a method, for all lists, time budgets and CPU
+/// policies.
 fn balance(method: &str) -> Result<()> {
     let needs_channels = ["dma", "hybrid"].contains(&method);
     let _channels = match needs_channels {
@@ -88,13 +89,14 @@ fn sum(rows: &BTreeMap<String, u64>) -> Result<u64> {
         .map(|&row| {
             rows.get(row)
                 .copied()
-                .with_context(|| format!("no row {row}"))
+                .with_context(|| format!("/proc/vmstat has no row {row}"))
         })
         .sum()
 }
 
-/// Moves lists until as many pages are counted as moved. No page may be uncounted. A page may be counted
-/// again for a second attempt, if another task had a reference at the first: then the next list is moved.
+/// Moves lists until the number of counted pages equals the number of moved ones. Counting fewer
+/// pages is an error. Counting more means a second attempt for a page whose first failed because
+/// another task had a reference; then the next list is moved.
 fn is_balanced(folio: FolioSize, count: usize) -> Result<()> {
     let pages = (count * folio.bytes() / PAGE) as u64;
     repeat_until("as many pages are counted as moved", || {
@@ -107,10 +109,10 @@ fn is_balanced(folio: FolioSize, count: usize) -> Result<()> {
         let counted = sum(&rows)?;
         ensure!(
             counted >= pages,
-            "{pages} pages moved, {counted} are counted: {rows:?}"
+            "{pages} pages moved, but only {counted} counted: {rows:?}"
         );
         if counted > pages {
-            eprintln!("# {pages} pages moved, {counted} are counted: {rows:?}");
+            eprintln!("# {pages} pages moved, {counted} counted: {rows:?}");
         }
         Ok(counted == pages)
     })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The engine's counters and its tracepoint: they say what really happened.
+//! Checks the engine's counters and tracepoints against the migrations that took place.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// What the counters gain while `body` runs.
+/// Returns the increase of the counters while `body` runs.
 fn gains(body: impl FnOnce() -> Result<()>) -> Result<BTreeMap<String, u64>> {
     let before = kernel::counters()?;
     body()?;
@@ -49,8 +49,8 @@ fn copied(rows: &BTreeMap<String, u64>) -> Result<u64> {
     Ok(row(rows, "ferry_pages_caller")? + row(rows, "ferry_pages_helper")?)
 }
 
-/// What the counters gain by a `body` in which the engine took part: only while another CPU is idle does
-/// it, which one cannot be sure of.
+/// Repeats `body` until the row `taken_part` grows, and returns the increase of the counters in the
+/// last call. The engine shares work only while another CPU is idle, which is not guaranteed.
 fn gains_with_help(
     taken_part: &str,
     mut body: impl FnMut() -> Result<()>,
@@ -91,7 +91,7 @@ fn rows() -> Result<()> {
     Ok(())
 }
 
-/// Moves 64 MB of huge folios to node 1, and checks them.
+/// Moves 64 MB of huge folios to node 1, and checks their contents.
 fn move_huge() -> Result<()> {
     let map = region::anon(FolioSize::Huge, FOLIOS)?;
     pattern::fill(map.words(), 1);
@@ -101,39 +101,42 @@ fn move_huge() -> Result<()> {
 
 fn number(event: &Event, field: &str) -> Result<u64> {
     let number = event.field(field).and_then(|text| text.parse().ok());
-    number.with_context(|| format!("no number {field} in '{}'", event.fields))
+    number.with_context(|| format!("the event has no number {field}: '{}'", event.fields))
 }
 
-/// The engine, without crews: a crew would leave it no CPU.
+/// Without crews, which would leave no CPU to the engine.
 fn huge_pages() -> Result<()> {
     kernel::set_engine(Engine::CopyOnly(THREADS))?;
     let rows = gains_with_help("ferry_batches", move_huge)?;
     let pages = FOLIOS as u64 * PER_HUGE;
     ensure!(
         copied(&rows)? + row(&rows, "ferry_serial_alone")? >= pages,
-        "{pages} pages moved, but counted were {rows:?}"
+        "{pages} pages moved, but fewer counted: {rows:?}"
     );
-    ensure!(copied(&rows)? > 0, "nothing copied: {rows:?}");
+    ensure!(
+        copied(&rows)? > 0,
+        "expected pages copied by the engine: {rows:?}"
+    );
     ensure!(
         row(&rows, "ferry_copy_failed")? == 0,
-        "copies failed: {rows:?}"
+        "expected no failed copies: {rows:?}"
     );
     Ok(())
 }
 
-/// With a limit of one thread there is nobody to help, and mainline does it all that is cached.
+/// With a limit of one thread there are no helpers, and mainline makes all cached copies.
 fn one_thread() -> Result<()> {
     let _cached = Setting::change(NONTEMPORAL, "never")?;
     kernel::set_engine(Engine::On(1))?;
     let rows = gains(move_huge)?;
     ensure!(
         copied(&rows)? == 0 && row(&rows, "ferry_batches")? == 0,
-        "the engine copied: {rows:?}"
+        "expected no copies by the engine: {rows:?}"
     );
     let pages = FOLIOS as u64 * PER_HUGE;
     ensure!(
         row(&rows, "ferry_serial_alone")? >= pages,
-        "not counted: {rows:?}"
+        "expected {pages} pages in ferry_serial_alone: {rows:?}"
     );
     Ok(())
 }
@@ -141,11 +144,14 @@ fn one_thread() -> Result<()> {
 fn off() -> Result<()> {
     kernel::set_engine(Engine::Off)?;
     let rows = gains(move_huge)?;
-    ensure!(rows.values().all(|&n| n == 0), "off, but counted: {rows:?}");
+    ensure!(
+        rows.values().all(|&n| n == 0),
+        "expected no counts with the engine off: {rows:?}"
+    );
     Ok(())
 }
 
-/// One small page is not worth a batch.
+/// One small page is too little to share.
 fn small() -> Result<()> {
     kernel::set_engine(Engine::On(THREADS))?;
     let map = region::anon(FolioSize::Small, 1)?;
@@ -153,9 +159,12 @@ fn small() -> Result<()> {
     let rows = gains(|| region::move_all(&[map.addr()], 1, MF_MOVE))?;
     ensure!(
         row(&rows, "ferry_serial_small")? >= 1,
-        "not counted: {rows:?}"
+        "expected a page in ferry_serial_small: {rows:?}"
     );
-    ensure!(copied(&rows)? == 0, "copied by the engine: {rows:?}");
+    ensure!(
+        copied(&rows)? == 0,
+        "expected no copies by the engine: {rows:?}"
+    );
     pattern::check(map.words(), 1)
 }
 
@@ -180,45 +189,52 @@ fn tracepoint() -> Result<()> {
         kernel::write(SWITCH, "0")
     })?;
     let batches: Vec<&Event> = events.iter().filter(|e| e.name == "ferry_batch").collect();
-    ensure!(!batches.is_empty(), "no ferry_batch in the trace");
+    ensure!(!batches.is_empty(), "the trace has no ferry_batch");
     let mut pages = 0;
     for batch in batches {
         let line = &batch.fields;
         let get = |name: &str| number(batch, name);
-        ensure!(batch.field("reason").is_some(), "no reason in '{line}'");
+        ensure!(
+            batch.field("reason").is_some(),
+            "the event has no reason: '{line}'"
+        );
         ensure!(
             get("pages")? > 0 && get("folios")? > 0,
-            "an empty batch: '{line}'"
+            "expected pages and folios above 0: '{line}'"
         );
         ensure!(
             get("folios")? <= get("pages")?,
-            "more folios than pages: '{line}'"
+            "expected at most as many folios as pages: '{line}'"
         );
         ensure!(
             get("helped_pages")? <= get("pages")?,
-            "too much help: '{line}'"
+            "expected helped_pages within pages: '{line}'"
         );
         ensure!(
             get("helpers")? < u64::from(THREADS),
-            "too many helpers: '{line}'"
+            "expected fewer than {THREADS} helpers: '{line}'"
         );
         ensure!(
             get("unmapped_ns")? > 0 && get("unmapped_ns")? >= get("copy_ns")?,
-            "odd times: '{line}'"
+            "expected unmapped_ns above 0 and at least copy_ns: '{line}'"
         );
-        // Helpers may have been done before the caller asked for the first folio.
+        // Helpers may finish before the caller claims its first folio.
         ensure!(
             get("copy_ns")? > 0 || get("helped_pages")? == get("pages")?,
-            "copied in no time: '{line}'"
+            "expected copy_ns above 0, or all pages by helpers: '{line}'"
         );
         pages += get("pages")?;
     }
     let wanted = copied(&rows)?;
-    ensure!(pages >= wanted, "{wanted} pages copied, {pages} traced");
+    ensure!(
+        pages >= wanted,
+        "{wanted} pages copied, but only {pages} traced"
+    );
     Ok(())
 }
 
-/// Every page of a long list is carried once, by the caller or a helper, and the event says the same.
+/// Checks that each page of a long list is counted once, by the caller or a helper, and that the
+/// trace event agrees.
 fn crew() -> Result<()> {
     const PAGES: usize = 2048;
     kernel::set_engine(Engine::On(THREADS))?;
@@ -236,35 +252,35 @@ fn crew() -> Result<()> {
     pattern::check(map.words(), 1)?;
     let by_helper = row(&rows, "ferry_crew_pages_helper")?;
     let carried = row(&rows, "ferry_crew_pages_caller")? + by_helper;
-    // What is isolated when its crew is sent home goes on without one.
+    // Pages isolated after the crew is disbanded migrate without one.
     ensure!(
         carried > 0 && carried <= PAGES as u64,
-        "{PAGES} pages moved, but counted were {rows:?}"
+        "expected 1 to {PAGES} pages by the crew, counted {carried}: {rows:?}"
     );
     let (mut pages, mut helped) = (0, 0);
     for crew in events.iter().filter(|e| e.name == "ferry_crew") {
         let line = &crew.fields;
         let get = |name: &str| number(crew, name);
-        ensure!(get("chunks")? > 0, "no chunks: '{line}'");
+        ensure!(get("chunks")? > 0, "expected chunks above 0: '{line}'");
         ensure!(
             get("helped_chunks")? <= get("chunks")? && get("helped_pages")? <= get("pages")?,
-            "too much help: '{line}'"
+            "expected the helpers' share within the whole: '{line}'"
         );
         ensure!(
             (1..u64::from(THREADS)).contains(&get("helpers")?),
-            "not so many helpers: '{line}'"
+            "expected at least one helper and fewer than {THREADS}: '{line}'"
         );
         pages += get("pages")?;
         helped += get("helped_pages")?;
     }
     ensure!(
         (pages, helped) == (carried, by_helper),
-        "the events tell of {pages} pages, {helped} by helpers, the counters of {rows:?}"
+        "the events have {pages} pages, {helped} of them by helpers, but the counters {rows:?}"
     );
     Ok(())
 }
 
-/// A list that is too short for a crew is counted, and has none.
+/// A list too short for a crew is counted, and gets none.
 fn crew_small() -> Result<()> {
     kernel::set_engine(Engine::On(THREADS))?;
     let map = region::anon(FolioSize::Small, 64)?;
@@ -272,7 +288,7 @@ fn crew_small() -> Result<()> {
     let rows = gains(|| region::move_map(&map, 1))?;
     ensure!(
         row(&rows, "ferry_crew_small")? >= 1 && row(&rows, "ferry_crew_pages_caller")? == 0,
-        "not counted: {rows:?}"
+        "expected ferry_crew_small to grow and no pages by a crew: {rows:?}"
     );
     pattern::check(map.words(), 1)
 }

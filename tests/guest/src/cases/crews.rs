@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Lists long enough for several tasks to migrate: they meet in page tables, files and folios, and what
-//! they work for is killed, frozen and regrouped meanwhile.
+//! Lists that are long enough for several tasks to migrate. Crew members meet in page tables, files
+//! and folios, while the calling process is killed, frozen or moved between cgroups.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
@@ -27,7 +27,7 @@ use crate::{pattern, region};
 
 const HUGE: usize = 2 << 20;
 
-/// Pages of a list that is cut into several chunks, all of one page table.
+/// Pages of a list that is cut into several chunks, all in one page table.
 const TABLE: usize = HUGE / PAGE;
 const SLOW: u32 = 240;
 
@@ -52,18 +52,18 @@ pub fn cases() -> Vec<Case> {
     all
 }
 
-/// Fewer rounds on a kernel that checks much.
+/// Fewer rounds on a slow kernel.
 fn rounds(usual: i32) -> i32 {
     if kernel::is_slow() { usual / 4 } else { usual }
 }
 
-/// Runs `body`, again until a crew has worked for it where there are crews: a CPU may not be idle just
-/// then.
+/// Repeats `body` until a crew has taken part, if the engine is on. A single call may find no idle
+/// CPU.
 pub fn crewed(body: impl FnMut() -> Result<()>) -> Result<()> {
     counted("ferry_crews", body)
 }
 
-/// As `crewed`, until a row of the engine's counters has grown.
+/// As `crewed`, until a row of the engine's counters grows.
 pub fn counted(row: &str, mut body: impl FnMut() -> Result<()>) -> Result<()> {
     let count = || anyhow::Ok(kernel::counters()?.get(row).copied());
     repeat_until(&format!("{row} grows"), || {
@@ -73,7 +73,7 @@ pub fn counted(row: &str, mut body: impl FnMut() -> Result<()>) -> Result<()> {
     })
 }
 
-/// Several chunks of one page table.
+/// Several chunks in one page table.
 fn same_table() -> Result<()> {
     let map = region::anon(FolioSize::Small, TABLE)?;
     pattern::fill(map.words(), 1);
@@ -85,7 +85,7 @@ fn same_table() -> Result<()> {
     })
 }
 
-/// Pages that three processes map, which read them all the time.
+/// Pages that three processes map and read all the time.
 fn same_anon_vma() -> Result<()> {
     let map = region::anon(FolioSize::Small, 2 * TABLE)?;
     pattern::fill(map.words(), 1);
@@ -95,7 +95,7 @@ fn same_anon_vma() -> Result<()> {
     let moved = crewed(|| {
         ensure!(
             shuttle(&addrs, MF_MOVE_ALL, rounds(8)) > 0,
-            "nothing ever moved"
+            "no page moved in any round"
         );
         pattern::check(map.words(), 1)
     });
@@ -105,7 +105,7 @@ fn same_anon_vma() -> Result<()> {
     moved
 }
 
-/// One file by two mappings, moved through both at once.
+/// One file in two mappings, moved through both at the same time.
 fn same_file() -> Result<()> {
     const LEN: usize = 2 * TABLE * PAGE;
     let tmpfs = Tmpfs::new()?;
@@ -127,13 +127,13 @@ fn same_file() -> Result<()> {
                 .filter_map(|mover| mover.join().ok())
                 .sum()
         });
-        ensure!(moved > 0, "nothing ever moved");
+        ensure!(moved > 0, "no page moved in any round");
         pattern::check(one.words(), 3)?;
         pattern::check(other.words(), 3)
     })
 }
 
-/// Each huge page by four of its addresses: the statuses are those of any kernel.
+/// Names each huge page by four of its addresses. The statuses must be the same on all kernels.
 fn same_huge_page(log: &mut Log) -> Result<()> {
     let map = region::anon(FolioSize::Huge, 80)?;
     pattern::fill(map.words(), 1);
@@ -159,8 +159,8 @@ fn same_huge_page(log: &mut Log) -> Result<()> {
     Ok(())
 }
 
-/// A process that moves its memory until it is told to stop or killed; it ends well if the contents were
-/// right whenever it looked.
+/// A process that moves its memory until it is stopped or killed. It exits with 0 if all its checks
+/// of the contents passed.
 struct Shuttle {
     pid: Pid,
     stop: Mapping,
@@ -186,15 +186,18 @@ impl Shuttle {
         Ok(Self { pid, stop })
     }
 
-    /// Lets it work for a while.
+    /// Waits for its next round.
     fn work(&self) -> Result<()> {
         let rounds = || self.stop.words()[1].load(Relaxed);
         let before = rounds();
         wait_until("the child goes on", || {
-            // A child that has seen wrong contents has ended.
+            // A child that found wrong contents has exited.
             let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
             let status = waitid(Id::Pid(self.pid), flags)?;
-            ensure!(status == WaitStatus::StillAlive, "the child: {status:?}");
+            ensure!(
+                status == WaitStatus::StillAlive,
+                "expected the child to run, but it ended: {status:?}"
+            );
             Ok(rounds() > before)
         })
     }
@@ -205,17 +208,17 @@ impl Shuttle {
     }
 }
 
-/// Waits for a child that has checked what it saw.
+/// Waits for a child that checks its memory, and expects success.
 pub fn finished(child: Pid) -> Result<()> {
     let status = waitpid(child, None)?;
     ensure!(
         matches!(status, WaitStatus::Exited(_, 0)),
-        "a child saw wrong contents: {status:?}"
+        "expected a child to exit with 0 after its checks, got {status:?}"
     );
     Ok(())
 }
 
-/// Killed at any moment: it goes, and so does its memory.
+/// Kills a process at any moment of its migrations: it must exit, and its memory must be freed.
 fn killed() -> Result<()> {
     let kills = rounds(16) as u64;
     crewed(|| {
@@ -226,13 +229,16 @@ fn killed() -> Result<()> {
             sleep(Duration::from_millis(3 * i));
             kill(child.pid, Signal::SIGKILL)?;
             let status = waitpid(child.pid, None)?;
-            ensure!(matches!(status, WaitStatus::Signaled(..)), "{status:?}");
+            ensure!(
+                matches!(status, WaitStatus::Signaled(..)),
+                "expected a killed child, got {status:?}"
+            );
         }
         let lost = before.saturating_sub(kernel::free_bytes()?);
         let moved = kills as usize * 4 * HUGE;
         ensure!(
             lost < moved / 2,
-            "{} MB of {} MB did not come back",
+            "{} MB of the killed processes' {} MB were not freed",
             lost >> 20,
             moved >> 20
         );
@@ -256,21 +262,21 @@ fn frozen() -> Result<()> {
     })
 }
 
-/// Base pages that helpers copied or migrated.
+/// Returns the base pages that helpers copied or migrated.
 fn helped() -> Result<u64> {
     let rows = kernel::counters()?;
     let helper = |(name, _): &(&String, _)| name.ends_with("_helper");
     Ok(rows.iter().filter(helper).map(|(_, pages)| pages).sum())
 }
 
-/// While the switch is off, those are helped who ask for it, and no others.
+/// With the engine off, only calls that ask for helpers get them.
 fn asked_for() -> Result<()> {
     if !kernel::has_engine() {
         return Ok(());
     }
     let _off = Setting::change(SWITCH, "0")?;
     let small = region::anon(FolioSize::Small, 4 * TABLE)?;
-    // Four huge pages are too few for a crew, and are copied together.
+    // Four huge pages are too few for a crew, so they are copied together.
     let huge = match kernel::has_folios(FolioSize::Huge) {
         true => Some(region::anon(FolioSize::Huge, 4)?),
         false => None,
@@ -304,7 +310,10 @@ fn asked_for() -> Result<()> {
         };
         let before = kernel::counters()?;
         shuttle(0)?;
-        ensure!(kernel::counters()? == before, "helped without asking");
+        ensure!(
+            kernel::counters()? == before,
+            "expected no counts without MPOL_MF_MOVE_MT"
+        );
         repeat_until(&format!("{row} grows"), || {
             shuttle(MF_MOVE_MT)?;
             Ok(kernel::counters()?.get(row) > before.get(row))
@@ -312,12 +321,15 @@ fn asked_for() -> Result<()> {
         let _nobody = Setting::change(THREADS, "1")?;
         let before = helped()?;
         shuttle(MF_MOVE_MT)?;
-        ensure!(helped()? == before, "helped where nobody is to be");
+        ensure!(
+            helped()? == before,
+            "expected no helpers with a limit of one thread"
+        );
     }
     Ok(())
 }
 
-/// The flag goes with others, and with kernels that know it.
+/// The flag needs another move flag, and a kernel that knows it.
 fn asked_for_wrongly() -> Result<()> {
     let map = region::anon(FolioSize::Small, 16)?;
     let addrs = map.addrs(PAGE);
@@ -328,20 +340,23 @@ fn asked_for_wrongly() -> Result<()> {
         let bound = mbind(map.addr(), map.len(), 1, MF_MOVE_MT | flags);
         ensure!(
             moved.errno == einval && bound.errno == einval,
-            "flags {flags}: {moved:?}, {bound:?}"
+            "flags {flags}: expected EINVAL, got {moved:?} and {bound:?}"
         );
     }
     let right = sys::move_pages(0, &addrs, &[1; 16], &mut status, MF_MOVE_MT | MF_MOVE);
     match kernel::has_engine() {
         true => right.zero("move_pages"),
         false => {
-            ensure!(right.errno == einval, "{right:?}");
+            ensure!(
+                right.errno == einval,
+                "expected EINVAL from a vanilla kernel, got {right:?}"
+            );
             Ok(())
         }
     }
 }
 
-/// Who may run on one CPU is helped on no other, until it may again.
+/// A task confined to one CPU gets no helpers on others, until the confinement ends.
 fn confined(by_cpuset: bool) -> Result<()> {
     let map = region::anon(FolioSize::Small, 4 * TABLE)?;
     pattern::fill(map.words(), 1);
@@ -365,7 +380,10 @@ fn confined(by_cpuset: bool) -> Result<()> {
         confine(&[0])?;
     }
     shuttle()?;
-    ensure!(helped()? == before, "somebody helped");
+    ensure!(
+        helped()? == before,
+        "expected no helpers for a task confined to one CPU"
+    );
     if by_cpuset {
         let all = kernel::read("/sys/devices/system/cpu/online")?;
         groups.set(0, "cpuset.cpus", all.trim())?;
@@ -375,8 +393,8 @@ fn confined(by_cpuset: bool) -> Result<()> {
     crewed(shuttle)
 }
 
-/// To and fro between two groups, one of which loses a node now and then: then the kernel itself
-/// migrates what the child is migrating.
+/// Moves a child between two groups that lose a node at times. Then the kernel itself migrates the
+/// memory that the child is migrating.
 fn regrouped() -> Result<()> {
     let groups = Groups::new(&["one", "two"])?;
     for group in [0, 1] {
@@ -395,7 +413,7 @@ fn regrouped() -> Result<()> {
     })
 }
 
-/// Callers with memory of their own, all at once.
+/// Several callers at the same time, each with its own memory.
 fn many(callers: u64) -> Result<()> {
     let work = |seed: u64| -> Result<()> {
         let map = region::anon(FolioSize::Small, 2 * TABLE)?;
@@ -416,19 +434,19 @@ fn many(callers: u64) -> Result<()> {
                 .try_for_each(|thread| thread.join().ok().context("a caller panicked")?)
         })
     };
-    // With a caller for every CPU none may ever be idle.
+    // With a caller for each CPU there may be no idle one.
     match (callers as usize) < kernel::online_cpus()?.len() {
         true => crewed(all),
         false => all(),
     }
 }
 
-/// A block of the memory that a child moves to goes offline and comes back.
+/// Takes a memory block offline and online again, on the node that a child moves to.
 fn memory_offline() -> Result<()> {
     let blocks = kernel::memory_blocks(1)?;
     if blocks.is_empty() {
         return Err(crate::harness::skip(
-            "node 1 has no block of memory to take away",
+            "node 1 has no memory block that can go offline",
         ));
     }
     crewed(|| {
@@ -436,7 +454,7 @@ fn memory_offline() -> Result<()> {
         let mut taken = 0;
         for block in blocks.iter().rev().take(6) {
             child.work()?;
-            // Refused where something cannot be moved, which is no concern of this test.
+            // Fails if a page cannot be moved, which does not matter here.
             if std::fs::write(block.join("state"), "offline").is_ok() {
                 taken += 1;
                 child.work()?;
@@ -444,7 +462,10 @@ fn memory_offline() -> Result<()> {
             }
         }
         child.finish()?;
-        ensure!(taken > 0, "no block of memory could be taken away");
+        ensure!(
+            taken > 0,
+            "expected to take a memory block offline, but none could be"
+        );
         Ok(())
     })
 }

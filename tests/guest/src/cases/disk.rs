@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! File systems made for a test inside the guest: a tmpfs of its own, and an ext4 or a swap area in a file
-//! there.
+//! File systems for a test in the guest: a tmpfs, and an ext4 or a swap area on a loop device whose
+//! image is there.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -23,7 +23,7 @@ impl Tmpfs {
         Self::of_type("tmpfs")
     }
 
-    /// A new directory with a file system that needs no device on it.
+    /// Mounts a file system that needs no device on a new directory.
     pub fn of_type(kind: &str) -> Result<Self> {
         let dir = nix::unistd::mkdtemp("/run/ferry-guest-XXXXXX").context("mkdtemp")?;
         mount(
@@ -48,7 +48,7 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        // The guest is thrown away after the tests; what cannot be undone stays.
+        // The guest is discarded after the tests, so errors do not matter.
         let _ = umount2(&self.dir, MntFlags::MNT_DETACH);
         let _ = fs::remove_dir(&self.dir);
     }
@@ -67,7 +67,7 @@ fn create(path: &Path) -> Result<File> {
 fn output(program: &str, args: &[&str]) -> Result<String> {
     let out = match Command::new(program).args(args).output() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(skip(format!("no {program} in the guest")));
+            return Err(skip(format!("the guest has no {program}")));
         }
         out => out.with_context(|| program.to_owned())?,
     };
@@ -81,7 +81,7 @@ fn output(program: &str, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-/// A block device whose contents are a file on a tmpfs.
+/// A loop device whose image is a file on a tmpfs.
 pub struct Loop {
     pub device: String,
     _tmpfs: Tmpfs,
@@ -92,7 +92,9 @@ impl Loop {
         let tmpfs = Tmpfs::new()?;
         let image = tmpfs.dir().join("image");
         create(&image)?.set_len(len)?;
-        let image = image.to_str().context("odd path")?;
+        let image = image
+            .to_str()
+            .context("the path of the image is not UTF-8")?;
         let device = output("losetup", &["--find", "--show", image])?;
         Ok(Self {
             device,
@@ -107,7 +109,7 @@ impl Drop for Loop {
     }
 }
 
-/// An ext4 with blocks of 4 KB: its page cache carries buffer heads.
+/// An ext4 with blocks of 4 KB. Its page cache has buffer heads.
 pub struct Ext4 {
     dir: PathBuf,
     device: Loop,
@@ -118,7 +120,7 @@ impl Ext4 {
         Self::of(64 << 20)
     }
 
-    /// One that has room for so many bytes, and what it needs itself.
+    /// Creates a file system of `len` bytes, including its own data.
     pub fn of(len: u64) -> Result<Self> {
         let device = Loop::new(len)?;
         output("mkfs.ext4", &["-q", "-b", "4096", &device.device])?;
@@ -139,7 +141,7 @@ impl Ext4 {
         .context("mounting ext4")
     }
 
-    /// Unmounts it, and mounts it again: nobody may have a file open.
+    /// Unmounts and mounts again. No file may be open.
     pub fn remount(&mut self) -> Result<()> {
         umount2(&self.dir, MntFlags::empty()).context("unmounting ext4")?;
         self.mount()
@@ -153,7 +155,7 @@ impl Ext4 {
         create(&self.dir.join(name))
     }
 
-    /// Opens a file to read and to write.
+    /// Opens a file for reading and writing.
     pub fn open(&self, name: &str) -> Result<File> {
         let path = self.dir.join(name);
         let options = &mut OpenOptions::new();
@@ -164,7 +166,7 @@ impl Ext4 {
         File::open(self.dir.join(name)).context("opening")
     }
 
-    /// Opens a file for reads that go past the page cache.
+    /// Opens a file for reads with O_DIRECT.
     pub fn open_direct(&self, name: &str) -> Result<File> {
         OpenOptions::new()
             .read(true)
@@ -181,7 +183,7 @@ impl Drop for Ext4 {
     }
 }
 
-/// A swap area in use until this is dropped.
+/// An active swap area; disabled on drop.
 pub struct Swap(Loop);
 
 impl Swap {
@@ -202,7 +204,7 @@ impl Swap {
 
 impl Drop for Swap {
     fn drop(&mut self) {
-        // Fails only where the device is gone, and with it the swap.
+        // Fails only if the device is gone, and the swap area with it.
         let _ = sys::swap_off(&self.0.device);
     }
 }

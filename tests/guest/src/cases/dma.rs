@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Copies by DMA: what is set, and that all arrives, by an engine in software that fails, is late, or goes.
+//! Copies by DMA: settings, and contents with a software DMA engine that fails, is late, or
+//! disappears.
 //!
-//! Kernels without that engine, as all but the debug one, have no channel to be had.
+//! Only the debug and the PREEMPT_RT kernel have the software engine; the others have no channel.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -32,10 +33,10 @@ const PM_TEST: &str = "/sys/power/pm_test";
 const PM_TEST_DELAY: &str = "/sys/module/suspend/parameters/pm_test_delay";
 const SUSPEND: &str = "/sys/power/state";
 
-/// What the software engine has.
+/// Number of channels of the software engine.
 const ALL: &str = "4";
 const SLOW: u32 = 300;
-/// Longer than any copy takes, on any machine.
+/// Longer than any copy takes on any machine.
 const PATIENT: &str = "60000";
 
 pub fn cases() -> Vec<Case> {
@@ -55,7 +56,7 @@ pub fn cases() -> Vec<Case> {
 fn need_soft() -> Result<()> {
     match Path::new(SOFT).exists() {
         true => Ok(()),
-        false => Err(skip("no DMA engine in software")),
+        false => Err(skip("this kernel has no software DMA engine")),
     }
 }
 
@@ -67,26 +68,31 @@ fn value(path: &str) -> Result<String> {
     Ok(kernel::read(path)?.trim_end().to_owned())
 }
 
-/// How the engine behaves, until this is dropped.
+/// Changes the engine's behaviour, until the setting is dropped.
 fn behave(name: &str, how: &str) -> Result<Setting> {
     Setting::change(&format!("{SOFT}/{name}"), how)
 }
 
-/// Takes all channels of the engine in software, until the setting is dropped.
+/// Takes all channels of the software engine, until the setting is dropped.
 pub fn channels() -> Result<Setting> {
     need_soft()?;
     let channels = Setting::change(CHANNELS, ALL)?;
-    ensure!(value(CHANNELS)? == ALL, "{} channels", value(CHANNELS)?);
+    ensure!(
+        value(CHANNELS)? == ALL,
+        "expected {ALL} channels, got {}",
+        value(CHANNELS)?
+    );
     Ok(channels)
 }
 
-/// Sets the channels and a method; the method is restored first when they are dropped.
+/// Takes the channels and sets a method. The method is restored first when they are dropped.
 fn by(method: &str) -> Result<[Setting; 2]> {
     let channels = channels()?;
     Ok([Setting::change(METHOD, method)?, channels])
 }
 
-/// Has all batches of two pages and more shared, whatever CPUs are idle and however long a page takes.
+/// Shares all batches of two or more pages, whether or not CPUs are idle and however long a page
+/// takes.
 fn share_all() -> Result<[Setting; 3]> {
     let change = |file: &str, value| Setting::change(&format!("{}/{file}", kernel::COPY), value);
     Ok([
@@ -96,7 +102,7 @@ fn share_all() -> Result<[Setting; 3]> {
     ])
 }
 
-/// The sum of what each channel says of itself.
+/// Returns the sum of a field of the channels' status.
 fn told(name: &str) -> Result<u64> {
     let text = kernel::read(STATUS)?;
     let words = text
@@ -113,7 +119,11 @@ fn counted(row: &str) -> Result<u64> {
 }
 
 fn set() -> Result<()> {
-    ensure!(value(METHOD)?.starts_with("[auto]"), "{}", value(METHOD)?);
+    ensure!(
+        value(METHOD)?.starts_with("[auto]"),
+        "expected method auto at first, got {}",
+        value(METHOD)?
+    );
     for (path, bad) in [
         (METHOD, &["Dma", "[dma]", "0", "dma cpu"][..]),
         (CHANNELS, &["17", "-1", "all", "1 1"]),
@@ -126,12 +136,12 @@ fn set() -> Result<()> {
         let before = value(path)?;
         for bad in bad.iter().chain(&["", "\n", "x"]) {
             let errno = errno(path, bad);
-            // An empty write is none.
+            // An empty write does nothing.
             ensure!(
                 errno == Some(libc::EINVAL) || bad.is_empty() && errno.is_none(),
-                "{path}: '{bad}' was answered with {errno:?}"
+                "{path}: expected EINVAL for '{bad}', got {errno:?}"
             );
-            ensure!(value(path)? == before, "{path} is {}", value(path)?);
+            ensure!(value(path)? == before, "{path} changed to {}", value(path)?);
         }
     }
     Ok(())
@@ -141,13 +151,23 @@ fn no_channel() -> Result<()> {
     let _kept = Setting::keep(METHOD)?;
     if !Path::new(SOFT).exists() {
         for nr in ["1", "16"] {
-            ensure!(errno(CHANNELS, nr) == Some(libc::ENODEV), "{nr} channels");
+            ensure!(
+                errno(CHANNELS, nr) == Some(libc::ENODEV),
+                "expected ENODEV for {nr} channels"
+            );
         }
     }
-    ensure!(value(CHANNELS)? == "0", "{} channels", value(CHANNELS)?);
+    ensure!(
+        value(CHANNELS)? == "0",
+        "expected 0 channels, got {}",
+        value(CHANNELS)?
+    );
     kernel::write(CHANNELS, "0")?;
     for method in ["dma", "hybrid"] {
-        ensure!(errno(METHOD, method) == Some(libc::ENODEV), "{method}");
+        ensure!(
+            errno(METHOD, method) == Some(libc::ENODEV),
+            "expected ENODEV for method {method} without channels"
+        );
     }
     for method in ["serial", "cpu", "auto"] {
         kernel::write(METHOD, method)?;
@@ -164,7 +184,8 @@ fn no_channel() -> Result<()> {
     Ok(())
 }
 
-/// By each method all arrives, and who carries it is as the method says.
+/// Checks the contents with each method, and that the counters show DMA and CPU copies as the
+/// method implies.
 fn methods() -> Result<()> {
     need_soft()?;
     let rounds = if kernel::is_slow() { 4 } else { 10 };
@@ -208,14 +229,15 @@ fn methods() -> Result<()> {
             };
             ensure!(
                 right,
-                "{method}, {count} x {folio}: {dma} pages by DMA, {cpus} by CPUs, of {pages}: {rows:?}"
+                "{method}, {count} x {folio}: of {pages} pages, unexpectedly {dma} by DMA, \
+                 {cpus} by CPUs: {rows:?}"
             );
         }
     }
     Ok(())
 }
 
-/// 10^5 pages and more, of which the engine fails with one copy in a hundred, in any order.
+/// Moves 10^5 pages and more, while one copy in a hundred fails and copies complete in any order.
 fn faults() -> Result<()> {
     need_soft()?;
     kernel::set_engine(Engine::CopyOnly(4))?;
@@ -224,20 +246,27 @@ fn faults() -> Result<()> {
     let _bad = [behave("fail_ppm", "10000")?, behave("reverse", "1")?];
     let (failed, errors) = (counted("ferry_dma_failed")?, told("errors")?);
     moves_while(8, 50, |turn| {
-        // Few descriptors, now and then.
+        // Few descriptors at times.
         let few = ["64", "64", "5", "1", "0"][turn as usize % 5];
         kernel::write(format!("{SOFT}/descriptors"), few)?;
         sleep(Duration::from_millis(5));
         Ok(())
     })?;
     kernel::write(format!("{SOFT}/descriptors"), "64")?;
-    ensure!(counted("ferry_dma_failed")? > failed, "none failed");
-    ensure!(told("errors")? > errors, "no channel has failed");
-    ensure!(told("timeouts")? == 0, "{}", value(STATUS)?);
+    ensure!(
+        counted("ferry_dma_failed")? > failed,
+        "expected ferry_dma_failed to grow"
+    );
+    ensure!(told("errors")? > errors, "expected errors in dma_status");
+    ensure!(
+        told("timeouts")? == 0,
+        "expected no timeouts: {}",
+        value(STATUS)?
+    );
     Ok(())
 }
 
-/// A folio whose copy is not answered stays where it is, with its content, and can be moved later.
+/// A folio whose copy times out stays where it is with its content, and can be moved later.
 fn late() -> Result<()> {
     need_soft()?;
     kernel::set_engine(Engine::CopyOnly(4))?;
@@ -253,17 +282,25 @@ fn late() -> Result<()> {
         let mut status = vec![i32::MIN; addrs.len()];
         let nodes = vec![1; addrs.len()];
         sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE);
-        ensure!(counted("ferry_dma_late")? > before, "nothing was late");
+        ensure!(
+            counted("ferry_dma_late")? > before,
+            "expected ferry_dma_late to grow"
+        );
         pattern::check(map.words(), 1)?;
-        ensure!(told("parked")? > 0, "nothing is parked: {}", value(STATUS)?);
+        ensure!(
+            told("parked")? > 0,
+            "expected parked copies: {}",
+            value(STATUS)?
+        );
         lost += told("timeouts")?;
-        // While channels are the engine's, CPUs copy: what is not parked can be moved.
+        // While the engine keeps the channels, CPUs copy, and folios without a parked copy can be
+        // moved.
         let (others, other_addrs) = region::large(4)?;
         pattern::fill(others.words(), 2);
         region::move_all(&other_addrs, 1, MF_MOVE)?;
         pattern::check(others.words(), 2)?;
 
-        // From here on it is only slow, as all is in this kernel.
+        // From here on the engine is only slow, which the timeout allows for.
         kernel::write(TIMEOUT, PATIENT)?;
         drop(mute);
         wait_until("nothing is parked", || Ok(told("parked")? == 0))?;
@@ -273,9 +310,9 @@ fn late() -> Result<()> {
         region::move_all(&addrs, 0, MF_MOVE)?;
         pattern::check(map.words(), 1)?;
     }
-    ensure!(lost > 0, "no copy was given up");
+    ensure!(lost > 0, "expected timeouts in dma_status");
 
-    // A dead engine is stopped when its channels are given back, and all its memory with it.
+    // Releasing the channels stops a dead engine and frees all its memory.
     let _mute = behave("mute", "1")?;
     kernel::write(TIMEOUT, "20")?;
     let mut status = vec![i32::MIN; addrs.len()];
@@ -287,7 +324,7 @@ fn late() -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-/// Channels are taken and given back while pages move.
+/// Takes and releases channels while pages move.
 fn come_and_go() -> Result<()> {
     need_soft()?;
     kernel::set_engine(Engine::On(4))?;
@@ -300,11 +337,15 @@ fn come_and_go() -> Result<()> {
         Ok(())
     })?;
     kernel::write(CHANNELS, ALL)?;
-    ensure!(told("parked")? == 0, "{}", value(STATUS)?);
+    ensure!(
+        told("parked")? == 0,
+        "expected no parked copies: {}",
+        value(STATUS)?
+    );
     Ok(())
 }
 
-/// The driver leaves its device while pages move, and comes back.
+/// Unbinds and binds the driver while pages move.
 fn driver_goes() -> Result<()> {
     need_soft()?;
     kernel::set_engine(Engine::On(4))?;
@@ -313,7 +354,11 @@ fn driver_goes() -> Result<()> {
     let _slow = behave("delay_us", "200")?;
     moves_while(8, 20, |_| {
         kernel::write(format!("{DRIVER}/unbind"), DEVICE)?;
-        ensure!(value(CHANNELS)? == "0", "{} channels", value(CHANNELS)?);
+        ensure!(
+            value(CHANNELS)? == "0",
+            "expected 0 channels after unbind, got {}",
+            value(CHANNELS)?
+        );
         kernel::write(format!("{DRIVER}/bind"), DEVICE)?;
         kernel::write(CHANNELS, ALL)?;
         sleep(Duration::from_millis(20));
@@ -343,7 +388,7 @@ fn hooks_off() -> Result<()> {
     Ok(())
 }
 
-/// Suspends go as far as this, and wait for so many seconds, until this is dropped.
+/// Makes suspends stop at a test level and wait there for some seconds, until dropped.
 struct SuspendsTo {
     _wait: Setting,
 }
@@ -351,7 +396,7 @@ struct SuspendsTo {
 impl SuspendsTo {
     fn new(level: &str, seconds: &str) -> Result<Self> {
         if !Path::new(PM_TEST).exists() {
-            return Err(skip("a kernel that cannot suspend for a test"));
+            return Err(skip("this kernel has no pm_test"));
         }
         let to = Self {
             _wait: Setting::change(PM_TEST_DELAY, seconds)?,
@@ -363,13 +408,13 @@ impl SuspendsTo {
 
 impl Drop for SuspendsTo {
     fn drop(&mut self) {
-        // As with settings: nobody is left to tell.
+        // As with settings, the error cannot be reported.
         let _ = fs::write(PM_TEST, "none");
     }
 }
 
-/// Whoever moves pages is frozen, as at each suspend, with copies under way; after that there are copies by
-/// DMA again. (Devices stay: this guest has its files by one.)
+/// Freezes the moving tasks as each suspend does, with copies in flight. Afterwards copies use DMA
+/// again. Devices are not suspended, because one of them has the guest's files.
 fn suspend() -> Result<()> {
     need_soft()?;
     let _to = SuspendsTo::new("freezer", "1")?;
@@ -384,15 +429,26 @@ fn suspend() -> Result<()> {
         suspends.fetch_add(1, Relaxed);
         Ok(())
     })?;
-    ensure!(suspends.into_inner() > 0, "nothing was suspended");
+    ensure!(suspends.into_inner() > 0, "expected at least one suspend");
     let before = counted("ferry_pages_dma")?;
     let pause = |_| {
         sleep(Duration::from_millis(5));
         Ok(())
     };
     moves_while(8, 2, pause)?;
-    ensure!(counted("ferry_pages_dma")? > before, "no more by DMA");
-    ensure!(value(CHANNELS)? == ALL, "{} channels", value(CHANNELS)?);
-    ensure!(told("parked")? == 0, "{}", value(STATUS)?);
+    ensure!(
+        counted("ferry_pages_dma")? > before,
+        "expected copies by DMA after the suspends"
+    );
+    ensure!(
+        value(CHANNELS)? == ALL,
+        "expected {ALL} channels after the suspends, got {}",
+        value(CHANNELS)?
+    );
+    ensure!(
+        told("parked")? == 0,
+        "expected no parked copies: {}",
+        value(STATUS)?
+    );
     Ok(())
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What `move_pages(2)`, `migrate_pages(2)` and `mbind(2)` say when something is wrong: the same on every kernel.
+//! Results of `move_pages(2)`, `migrate_pages(2)` and `mbind(2)` for invalid arguments; they are
+//! the same on every kernel.
 
 use anyhow::{Result, ensure};
 use libc::{EACCES, EBUSY, EFAULT, EINVAL, ENODEV, ENOENT, ESRCH};
@@ -38,14 +39,14 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Eight small pages on node 0 with contents.
+/// Maps eight small pages on node 0 and fills them.
 fn pages() -> Result<Mapping> {
     let map = region::anon(FolioSize::Small, PAGES)?;
     pattern::fill(map.words(), 1);
     Ok(map)
 }
 
-/// Calls, notes what came back, and checks the contents.
+/// Makes a call, records its result, and checks the contents.
 fn call(
     log: &mut Log,
     name: &str,
@@ -65,7 +66,7 @@ fn failed(errno: i32) -> Ret {
 }
 
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, got: T, wanted: T) -> Result<()> {
-    ensure!(got == wanted, "{what}: got {got:?}, wanted {wanted:?}");
+    ensure!(got == wanted, "{what}: expected {wanted:?}, got {got:?}");
     Ok(())
 }
 
@@ -97,7 +98,7 @@ fn node_goes_bad_midway(log: &mut Log) -> Result<()> {
         &[1, 1, 1, 1, 9, 1, 1, 1],
     )?;
     expect("return", ret, failed(ENODEV))?;
-    // What was queued before the bad node still moves.
+    // Pages queued before the bad node still move.
     expect("status", status[..4].to_vec(), vec![1; 4])?;
     region::check_on(&addrs[..4], 1)?;
     region::check_on(&addrs[4..], 0)
@@ -130,7 +131,7 @@ fn unmapped(log: &mut Log) -> Result<()> {
         status,
         vec![1, -EFAULT, 1, -ENOENT, -ENOENT, 1, -EFAULT, 1],
     )?;
-    // Addresses of the kernel and of nobody.
+    // Kernel addresses, and addresses that no process can have.
     let addrs = [
         usize::MAX & !(PAGE - 1),
         0xffff_8880_0000_0000,
@@ -170,7 +171,7 @@ fn already_there(log: &mut Log) -> Result<()> {
     expect("status", status, vec![0; PAGES])
 }
 
-/// The three arrays of a call, in mappings of their own.
+/// The three arrays of a call, each in its own mapping.
 struct Arrays {
     pages: Mapping,
     nodes: Mapping,
@@ -178,7 +179,7 @@ struct Arrays {
 }
 
 impl Arrays {
-    /// Arrays that begin `room` bytes before memory ends.
+    /// Creates arrays before an inaccessible page. The last four addresses end exactly there.
     fn new(addrs: &[usize], node: i32) -> Result<Self> {
         let two = || {
             let map = Mapping::anon(2 * PAGE, PAGE)?;
@@ -236,7 +237,7 @@ fn bad_arrays(log: &mut Log) -> Result<()> {
                     ..arrays.all()
                 },
             ),
-            // No nodes at all is a query, not an error.
+            // A null pointer for `nodes` would be a query, not an error.
             (
                 "nodes",
                 RawMove {
@@ -401,7 +402,7 @@ fn no_such_process(log: &mut Log) -> Result<()> {
         log.note(format!("query of pid {pid}"), ret, &status);
         expect("return", ret, failed(ESRCH))?;
     }
-    // A kernel thread is there, but has no memory.
+    // A kernel thread exists, but has no memory.
     let mut status = [UNSET; PAGES];
     let ret = sys::move_pages(2, &addrs, &[1; PAGES], &mut status, MF_MOVE);
     log.note("a kernel thread", ret, &status);
@@ -451,13 +452,16 @@ fn mbind(log: &mut Log) -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-/// Fills node 1 up to `left` bytes for as long as the mapping lives.
+/// Fills node 1 except for `left` bytes, as long as the mapping lives.
 fn fill_node_1(left: usize) -> Result<Mapping> {
     let free = kernel::node_free_bytes(1)?;
-    ensure!(free > left, "node 1 is full already");
+    ensure!(
+        free > left,
+        "expected more than {left} bytes free on node 1, found {free}"
+    );
     let hog = Mapping::anon((free - left) & !(PAGE - 1), FolioSize::Huge.bytes())?;
     sys::mbind(hog.addr(), hog.len(), 1, 0).zero("mbind")?;
-    // In large pieces, where there are such: a kernel that checks much takes a minute for small ones.
+    // Uses huge pages if possible: small ones would take a minute on a slow kernel.
     hog.advise(0, hog.len(), libc::MADV_HUGEPAGE)?;
     for word in hog.words().iter().step_by(PAGE / 8) {
         word.store(1, std::sync::atomic::Ordering::Relaxed);
@@ -465,7 +469,7 @@ fn fill_node_1(left: usize) -> Result<Mapping> {
     Ok(hog)
 }
 
-/// More to move than the other node can hold: some pages stay, none is lost.
+/// Moves more than the other node can hold: some pages stay, and none is lost.
 fn node_full(_: &mut Log) -> Result<()> {
     const LEFT: usize = 64 << 20;
     const MOVED: usize = 128 << 20;
@@ -475,7 +479,10 @@ fn node_full(_: &mut Log) -> Result<()> {
     let addrs = map.addrs(PAGE);
     let mut status = vec![UNSET; addrs.len()];
     let ret = sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
-    ensure!(ret.ret != 0, "128 MB went where 64 MB were free");
+    ensure!(
+        ret.ret != 0,
+        "expected an incomplete move of 128 MB to 64 MB of free memory"
+    );
     pattern::check(map.words(), 1)?;
     drop(hog);
     region::move_map(&map, 1)?;
@@ -484,8 +491,8 @@ fn node_full(_: &mut Log) -> Result<()> {
     expect("statuses of EACCES", access, 0)
 }
 
-/// Huge pages that find no room are split, and each counts as one: that its pieces find none either
-/// is no error of the call.
+/// Huge pages without room are split. Each counts as one failure, even if its parts find no room
+/// either.
 fn huge_pages_to_full_node(log: &mut Log) -> Result<()> {
     const HUGE_PAGES: usize = 64;
     /// More than the node's watermarks.
@@ -498,7 +505,7 @@ fn huge_pages_to_full_node(log: &mut Log) -> Result<()> {
     let ret = sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
     pattern::check(map.words(), 1)?;
     drop(hog);
-    // How many is a matter of what little memory there is; that it is a number is not.
+    // The number depends on the free memory, so only its sign is compared.
     let kind = Ret {
         ret: ret.ret.signum(),
         ..ret

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Calls of `move_pages(2)` made up by a generator of fixed seeds: long and short lists, valid, invalid
-//! and mixed. What comes of each is noted, to be compared with the unpatched kernel's.
+//! Calls of `move_pages(2)` from a random generator with fixed seeds: long and short lists, valid,
+//! invalid and mixed. The results are recorded, to compare with the vanilla kernel's.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,19 +14,19 @@ use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, RawMove, Reserved, UserPtr};
 use crate::{kernel, pattern, region};
 
-/// Tests, and calls in each: ten thousand in all. A debug kernel is ten times slower.
+/// Number of tests, and of calls in each: ten thousand in all. A debug kernel makes fewer calls.
 const SEEDS: u64 = 10;
 const CALLS: usize = 1000;
 const CALLS_IF_SLOW: usize = 60;
 
-/// Small pages of the process's own, which most calls are for.
+/// Small private pages, which most calls name.
 const OWN: usize = 640;
 /// Pages of each special kind.
 const FEW: usize = 16;
-/// The longest list.
+/// Longest list.
 const MOST: usize = 1024;
 const UNSET: i32 = 77;
-/// Values of a status that are noted one by one; more are noted as a sum.
+/// Number of status values to record one by one; longer lists are recorded as a hash.
 const MANY: usize = 64;
 
 pub fn cases() -> Vec<Case> {
@@ -51,7 +51,7 @@ fn generated(log: &mut Log, seed: u64) -> Result<()> {
     };
     for nr in 0..calls {
         if rng.u8(..) < 96 {
-            region::move_map(&world.own, rng.i32(0..2)).context("gathering the pages")?;
+            region::move_map(&world.own, rng.i32(0..2)).context("moving all pages to one node")?;
         }
         let call = Call::new(&mut rng, &world);
         world.run(log, nr, &call)?;
@@ -64,19 +64,19 @@ fn generated(log: &mut Log, seed: u64) -> Result<()> {
     ensure_crews(&kernel::gained(&before, &kernel::counters()?))
 }
 
-/// With the engine on, and a CPU to spare, some of the calls must have been the crew's.
+/// Checks that crews took part in some calls, if the engine is on and there is another CPU.
 fn ensure_crews(gained: &BTreeMap<String, u64>) -> Result<()> {
     if kernel::engine_is_on()? && kernel::online_cpus()?.len() > 1 {
         let crews = gained.get("ferry_crews").copied().unwrap_or_default();
-        ensure!(crews > 0, "no crew took part: {gained:?}");
+        ensure!(crews > 0, "expected ferry_crews to grow: {gained:?}");
     }
     Ok(())
 }
 
-/// Memory of all kinds, and the arrays that name it, each before a page that cannot be touched.
+/// Memory of all kinds, and the arrays that name it. An inaccessible page follows each array.
 struct World {
     own: Mapping,
-    /// A tmpfs file, and the same once more.
+    /// A memfd, mapped twice.
     file: Mapping,
     alias: Mapping,
     huge: Mapping,
@@ -105,7 +105,7 @@ impl World {
         zero.advise(0, FEW * PAGE, libc::MADV_NOHUGEPAGE)?;
         ensure!(
             zero.words().iter().all(|word| word.load(Relaxed) == 0),
-            "fresh memory is not zero"
+            "expected zeroes in fresh memory"
         );
         Ok(Self {
             own,
@@ -121,7 +121,7 @@ impl World {
         })
     }
 
-    /// Makes the call, and notes what came of it.
+    /// Makes the call and records its result.
     fn run(&self, log: &mut Log, nr: usize, call: &Call) -> Result<()> {
         let count = call.addrs.len();
         let nodes = match call.status_over_nodes {
@@ -178,7 +178,7 @@ impl World {
         (array.len() - PAGE) / 8
     }
 
-    /// An address of any kind.
+    /// Returns an address of a random kind.
     fn any(&self, rng: &mut Rng) -> usize {
         let few = rng.usize(..FEW) * PAGE;
         match rng.u8(..9) {
@@ -202,17 +202,17 @@ impl World {
     }
 }
 
-/// One call.
+/// One generated call.
 struct Call {
     name: String,
     addrs: Vec<usize>,
     nodes: Vec<i32>,
     flags: i32,
-    /// Elements after which each array ends, if it has so many.
+    /// Number of elements before the end of each array, if the array is that long.
     pages: usize,
     nodes_end: usize,
     status: usize,
-    /// Elements by which the status array is behind the nodes, in the same memory.
+    /// Distance in elements between the status array and `nodes`, if they share memory.
     status_over_nodes: Option<isize>,
 }
 
@@ -249,7 +249,7 @@ impl Call {
     }
 }
 
-/// What the pages are, and where.
+/// Generates the list of addresses, and a description of it.
 fn addresses(rng: &mut Rng, world: &World, count: usize) -> (&'static str, Vec<usize>) {
     let first = rng.usize(..=OWN - count);
     let mut addrs: Vec<usize> = (first..first + count)
@@ -292,7 +292,7 @@ fn addresses(rng: &mut Rng, world: &World, count: usize) -> (&'static str, Vec<u
     (order, addrs)
 }
 
-/// Where they are to go.
+/// Generates the list of destination nodes, and a description of it.
 fn nodes(rng: &mut Rng, count: usize) -> (&'static str, Vec<i32>) {
     let node = rng.i32(0..2);
     let mut nodes = vec![node; count];
@@ -314,7 +314,7 @@ fn nodes(rng: &mut Rng, count: usize) -> (&'static str, Vec<i32>) {
     (whither, nodes)
 }
 
-/// Memory of so many bytes, then a page that cannot be touched.
+/// Maps `len` bytes, followed by an inaccessible page.
 fn before_a_hole(len: usize) -> Result<Mapping> {
     let map = Mapping::anon(len + PAGE, PAGE)?;
     map.protect(len, PAGE, libc::PROT_NONE)?;
@@ -339,7 +339,7 @@ fn store_i32(words: &[AtomicU64], at: usize, value: i32) {
     word.store(rest | u64::from(value as u32) << shift, Relaxed);
 }
 
-/// Values and how often each comes; of many a sum that depends on each.
+/// Returns run-length encoded values, or a hash of them if there are many.
 fn in_short(values: &[i32]) -> Vec<i32> {
     let mut short: Vec<i32> = Vec::new();
     for run in values.chunk_by(|a, b| a == b) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kinds of memory that are moved, each made and filled.
+//! The kinds of memory to move, each created and filled.
 
 use std::any::Any;
 use std::ffi::CStr;
@@ -25,17 +25,17 @@ const HUGE: usize = 2 << 20;
 
 type Check = Box<dyn Fn(&Mapping) -> Result<()>>;
 
-/// Memory to move, with what keeps it alive and how to see that it is whole.
+/// Memory to move, with the objects that keep it alive and a check of its contents.
 pub struct Mem {
     pub map: Mapping,
-    /// One address a folio, or one a page where folios may be of any size.
+    /// One address per folio, or one per page where folios may have any size.
     pub addrs: Vec<usize>,
     pub flags: i32,
-    /// Each address is a folio of its own, so the status of each is its node.
+    /// Each address is a separate folio, so its status is its node.
     pub exact: bool,
-    /// Others hold its pages now and then for a moment, so a call may have to be repeated.
+    /// Other users briefly hold references to its pages, so calls may have to be repeated.
     pub held: bool,
-    /// Whether mainline can move it at all.
+    /// Whether mainline can move it.
     pub movable: bool,
     check: Check,
     _holds: Vec<Box<dyn Any>>,
@@ -106,13 +106,13 @@ fn anon_2m() -> Result<Mem> {
 }
 
 fn anon_64k() -> Result<Mem> {
-    // A kernel without 64 KB folios is an ordinary one.
+    // Many kernels have no 64 KB folios, so this is no failure.
     let _probe = kernel::allow_64k().map_err(|e| skip(format!("{e:#}")))?;
     let map = region::anon(FolioSize::Medium, 32)?;
     Ok(Mem::filled(map, FolioSize::Medium.bytes()))
 }
 
-/// Huge and small folios by turns, in one list.
+/// Huge and small folios alternating in one list.
 fn anon_mixed() -> Result<Mem> {
     kernel::compact();
     let map = Mapping::anon(6 * HUGE, HUGE)?;
@@ -134,7 +134,7 @@ fn fill_file(file: &File, len: usize) -> Result<()> {
         .context("filling the file")
 }
 
-/// Half page cache mapped privately, half copied on write.
+/// Half private mapping of page cache, half copied on write.
 fn private_file() -> Result<Mem> {
     let disk = Ext4::new()?;
     let file = disk.create("private")?;
@@ -149,11 +149,11 @@ fn private_file() -> Result<Mem> {
         ..Mem::new(map, PAGE)
     };
     mem.check()?;
-    // The file goes before the disk it is on.
+    // The file is dropped before its disk.
     Ok(mem.holding(file).holding(disk))
 }
 
-/// Dirty page cache with buffer heads; the check also writes it back and reads the disk itself.
+/// Dirty page cache with buffer heads. The check also writes it back and reads it from the disk.
 fn ext4_shared() -> Result<Mem> {
     let disk = Ext4::new()?;
     let file = disk.create("shared")?;
@@ -171,10 +171,10 @@ fn ext4_shared() -> Result<Mem> {
         let bounce = Mapping::anon(LEN, PAGE)?;
         ensure!(
             bounce.read_at(0, LEN, &direct, 0)? == LEN,
-            "the file is short"
+            "expected {LEN} bytes from the file"
         );
-        pattern::check(bounce.words(), SEED).context("on the disk")?;
-        // Dirty again, for the next move.
+        pattern::check(bounce.words(), SEED).context("contents on the disk")?;
+        // Dirty again for the next move.
         pattern::fill(map.words(), SEED);
         Ok(())
     };
@@ -195,7 +195,7 @@ fn file_memory(file: File) -> Result<Mem> {
         file.read_exact_at(&mut bytes, 0)?;
         ensure!(
             bytes == pattern::bytes(0, LEN / 8, SEED),
-            "read(2) sees other contents"
+            "expected read(2) to return the mapping's contents"
         );
         Ok(())
     };
@@ -240,7 +240,7 @@ fn hugetlb() -> Result<Mem> {
     Ok(Mem::filled(map, HUGE).holding(reserved))
 }
 
-/// Sixteen pages that the kernel has merged into one.
+/// Sixteen pages that KSM has merged into one.
 fn ksm() -> Result<Mem> {
     const PAGES: usize = 16;
     const DIR: &str = "/sys/kernel/mm/ksm";
@@ -278,11 +278,10 @@ fn mlocked() -> Result<Mem> {
     Ok(Mem::filled(map, PAGE))
 }
 
-/// Memory without a kernel mapping: a copy through the direct map would be a kernel oops.
+/// Memory that is not in the direct map: a copy through the direct map would oops.
 fn secret() -> Result<Mem> {
     const PAGES: usize = 8;
-    let fd = sys::memfd_secret()
-        .map_err(|e| skip(format!("{e:#}: booted without secretmem.enable?")))?;
+    let fd = sys::memfd_secret().map_err(|e| skip(format!("{e:#}: is secretmem.enable set?")))?;
     let file = File::from(fd);
     file.set_len((PAGES * PAGE) as u64)?;
     let map = Mapping::file(&file, PAGES * PAGE, libc::MAP_SHARED, PAGE)?;
@@ -315,7 +314,7 @@ fn read_only() -> Result<Mem> {
     protected(libc::PROT_READ)
 }
 
-/// Pages that went to swap and were read back, so that they are still in the swap cache.
+/// Pages that were swapped out and read back, so that they are still in the swap cache.
 fn swap_cache() -> Result<Mem> {
     let swap = Swap::new()?;
     let mem = Mem::filled(small()?, PAGE);
@@ -324,9 +323,9 @@ fn swap_cache() -> Result<Mem> {
         .iter()
         .filter(|&&frame| frame == 0)
         .count();
-    ensure!(gone > 0, "MADV_PAGEOUT swapped nothing out");
+    ensure!(gone > 0, "expected MADV_PAGEOUT to swap out pages");
     mem.check()?;
-    // Its pages are also the swap cache's, and for a while the block layer's.
+    // The swap cache has references to its pages, and for a while the block layer too.
     let mem = Mem { held: true, ..mem };
     Ok(mem.holding(swap))
 }

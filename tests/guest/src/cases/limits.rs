@@ -27,7 +27,7 @@ use crate::trace::Tracing;
 use crate::{pattern, region};
 
 const SLOW: u32 = 240;
-/// The pages of a list that is long enough for a crew.
+/// Number of pages of a list that is long enough for a crew.
 const LIST: usize = 2048;
 /// Pages of a list on which a crew is at work for long enough to be interrupted.
 const LONG: usize = 16384;
@@ -98,7 +98,7 @@ fn helped() -> Result<u64> {
     Ok(rows.iter().filter(helper).map(|(_, pages)| pages).sum())
 }
 
-/// Moves the memory there and back, and asks for help.
+/// Moves the memory to and fro, and asks for helpers.
 fn ask(map: &Mapping) -> Result<()> {
     for node in [1, 0] {
         region::move_all(&map.addrs(PAGE), node, MF_MOVE | MF_MOVE_MT)?;
@@ -111,7 +111,10 @@ fn ask_service(map: &Mapping) -> Result<()> {
     let service = Service::open()?;
     for node in [1, 0] {
         let done = service.range(Call::range(map.addr(), map.len(), node).flags(MT));
-        ensure!(done.errno == 0 && done.failed == 0, "{done:?}");
+        ensure!(
+            done.errno == 0 && done.failed == 0,
+            "expected no errors, got {done:?}"
+        );
     }
     pattern::check(map.words(), 1)
 }
@@ -122,7 +125,7 @@ fn list() -> Result<Mapping> {
     Ok(map)
 }
 
-/// Calls `ask` until a crew took part, whatever the switch says.
+/// Calls `ask` until a crew took part, whether or not the engine is on.
 fn ask_until_crewed(map: &Mapping, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
     let crews = || Ok::<_, anyhow::Error>(kernel::counters()?["ferry_crews"]);
     repeat_until("ferry_crews grows", || {
@@ -132,14 +135,14 @@ fn ask_until_crewed(map: &Mapping, ask: fn(&Mapping) -> Result<()>) -> Result<()
     })
 }
 
-/// Calls `ask` a few times. Pages move without a helper, and each refusal is counted.
+/// Calls `ask` a few times. Pages must move without helpers, and each refusal is counted.
 fn ask_in_vain(map: &Mapping, why: &str, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
     let (before, count) = (helped()?, refused(why)?);
     for _ in 0..8 {
         ask(map)?;
     }
-    ensure!(helped()? == before, "a helper took part");
-    ensure!(refused(why)? > count, "refused/{why} did not grow");
+    ensure!(helped()? == before, "expected no pages by helpers");
+    ensure!(refused(why)? > count, "expected refused/{why} to grow");
     Ok(())
 }
 
@@ -149,7 +152,7 @@ fn flag_ignored() -> Result<()> {
     {
         let _ignore = Setting::change(&file("mt_flag"), "ignore")?;
         ask_in_vain(&map, "mt_flag", ask)?;
-        // The switch applies to the same calls.
+        // With the engine on, the same calls get helpers.
         let _on = Setting::change(SWITCH, "1")?;
         crewed(|| ask(&map))?;
     }
@@ -163,7 +166,7 @@ fn flag_privileged() -> Result<()> {
     ask_until_crewed(&map, ask)?;
     finished(fork_child(|| {
         let work = || -> Result<()> {
-            // Made before, as an unprivileged task cannot see that it has no huge pages.
+            // Mapped before setuid(2): an unprivileged task cannot check that it has no huge pages.
             let map = list()?;
             setuid(Uid::from_raw(65534)).context("setuid")?;
             ask_in_vain(&map, "mt_flag", ask)
@@ -172,7 +175,7 @@ fn flag_privileged() -> Result<()> {
     })?)
 }
 
-/// A call that asks for help switches the hooks on, and they go off again.
+/// Checks that a call that asks for helpers enables the hooks, and that they are disabled again.
 fn key_off_again() -> Result<()> {
     let is_on = || Ok::<_, anyhow::Error>(kernel::read(file("active"))?.trim() == "1");
     let wait_off = || {
@@ -184,14 +187,14 @@ fn key_off_again() -> Result<()> {
     let _off = Setting::change(SWITCH, "0")?;
     wait_off()?;
     let map = list()?;
-    // Only the hooks call crews.
+    // Only the hooks start crews.
     ask_until_crewed(&map, ask)?;
     wait_off()?;
     {
         let _on = Setting::change(SWITCH, "1")?;
         ask(&map)?;
         sleep(Duration::from_millis(2500));
-        ensure!(is_on()?, "off though the switch is on");
+        ensure!(is_on()?, "expected active hooks with vm.mt_page_copy on");
     }
     wait_off()
 }
@@ -206,7 +209,7 @@ fn service_flag_ignored() -> Result<()> {
     ask_until_crewed(&map, ask_service)
 }
 
-/// No helper takes part in the calls of a task whose cgroup, or an ancestor of it, has a CPU quota.
+/// Checks that tasks get no helpers if their cgroup or an ancestor has a CPU quota.
 fn quota(of_ancestor: bool, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
     let mut groups = Groups::new(&["quota"])?;
     groups.set(0, "cgroup.subtree_control", "+cpu")?;
@@ -215,7 +218,7 @@ fn quota(of_ancestor: bool, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
     let map = list()?;
     crewed(|| ask(&map))?;
     let limited = if of_ancestor { 0 } else { inner };
-    // A quota that throttles no task.
+    // A quota too high to throttle.
     groups.set(limited, "cpu.max", "1000000 100000")?;
     let in_vain = ask_in_vain(&map, "cpu_quota", ask);
     groups.set(limited, "cpu.max", "max")?;
@@ -223,7 +226,7 @@ fn quota(of_ancestor: bool, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
     crewed(|| ask(&map))
 }
 
-/// With more callers than lanes reclaim still has a lane for its crews.
+/// Checks that crews of reclaim get a lane with more callers than lanes.
 fn lanes_for_reclaim() -> Result<()> {
     const CALLERS: usize = 24;
     let _any = Setting::change(&file("cpus"), "any")?;
@@ -258,7 +261,7 @@ fn lanes_for_reclaim() -> Result<()> {
                     return pattern::check(map.words(), 1);
                 }
             }
-            anyhow::bail!("reclaim never had a crew")
+            anyhow::bail!("expected a crew of reclaim in 20 attempts")
         };
         let demoted = demoted();
         end.store(true, Relaxed);
@@ -269,8 +272,8 @@ fn lanes_for_reclaim() -> Result<()> {
     })
 }
 
-/// A task of the highest real-time priority on each CPU but the first. It sleeps until it is told to take
-/// the CPU, and gives the CPU back when it is told to, or killed.
+/// A task of high real-time priority on each CPU except the first. It takes the CPU when told to,
+/// and otherwise sleeps. Killed on drop.
 struct Hogs {
     pids: Vec<Pid>,
     go: Mapping,
@@ -290,7 +293,7 @@ impl Hogs {
             pids.push(fork_child(|| {
                 let mut set = CpuSet::new();
                 let word = &go.words()[0];
-                // A test that is out of time is killed, and cannot end its hogs before that.
+                // The test is killed at its time limit, and the hogs with it.
                 if prctl::set_pdeathsig(Signal::SIGKILL).is_err()
                     || set.set(cpu).is_err()
                     || sched_setaffinity(Pid::from_raw(0), &set).is_err()
@@ -323,7 +326,7 @@ impl Drop for Hogs {
     fn drop(&mut self) {
         self.set(Self::SLEEP);
         for &pid in &self.pids {
-            // A hog that is gone already needs no kill.
+            // The process may have ended already.
             let _ = kill(pid, Signal::SIGKILL);
             let _ = waitpid(pid, None);
         }
@@ -340,7 +343,7 @@ pub fn no_throttling() -> Result<Vec<Setting>> {
     for cpu in kernel::online_cpus()? {
         let server = format!("/sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime");
         if !std::path::Path::new(&server).exists() {
-            return Err(skip("debugfs does not show the scheduler's servers"));
+            return Err(skip("debugfs has no fair servers of the scheduler"));
         }
         kept.push(Setting::change(&server, "0")?);
     }
@@ -370,7 +373,8 @@ fn real_time() -> Result<()> {
             let node = 1 - (round % 2) as i32;
             scope(|scope| -> Result<()> {
                 let mover = scope.spawn(|| region::move_all(&addrs, node, MF_MOVE));
-                // Waits until some pages have moved. Polling without sleep would take a helper's CPU.
+                // Waits until some pages have moved. Polling without sleep would take a helper's
+                // CPU.
                 let part = &addrs[..PAGES / 2 * (1 + round as usize % 8) / 8];
                 let last = &part[part.len() - 1..];
                 let mut status = [i32::MIN];
@@ -379,7 +383,7 @@ fn real_time() -> Result<()> {
                     sys::query_nodes(0, last, &mut status).zero("move_pages query")?;
                 }
                 hogs.set(Hogs::SPIN);
-                let moved = mover.join().ok().context("the mover panicked");
+                let moved = mover.join().ok().context("the moving thread panicked");
                 hogs.set(Hogs::SLEEP);
                 moved?
             })?;
@@ -457,7 +461,7 @@ fn meanwhile(migrate: fn(&[usize]) -> Result<()>, set: impl Fn(bool) -> Result<(
         })?;
         pattern::check(map.words(), 1)?;
         let helped = (carried()? - before) as usize;
-        // No helper came, or so much was done that it may have been all that it would do.
+        // No helper came, or the helpers had done all of their part before.
         if helped == 0 || there > LONG / 4 {
             return Ok(false);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Every kind of memory by every call that moves it, to the other node and back.
+//! Moves each kind of memory by each system call, to the other node and back.
 
 use anyhow::{Context, Result, ensure};
 
@@ -33,13 +33,13 @@ pub fn cases() -> Vec<Case> {
 fn there_and_back(make: Make, call: Call, log: &mut Log) -> Result<()> {
     let mem = make()?;
     if mem.movable {
-        // New memory may be anywhere; the moves that count start from node 0.
+        // New memory may be on any node; the tested moves start from node 0.
         let first = || {
             move_to(&mem, 0).1.zero("move_pages")?;
             check_on(&mem.addrs, 0)
         };
         let result = if mem.held { at_last(first) } else { first() };
-        result.context("in the first move to node 0")?;
+        result.context("first move to node 0")?;
     }
     for node in [1, 0, 1, 0] {
         let result = match mem.held {
@@ -74,7 +74,7 @@ fn move_pages(mem: &Mem, node: i32, log: &mut Log) -> Result<()> {
         log.note(call, ret, &status);
         ensure!(
             where_is(mem)? == before,
-            "memory that cannot move has moved"
+            "expected unmovable memory to stay where it is"
         );
         return Ok(());
     }
@@ -86,14 +86,17 @@ fn move_pages(mem: &Mem, node: i32, log: &mut Log) -> Result<()> {
     check_on(&mem.addrs, node)
 }
 
-/// Moves the whole process; how many of its other pages stay differs from run to run.
+/// Moves the whole process. The number of its other pages that stay differs between runs.
 fn migrate_pages(mem: &Mem, node: i32, log: &mut Log) -> Result<()> {
     let before = where_is(mem)?;
     let ret = sys::migrate_pages(0, 1 << (1 - node), 1 << node);
-    ensure!(ret.ret >= 0, "migrate_pages: errno {}", ret.errno);
+    ensure!(ret.ret >= 0, "migrate_pages failed: errno {}", ret.errno);
     let after = where_is(mem)?;
     if !mem.movable {
-        ensure!(after == before, "memory that cannot move has moved");
+        ensure!(
+            after == before,
+            "expected unmovable memory to stay where it is"
+        );
         return Ok(());
     }
     log.note(
@@ -112,7 +115,7 @@ fn mbind(mem: &Mem, node: i32, log: &mut Log) -> Result<()> {
     if !mem.movable {
         ensure!(
             where_is(mem)? == before,
-            "memory that cannot move has moved"
+            "expected unmovable memory to stay where it is"
         );
         return Ok(());
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Copies past the caches: the knob, which migrations it holds for, and that all of it arrives.
+//! Non-temporal copies: the setting, the migrations that it applies to, and the contents.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ const BY_CALL: &str = "syscall_or_cpuset";
 const THREADS: u32 = 4;
 const SLOW: u32 = 240;
 
-/// By the caller alone, with helpers, and by a crew.
+/// Copies by the caller alone, with helpers, and by a crew.
 const ENGINES: [Engine; 3] = [
     Engine::On(1),
     Engine::CopyOnly(THREADS),
@@ -46,7 +46,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// The methods of the batches that the engine copies for a reason while `call` runs.
+/// Returns the methods of the engine's batches with this reason while `call` runs.
 fn methods(reason: &str, call: impl FnOnce() -> Result<()>) -> Result<BTreeSet<String>> {
     let events = Tracing::new()?.of(&["ferry/ferry_batch"], call)?;
     let batches = events.iter().filter(|event| {
@@ -55,13 +55,13 @@ fn methods(reason: &str, call: impl FnOnce() -> Result<()>) -> Result<BTreeSet<S
     batches
         .map(|batch| {
             let method = batch.field("method").map(str::to_owned);
-            method.with_context(|| format!("no method in '{}'", batch.fields))
+            method.with_context(|| format!("the event has no method: '{}'", batch.fields))
         })
         .collect()
 }
 
-/// Moves memory of each kind to node 1 and back, by all engines, under `setting`. `past` says which
-/// moves are to be past the caches: by where they go and what they move.
+/// Moves memory of each kind to node 1 and back, with each engine setting, under `setting`. `past`
+/// returns whether a move to a node and of a folio size must be non-temporal.
 fn to_and_fro(setting: &str, past: impl Fn(i32, FolioSize) -> bool) -> Result<()> {
     let _setting = Setting::change(NONTEMPORAL, setting)?;
     let regions = REGIONS
@@ -72,9 +72,10 @@ fn to_and_fro(setting: &str, past: impl Fn(i32, FolioSize) -> bool) -> Result<()
         for engine in ENGINES {
             kernel::set_engine(engine)?;
             let mut seen = BTreeSet::new();
-            // The engine leaves alone what somebody else looks at just then.
+            // The engine skips folios with other references, so the moves are repeated.
             for _ in 0..10 {
-                // Anew: mainline splits a folio mapped by many entries when it is moved again.
+                // Fresh memory, because mainline splits a folio mapped by many PTEs when it moves
+                // again.
                 let map = region::anon(folio, count)?;
                 let addrs = map.addrs(folio.bytes());
                 pattern::fill(map.words(), 1);
@@ -87,7 +88,8 @@ fn to_and_fro(setting: &str, past: impl Fn(i32, FolioSize) -> bool) -> Result<()
                     };
                     ensure!(
                         found.iter().all(|method| method == right),
-                        "{count} x {folio} to node {node}, {setting}, {engine:?}: {found:?}"
+                        "{count} x {folio} to node {node}, {setting}, {engine:?}: expected {right}, \
+                         got {found:?}"
                     );
                     if found.contains("nontemporal") {
                         seen.insert(node);
@@ -99,7 +101,8 @@ fn to_and_fro(setting: &str, past: impl Fn(i32, FolioSize) -> bool) -> Result<()
             }
             ensure!(
                 seen == wanted,
-                "{count} x {folio}, {setting}, {engine:?}: past the caches only to {seen:?}"
+                "{count} x {folio}, {setting}, {engine:?}: expected non-temporal copies to nodes \
+                 {wanted:?}, got {seen:?}"
             );
         }
     }
@@ -110,7 +113,7 @@ fn never() -> Result<()> {
     to_and_fro("never", |_, _| false)
 }
 
-/// With tiers, large folios that go down, whoever moves them.
+/// With `demotion`, large folios to a lower tier use non-temporal copies, by any interface.
 fn demotion() -> Result<()> {
     let lower = has_lower_tier()?;
     to_and_fro("demotion", |node, folio| {
@@ -122,11 +125,11 @@ fn always() -> Result<()> {
     to_and_fro("always", |_, _| true)
 }
 
-/// What the kernel demotes arrives, by either method.
+/// Checks the contents of pages that reclaim demotes, by each method.
 fn reclaim() -> Result<()> {
     const FOLIOS: usize = 16;
     if !has_lower_tier()? {
-        return Err(skip("there is one memory tier"));
+        return Err(skip("node 1 is not on a lower memory tier"));
     }
     let reclaim = Reclaim::new()?;
     let map = region::anon(FolioSize::Huge, FOLIOS)?;
@@ -141,18 +144,18 @@ fn reclaim() -> Result<()> {
             let found = methods("demotion", || reclaim.ask(map.len() / 2))?;
             let there = count_on(&addrs, 1)?;
             pattern::check(map.words(), 1)?;
-            ensure!(there > 0, "{setting}, {engine:?}: nothing was demoted");
+            ensure!(there > 0, "{setting}, {engine:?}: expected demoted pages");
             let right = match setting {
                 "never" => found.iter().all(|method| method == "cached"),
                 _ => found.contains("nontemporal"),
             };
-            ensure!(right, "{setting}, {engine:?}: {found:?}");
+            ensure!(right, "{setting}, {engine:?}: unexpected methods {found:?}");
         }
     }
     Ok(())
 }
 
-/// What is on its way arrives, whatever is set meanwhile.
+/// Changes the setting while pages move; all contents must stay correct.
 fn changed_while_moving() -> Result<()> {
     let _kept = Setting::keep(NONTEMPORAL)?;
     kernel::set_engine(Engine::CopyOnly(THREADS))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Flushes that are left for later: for what, how much is retained and for how long, and that nothing
-//! stays.
+//! Deferred TLB flushes: which pages are deferred, how many folios are retained and for how long,
+//! and that all are freed in the end.
 
 use std::fs;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +22,7 @@ use crate::{pattern, region};
 
 pub const AGE: &str = "/sys/kernel/mm/ferry/migrc/max_age_ms";
 const MAX: &str = "/sys/kernel/mm/ferry/migrc/max_pages";
-/// The setting for how much of a node may be retained, in percent.
+/// The limit of retained memory per node, in percent.
 pub const SHARE: &str = "/sys/kernel/mm/ferry/migrc/max_node_percent";
 pub const DRAIN: &str = "/sys/kernel/mm/ferry/migrc/drain";
 pub const ENABLED: &str = "/sys/kernel/mm/ferry/migrc/enabled";
@@ -51,7 +51,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Returns the nodes, and the number of retained pages of each.
+/// Returns the number of retained pages of each node.
 fn retained_by_node() -> Result<Vec<(u32, u64)>> {
     let text = kernel::read(format!("{MIGRC}/retained_pages"))?;
     let pages = |line: &str| {
@@ -71,11 +71,11 @@ pub fn retained_of(node: u32) -> Result<u64> {
     Ok(of_node.map(|(_, pages)| pages).sum())
 }
 
-/// Runs `body` while another thread of this process runs on another CPU: nobody else's TLB has
-/// anything to be flushed.
+/// Runs `body` while another thread of this process runs on another CPU. Without that thread, no
+/// other CPU's TLB would need a flush.
 pub fn beside_another<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let cpus = kernel::online_cpus()?;
-    ensure!(cpus.len() > 1, "needs two CPUs");
+    ensure!(cpus.len() > 1, "expected two CPUs");
     on_two_cpus(cpus[0], cpus[1], body)
 }
 
@@ -92,18 +92,20 @@ pub fn on_two_cpus<T>(first: usize, second: usize, body: impl FnOnce() -> Result
             }
             Ok(())
         });
-        // Its start changes mappings.
+        // Starting the thread changes mappings, so wait until it runs.
         while !runs.load(Relaxed) {
             std::hint::spin_loop();
         }
         let done = super::litmus::run_on(first).and_then(|()| body());
         stop.store(true, Relaxed);
-        other.join().map_err(|_| anyhow::anyhow!("panicked"))??;
+        other
+            .join()
+            .map_err(|_| anyhow::anyhow!("the other thread panicked"))??;
         done
     })
 }
 
-/// Pages that may be left unflushed: read-only and clean.
+/// Returns pages whose flush can be deferred: read-only and clean.
 pub fn eligible(pages: usize) -> Result<Mapping> {
     let map = region::anon(FolioSize::Small, pages)?;
     clean(&map)?;
@@ -127,7 +129,10 @@ pub fn to(map: &Mapping, node: i32) -> Result<()> {
     let mut status = vec![0; addrs.len()];
     sys::move_pages(0, &addrs, &vec![node; addrs.len()], &mut status, MF_MOVE)
         .zero("move_pages")?;
-    ensure!(status.iter().all(|&at| at == node), "not all were moved");
+    ensure!(
+        status.iter().all(|&at| at == node),
+        "expected all pages on node {node}, but some stayed"
+    );
     pattern::check(map.words(), 7)
 }
 
@@ -146,12 +151,12 @@ fn settings() -> Result<()> {
             let error = fs::write(&path, value).err().and_then(|e| e.raw_os_error());
             ensure!(
                 error == Some(libc::EINVAL),
-                "{file}: '{value}' gave {error:?}"
+                "{file}: expected EINVAL for '{value}', got {error:?}"
             );
         }
         ensure!(
             fs::read_to_string(&path).ok() == before,
-            "{file} has changed"
+            "expected {file} to keep its value"
         );
     }
     Ok(())
@@ -163,27 +168,38 @@ fn deferred() -> Result<()> {
     kernel::write(DRAIN, "1")?;
     let map = eligible(PAGES)?;
     let before = (count("deferred_pages")?, count("drained_pages/asked")?);
-    // A thread that ends has its stack unmapped: all of the process is flushed, and all free.
+    // The end of a thread unmaps its stack, which flushes the whole process and frees all folios.
     beside_another(|| {
         to(&map, 1)?;
         ensure!(
             count("deferred_pages")? == before.0 + PAGES as u64,
-            "not all pages were deferred"
+            "expected deferred_pages to grow by {PAGES}"
         );
-        ensure!(retained()? == PAGES as u64, "{} are retained", retained()?);
+        ensure!(
+            retained()? == PAGES as u64,
+            "expected {PAGES} retained pages, found {}",
+            retained()?
+        );
         kernel::write(DRAIN, "1")
     })?;
     let rows = kernel::vmstat("nr_ferry_retained")?;
-    ensure!(!rows.is_empty(), "no row nr_ferry_retained");
-    ensure!(retained()? == 0, "{} are retained", retained()?);
+    ensure!(
+        !rows.is_empty(),
+        "/proc/vmstat has no row nr_ferry_retained"
+    );
+    ensure!(
+        retained()? == 0,
+        "expected no retained pages after drain, found {}",
+        retained()?
+    );
     ensure!(
         count("drained_pages/asked")? == before.1 + PAGES as u64,
-        "not all were counted"
+        "expected drained_pages/asked to grow by {PAGES}"
     );
     Ok(())
 }
 
-/// Runs `body` while another process has old pages retained.
+/// Runs `body` while old pages of another process are retained.
 pub fn beside_retained(pages: usize, body: impl FnOnce() -> Result<()>) -> Result<()> {
     let before = retained()?;
     let child = fork_child(|| {
@@ -218,7 +234,7 @@ fn refused() -> Result<()> {
             sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE)
                 .zero("move_pages")
         })?;
-        ensure!(count(what)? > before, "{what} has not grown");
+        ensure!(count(what)? > before, "expected {what} to grow");
         Ok(())
     };
     let map = region::anon(FolioSize::Small, 64)?;
@@ -236,7 +252,7 @@ fn refused() -> Result<()> {
     gains("refused/file", &map)?;
     ensure!(
         count("deferred_pages")? == deferred,
-        "what must be flushed was deferred"
+        "expected no deferred pages"
     );
     Ok(())
 }
@@ -252,12 +268,15 @@ fn bound() -> Result<()> {
         let text = kernel::read(format!("{MIGRC}/retained_pages"))?;
         for line in text.lines() {
             let pages: u64 = line.split_once(' ').map_or(Ok(0), |(_, n)| n.parse())?;
-            ensure!(pages <= 600, "a node has {pages} retained pages");
+            ensure!(
+                pages <= 600,
+                "expected at most 600 retained pages on a node, found {pages}"
+            );
         }
     }
     ensure!(
         count("drained_pages/bound")? > before,
-        "nothing was drained"
+        "expected drained_pages/bound to grow"
     );
     Ok(())
 }
@@ -276,11 +295,14 @@ fn age() -> Result<()> {
         to(&map, 1)?;
         until_none()
     })?;
-    ensure!(count("drained_pages/age")? > before, "age was not why");
+    ensure!(
+        count("drained_pages/age")? > before,
+        "expected drained_pages/age to grow"
+    );
     Ok(())
 }
 
-/// Without the limit there is more than that: so it is what `bound` sees.
+/// Without the limit more pages are retained, which shows that `bound` tests the limit.
 fn no_bound() -> Result<()> {
     let mut migrc = Migrc::on()?;
     without(&mut migrc, "bound")?;
@@ -289,12 +311,16 @@ fn no_bound() -> Result<()> {
     let map = eligible(PAGES)?;
     beside_another(|| {
         to(&map, 1)?;
-        ensure!(retained()? == PAGES as u64, "{} are retained", retained()?);
+        ensure!(
+            retained()? == PAGES as u64,
+            "expected {PAGES} retained pages, found {}",
+            retained()?
+        );
         Ok(())
     })
 }
 
-/// Without the limit they stay for longer: so it is what `age` sees.
+/// Without the limit pages are retained for longer, which shows that `age` tests the limit.
 fn no_age() -> Result<()> {
     let mut migrc = Migrc::on()?;
     without(&mut migrc, "age")?;
@@ -303,7 +329,11 @@ fn no_age() -> Result<()> {
     beside_another(|| {
         to(&map, 1)?;
         sleep(Duration::from_secs(3));
-        ensure!(retained()? == PAGES as u64, "{} are retained", retained()?);
+        ensure!(
+            retained()? == PAGES as u64,
+            "expected {PAGES} retained pages, found {}",
+            retained()?
+        );
         Ok(())
     })
 }
@@ -318,13 +348,16 @@ fn off() -> Result<()> {
         until_none()?;
         let before = count("deferred_pages")?;
         beside_another(|| to(&map, round % 2))?;
-        ensure!(count("deferred_pages")? == before, "deferred while off");
+        ensure!(
+            count("deferred_pages")? == before,
+            "expected no deferred pages while off"
+        );
         kernel::write(ENABLED, "1")?;
     }
     Ok(())
 }
 
-/// What is deferred is drained, for one reason or another: nothing is lost count of.
+/// Every deferred page is drained, and counted once.
 fn freed() -> Result<()> {
     let _migrc = Migrc::on()?;
     let sum = || -> Result<u64> {
@@ -342,12 +375,15 @@ fn freed() -> Result<()> {
     }
     kernel::write(DRAIN, "1")?;
     let (more, less) = (count("deferred_pages")? - deferred, sum()? - drained);
-    ensure!(more > 0, "nothing was deferred");
-    ensure!(more == less, "{more} pages were deferred, {less} drained");
+    ensure!(more > 0, "expected deferred pages");
+    ensure!(
+        more == less,
+        "expected as many drained as deferred pages, got {less} of {more}"
+    );
     Ok(())
 }
 
-/// Frees what is retained by the flush of somebody else, which is what `counter` counts.
+/// Frees retained pages by another flush, which `counter` counts.
 fn freed_by(counter: &str, flush: impl Fn(&Mapping) -> Result<()>) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, NEVER)?;
@@ -356,23 +392,30 @@ fn freed_by(counter: &str, flush: impl Fn(&Mapping) -> Result<()>) -> Result<()>
         kernel::write(DRAIN, "1")?;
         let before = count(counter)?;
         to(&map, 1)?;
-        ensure!(retained()? == PAGES as u64, "{} are retained", retained()?);
+        ensure!(
+            retained()? == PAGES as u64,
+            "expected {PAGES} retained pages, found {}",
+            retained()?
+        );
         flush(&map)?;
         until_none()?;
         let freed = count(counter)? - before;
-        ensure!(freed == PAGES as u64, "{freed} pages were freed for that");
+        ensure!(
+            freed == PAGES as u64,
+            "expected {counter} to grow by {PAGES}, got {freed}"
+        );
         Ok(())
     })
 }
 
-/// Whose protection is changed must be flushed.
+/// A change of protection must flush.
 fn freed_by_change() -> Result<()> {
     freed_by("drained_pages/write", |map| {
         map.protect(0, PAGE, libc::PROT_READ | libc::PROT_WRITE)
     })
 }
 
-/// A batch that cannot be left unflushed is flushed on the same CPUs.
+/// A batch that cannot be deferred is flushed on the same CPUs.
 fn freed_by_batch() -> Result<()> {
     let written = region::anon(FolioSize::Small, 64)?;
     pattern::fill(written.words(), 7);
@@ -383,8 +426,9 @@ fn freed_by_batch() -> Result<()> {
     })
 }
 
-/// Flushes of other processes add up: each flush is of the last CPU and another one, and the group waits
-/// for the first two CPUs. Translations of a single CPU are flushed page by page, which covers no group.
+/// Flushes of other processes add up. Each flush covers the last CPU and one other; the group waits
+/// for the first two CPUs. Translations of a single CPU are flushed page by page, which covers no
+/// group.
 fn freed_by_parts() -> Result<()> {
     let cpus = kernel::online_cpus()?;
     let Some((&last, others @ [_, _, ..])) = cpus.split_last() else {
@@ -405,16 +449,22 @@ fn freed_by_parts() -> Result<()> {
                 flush().is_ok()
             })?;
             let status = waitpid(child, None)?;
-            ensure!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
+            ensure!(
+                matches!(status, WaitStatus::Exited(_, 0)),
+                "expected the child to exit with 0, got {status:?}"
+            );
         }
         until_none()
     })?;
     let freed = count("drained_pages/flush")? - before;
-    ensure!(freed == PAGES as u64, "{freed} pages were freed for that");
+    ensure!(
+        freed == PAGES as u64,
+        "expected drained_pages/flush to grow by {PAGES}, got {freed}"
+    );
     Ok(())
 }
 
-/// The process to which pages belonged ends while old ones are retained.
+/// The process that owned the pages exits while the old ones are retained.
 fn owner_gone() -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "200")?;
@@ -425,19 +475,22 @@ fn owner_gone() -> Result<()> {
                 .is_ok()
         })?;
         let status = waitpid(child, None)?;
-        ensure!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
+        ensure!(
+            matches!(status, WaitStatus::Exited(_, 0)),
+            "expected the child to exit with 0, got {status:?}"
+        );
     }
     until_none()
 }
 
-/// Memory that is retained is there for who needs it.
+/// Allocations get retained memory.
 fn pressure() -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, NEVER)?;
     migrc.set(SHARE, "100")?;
     let before = count("drained_pages/pressure")?;
     beside_retained(8 * PAGES, || {
-        // All of the node on which they are, and no other.
+        // Takes all memory of the node with the retained pages.
         let free = kernel::node_free_bytes(0)?;
         let child = fork_child(|| {
             let take = || -> Result<()> {
@@ -450,50 +503,60 @@ fn pressure() -> Result<()> {
             };
             take().is_ok()
         })?;
-        // It may be killed: what it wanted was more than there is.
+        // It may be killed, because it takes more than there is.
         waitpid(child, None)?;
         Ok(())
     })?;
     ensure!(
         count("drained_pages/pressure")? > before,
-        "nothing was drained for want of memory"
+        "expected drained_pages/pressure to grow"
     );
     Ok(())
 }
 
-/// Who must not wait takes all that is free, and leaves alone what is retained.
+/// Atomic allocations take all free memory, and leave retained memory alone.
 fn atomic() -> Result<()> {
     let mut migrc = Migrc::on()?;
     let take = format!("{MIGRC}/debug/take_atomic");
     if !fs::exists(&take)? {
-        return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
+        return Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG"));
     }
     migrc.set(AGE, NEVER)?;
     migrc.set(SHARE, "100")?;
     let map = eligible(8 * PAGES)?;
     beside_another(|| {
-        // From node 1, where nobody else is short of memory.
+        // The retained pages are on node 1, where no other task needs much memory.
         to(&map, 1)?;
         kernel::write(DRAIN, "1")?;
         to(&map, 0)?;
         let all = retained()?;
-        ensure!(all == 8 * PAGES as u64, "{all} are retained");
+        ensure!(
+            all == 8 * PAGES as u64,
+            "expected the pages of the whole mapping to be retained, found {all}"
+        );
         let free = kernel::node_free_bytes(1)?;
         kernel::write(&take, "1")?;
         let back = kernel::node_free_bytes(1)?;
-        ensure!(back > free / 2, "{back} of {free} bytes came back");
-        ensure!(retained()? == all, "{} of {all} are retained", retained()?);
+        ensure!(
+            back > free / 2,
+            "expected most of {free} bytes to be freed again, found {back}"
+        );
+        ensure!(
+            retained()? == all,
+            "expected {all} retained pages afterwards, found {}",
+            retained()?
+        );
         Ok(())
     })
 }
 
-/// A block of memory that has retained pages can be taken away.
+/// A memory block with retained pages can go offline.
 fn offline() -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, NEVER)?;
     migrc.set(SHARE, "100")?;
     let before = count("drained_pages/asked")?;
-    // Of what is retained of node 0, blocks of which may stay for other reasons.
+    // Pages are retained on node 0. Its blocks may fail to go offline for other reasons.
     beside_retained(8 * PAGES, || {
         for block in kernel::memory_blocks(0)? {
             let state = block.join("state");
@@ -501,12 +564,16 @@ fn offline() -> Result<()> {
                 fs::write(&state, "online")?;
             }
         }
-        ensure!(retained()? == 0, "{} are retained", retained()?);
+        ensure!(
+            retained()? == 0,
+            "expected no retained pages, found {}",
+            retained()?
+        );
         Ok(())
     })?;
     ensure!(
         count("drained_pages/asked")? > before,
-        "nothing was drained before memory was taken away"
+        "expected drained_pages/asked to grow"
     );
     Ok(())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The functional tests, by theme.
+//! The functional tests, by topic.
 
 mod accounting;
 mod balance;
@@ -35,12 +35,12 @@ pub use disk::{Ext4, Tmpfs};
 use crate::harness::Case;
 use crate::kernel;
 
-/// Every test that applies to this kernel: without the engine, there is nothing of it to test.
+/// Returns the tests that this kernel supports.
 pub fn all() -> Vec<Case> {
     of(kernel::has_engine(), kernel::has_service())
 }
 
-/// Returns every test, of all kernels.
+/// Returns the tests of all kernels.
 pub fn every() -> Vec<Case> {
     of(true, true)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Pinned pages: whoever holds the pin reads or writes the page itself, so it must not move.
+//! Pinned pages: the owner of the pin reads or writes the page directly, so it must not move.
 
 use std::fs::File;
 use std::io::Read;
@@ -28,7 +28,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Tries to move; where the pages are afterwards.
+/// Tries to move pages. Returns their nodes afterwards.
 fn try_move(addrs: &[usize], node: i32) -> Result<Vec<i32>> {
     let mut status = vec![77; addrs.len()];
     sys::move_pages(0, addrs, &vec![node; addrs.len()], &mut status, MF_MOVE);
@@ -36,7 +36,7 @@ fn try_move(addrs: &[usize], node: i32) -> Result<Vec<i32>> {
     Ok(status)
 }
 
-/// Memory whose every second folio has its first page in a pipe.
+/// Memory in which the first page of every second folio is in a pipe.
 pub struct Spliced {
     pub map: Mapping,
     pub addrs: Vec<usize>,
@@ -49,11 +49,14 @@ impl Spliced {
         let map = region::anon(folio, count)?;
         pattern::fill(map.words(), 1);
         let (read_end, write_end) = pipe()?;
-        fcntl(&write_end, FcntlArg::F_SETPIPE_SZ(1 << 20)).context("a larger pipe")?;
+        fcntl(&write_end, FcntlArg::F_SETPIPE_SZ(1 << 20)).context("enlarging the pipe")?;
         let step = folio.bytes();
         for at in (0..map.len()).step_by(2 * step) {
             let got = map.splice_into(at, PAGE, &write_end)?;
-            ensure!(got == PAGE, "vmsplice took {got} bytes");
+            ensure!(
+                got == PAGE,
+                "expected vmsplice to take {PAGE} bytes, got {got}"
+            );
         }
         Ok(Self {
             addrs: map.addrs(step),
@@ -63,7 +66,7 @@ impl Spliced {
         })
     }
 
-    /// Checks that the pipe has the very pages: it shows what is written to the memory now.
+    /// Checks that the pipe has the mapped pages, by writing new contents to the memory first.
     pub fn drain(mut self) -> Result<(Mapping, Vec<usize>)> {
         pattern::fill(self.map.words(), 2);
         for at in (0..self.map.len()).step_by(2 * self.step) {
@@ -71,7 +74,7 @@ impl Spliced {
             self.pipe.read_exact(&mut bytes)?;
             ensure!(
                 bytes == pattern::bytes(at / 8, PAGE / 8, 2),
-                "the pipe holds another page than the one mapped at {at:#x}"
+                "expected the page mapped at {at:#x} in the pipe, found other contents"
             );
         }
         pattern::check(self.map.words(), 2)?;
@@ -84,16 +87,13 @@ fn vmsplice(folio: FolioSize, count: usize) -> Result<()> {
     for _ in 0..3 {
         let place = try_move(&spliced.addrs, 1)?;
         let stayed = place.iter().step_by(2).all(|&node| node == 0);
-        ensure!(stayed, "a pinned page has moved: {place:?}");
+        ensure!(stayed, "expected pinned pages on node 0: {place:?}");
         let others = place.iter().skip(1).step_by(2).all(|&node| node == 1);
-        ensure!(
-            others,
-            "a page beside a pinned one has not moved: {place:?}"
-        );
+        ensure!(others, "expected unpinned pages on node 1: {place:?}");
         pattern::check(spliced.map.words(), 1)?;
     }
     let (map, addrs) = spliced.drain()?;
-    region::move_all(&addrs, 1, MF_MOVE).context("once unpinned")?;
+    region::move_all(&addrs, 1, MF_MOVE).context("moving the pages after they are unpinned")?;
     pattern::check(map.words(), 2)
 }
 
@@ -109,17 +109,18 @@ fn io_uring(folio: FolioSize, count: usize) -> Result<()> {
         let after = try_move(&addrs, other)?;
         ensure!(
             after == before,
-            "pinned pages were at {before:?} and went to {after:?}"
+            "expected pinned pages to stay on {before:?}, found {after:?}"
         );
         pattern::check(map.words(), 1)?;
     }
     drop(ring);
-    // The kernel takes rings down, and lets go of their pages, after close(2) has returned.
-    at_last(|| region::move_all(&addrs, other, MF_MOVE)).context("once unpinned")?;
+    // close(2) returns before the kernel tears down the ring and unpins its pages.
+    at_last(|| region::move_all(&addrs, other, MF_MOVE))
+        .context("moving the pages after they are unpinned")?;
     pattern::check(map.words(), 1)
 }
 
-/// Reads from the disk land in the right pages although those are about to move.
+/// Checks that direct reads from the disk reach the right pages while these are being moved.
 fn direct_io(folio: FolioSize, count: usize) -> Result<()> {
     let disk = Ext4::new()?;
     let map = region::anon(folio, count)?;
@@ -147,7 +148,7 @@ fn direct_io(folio: FolioSize, count: usize) -> Result<()> {
             anyhow::Ok(())
         });
         let mut round = 0;
-        let read = repeat_until("pages moved meanwhile", || {
+        let read = repeat_until("pages move during the reads", || {
             let seed = round % 2;
             let mut at = 0;
             while at < len {
@@ -158,7 +159,7 @@ fn direct_io(folio: FolioSize, count: usize) -> Result<()> {
             Ok(round >= 40 && moved.load(Relaxed) > 0)
         });
         stop.store(true, Relaxed);
-        mover.join().ok().context("the mover panicked")??;
+        mover.join().ok().context("the moving thread panicked")??;
         read
     })
 }

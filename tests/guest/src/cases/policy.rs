@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Who may move what: other processes, shared pages, unprivileged users, cpusets.
+//! Permissions: other processes, shared pages, unprivileged users and cpusets.
 
 use std::os::fd::OwnedFd;
 use std::thread::sleep;
@@ -34,7 +34,8 @@ fn small_pages() -> Result<Mapping> {
     Ok(map)
 }
 
-/// A forked child that runs `ready`, then waits to be told to run `done`, whose answer is its exit.
+/// A forked child that runs `ready`, waits, and runs `done` when told to. The result of `done` is
+/// its exit status.
 pub struct Partner {
     pub pid: Pid,
     go: OwnedFd,
@@ -53,7 +54,7 @@ impl Partner {
         drop(say);
         ensure!(
             read(&child_says, &mut [0])? == 1,
-            "the child did not get ready"
+            "expected a byte from the child when it is ready"
         );
         Ok(Self {
             pid,
@@ -67,14 +68,16 @@ impl Partner {
         self.waited = true;
         match waitpid(self.pid, None)? {
             WaitStatus::Exited(_, 0) => Ok(()),
-            other => anyhow::bail!("the child found its memory changed: {other:?}"),
+            other => {
+                anyhow::bail!("expected the child to exit with 0 after its check, got {other:?}")
+            }
         }
     }
 }
 
 impl Drop for Partner {
     fn drop(&mut self) {
-        // Of a test that has failed: it would wait for ever, and the test's reader for it.
+        // If the test failed, the child would wait forever, and the harness for it.
         if !self.waited {
             let _ = kill(self.pid, Signal::SIGKILL);
             let _ = waitpid(self.pid, None);
@@ -102,12 +105,12 @@ fn another_process(log: &mut Log) -> Result<()> {
         ret.zero("move_pages")?;
         region::check_status(&status, node)?;
     }
-    // Ours, at the same addresses, have stayed.
+    // The parent's pages at the same addresses stay.
     region::check_on(&addrs, 0)?;
     let ret = sys::migrate_pages(pid, 2, 1);
     ensure!(
         ret.ret >= 0,
-        "migrate_pages of another: errno {}",
+        "migrate_pages of another process failed: errno {}",
         ret.errno
     );
     let mut status = vec![77; addrs.len()];
@@ -152,7 +155,7 @@ fn unprivileged(log: &mut Log) -> Result<()> {
     };
     let mut expect = |name: &str, ret: Ret| {
         log.note(name, ret, &[]);
-        ensure!(ret == refused, "{name}: got {ret:?}, wanted EPERM");
+        ensure!(ret == refused, "{name}: expected EPERM, got {ret:?}");
         Ok(())
     };
     expect("move_pages of root's", statuses(root, &addrs, 1, MF_MOVE).0)?;
@@ -166,7 +169,7 @@ fn unprivileged(log: &mut Log) -> Result<()> {
         "mbind, all",
         sys::mbind(map.addr(), map.len(), 1, MF_MOVE_ALL),
     )?;
-    // Shared with the partner still, so not even its own.
+    // The pages are still shared with the partner, so they stay.
     let (ret, status) = statuses(0, &addrs, 1, MF_MOVE);
     log.note("shared pages", ret, &status);
     region::check_status(&status, -EACCES)?;
@@ -179,7 +182,7 @@ fn unprivileged(log: &mut Log) -> Result<()> {
     partner.finish()
 }
 
-/// A process confined to node 0 may not move pages to node 1.
+/// Pages of a process confined to node 0 may not be moved to node 1.
 fn cpuset(log: &mut Log) -> Result<()> {
     let groups = Groups::new(&["cpuset"])?;
     groups.set(0, "cpuset.mems", "0")?;
@@ -197,12 +200,12 @@ fn cpuset(log: &mut Log) -> Result<()> {
         ret: -1,
         errno: EACCES,
     };
-    ensure!(ret == refused, "got {ret:?}, wanted EACCES");
+    ensure!(ret == refused, "expected EACCES, got {ret:?}");
     let mut place = vec![77; addrs.len()];
     sys::query_nodes(pid, &addrs, &mut place).zero("query")?;
     region::check_status(&place, 0)?;
     groups.set(0, "cpuset.mems", "1")?;
-    // The kernel itself migrates the pages of a group to the nodes it now has, in its own time.
+    // The kernel migrates the group's pages to its new nodes asynchronously.
     while region::check_status(&place, 1).is_err() {
         sleep(Duration::from_millis(50));
         sys::query_nodes(pid, &addrs, &mut place).zero("query")?;

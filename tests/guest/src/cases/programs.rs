@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The four programs of 2004, as a user calls them: what they say, against where the pages are.
+//! The demonstration programs of the service, as a user calls them: their output is compared with
+//! the pages' nodes.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,7 +17,7 @@ use crate::region::check_status;
 use crate::sys::{self, PAGE};
 
 const PAGES: usize = 64;
-/// Seconds: under KASAN it takes some to start a program.
+/// Seconds; starting a program is slow under KASAN.
 const SLOW: u32 = 180;
 
 pub fn cases() -> Vec<Case> {
@@ -30,7 +31,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Skips where the kernel has no such device.
+/// Skips the test if the kernel does not have the device.
 pub fn need_service() -> Result<()> {
     match Path::new(page_migrate::DEVICE).exists() {
         true => Ok(()),
@@ -38,12 +39,12 @@ pub fn need_service() -> Result<()> {
     }
 }
 
-/// A program that was brought along with this one.
+/// Returns the path of a program in the folder of this one.
 fn program(name: &str) -> Result<PathBuf> {
     let path = fs::read_link("/proc/self/exe")?.with_file_name(name);
     match path.exists() {
         true => Ok(path),
-        false => Err(skip(format!("there is no {}", path.display()))),
+        false => Err(skip(format!("the guest has no {}", path.display()))),
     }
 }
 
@@ -57,7 +58,7 @@ fn run(command: &mut Command) -> Result<Said> {
     let output = command
         .stdin(Stdio::null())
         .output()
-        .with_context(|| format!("starting {command:?}"))?;
+        .with_context(|| format!("cannot start {command:?}"))?;
     Ok(Said {
         good: output.status.success(),
         out: String::from_utf8(output.stdout)?,
@@ -69,17 +70,23 @@ impl Said {
     fn line(&self, line: &str) -> Result<()> {
         let Self { out, err, .. } = self;
         let there = out.lines().any(|said| said == line);
-        ensure!(self.good && there, "no '{line}' in '{out}' and '{err}'");
+        ensure!(
+            self.good && there,
+            "expected success and the line '{line}', got '{out}' and '{err}'"
+        );
         Ok(())
     }
 
-    /// It has failed, and says why and what to do.
+    /// Expects a failure with the program's name, the reason and advice.
     fn fails(&self, name: &str, errno: &str) -> Result<()> {
         let Self { out, err, .. } = self;
         let told = err.starts_with(&format!("{name}: "))
             && err.contains(errno)
             && err.contains("what to do: ");
-        ensure!(!self.good && told, "not {errno}: '{out}' and '{err}'");
+        ensure!(
+            !self.good && told,
+            "expected a failure with '{errno}' and advice, got '{out}' and '{err}'"
+        );
         Ok(())
     }
 }
@@ -101,14 +108,14 @@ fn v() -> Result<()> {
     said.line("before: 64 on node 0")?;
     said.line("32 pages migrated, 0 failed")?;
     said.line("after:  32 on node 0, 32 on node 1")?;
-    // One's own memory is anybody's to move.
+    // Any user may move their own memory.
     let copy = Copy::of("v")?;
     let said = run(Command::new(&copy.path).args(["--node", "1"]).uid(USER))?;
     said.line("after:  32 on node 0, 32 on node 1")?;
     run(Command::new(&program).args(["--node", "63"]))?.fails("v", "ENODEV")
 }
 
-/// A program where every user finds it.
+/// A copy of a program that all users can run.
 struct Copy {
     path: PathBuf,
 }
@@ -124,12 +131,12 @@ impl Copy {
 
 impl Drop for Copy {
     fn drop(&mut self) {
-        // A file of some megabytes in a guest that is about to go.
+        // A file of a few megabytes in a guest that is about to end.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// `victim`, and what it says to call.
+/// A running `victim`, and the arguments that it prints for vmig.
 struct Victim {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -150,19 +157,19 @@ impl Victim {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .context("starting victim")?;
-        let mut lines = BufReader::new(child.stdout.take().context("no pipe")?);
+            .context("cannot start victim")?;
+        let mut lines = BufReader::new(child.stdout.take().context("victim has no output pipe")?);
         let mut line = String::new();
         lines.read_line(&mut line)?;
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let [program, pid, address, length] = &words[..] else {
-            bail!("victim says '{line}'");
+            bail!("expected `vmig PID ADDRESS LENGTH` from victim, got '{line}'");
         };
         let number = |text: &str| usize::from_str_radix(text.trim_start_matches("0x"), 16);
         let (start, length) = (number(address)?, number(length)?);
         ensure!(
             program == "vmig" && *pid == child.id().to_string() && length == PAGES * PAGE,
-            "victim says '{line}'"
+            "expected the process's number and {PAGES} pages from victim, got '{line}'"
         );
         let mut victim = Self {
             child,
@@ -174,13 +181,13 @@ impl Victim {
         Ok(victim)
     }
 
-    /// Waits for a line.
+    /// Waits for a line of output.
     fn says(&mut self, expected: &str) -> Result<()> {
         loop {
             let mut line = String::new();
             ensure!(
                 self.lines.read_line(&mut line)? > 0,
-                "victim ended without '{expected}'"
+                "expected '{expected}' from victim before it ended"
             );
             if line.trim_end() == expected {
                 return Ok(());
@@ -188,7 +195,7 @@ impl Victim {
         }
     }
 
-    /// Asks the kernel, not the programs.
+    /// Checks the pages' node with the kernel, not with the programs.
     fn is_on(&self, node: i32) -> Result<()> {
         let mut status = vec![i32::MIN; self.addrs.len()];
         sys::query_nodes(self.child.id() as i32, &self.addrs, &mut status).zero("query")?;
@@ -214,7 +221,7 @@ fn vmig() -> Result<()> {
     said.line("64 pages migrated, 0 failed")?;
     said.line("after:  64 on node 1")?;
     victim.is_on(1)?;
-    // It has checked the contents by then.
+    // victim prints this after it checked the contents.
     victim.says("victim: 64 on node 1")?;
     let back = ["--node", "0", "--parallel"];
     run(Command::new(&vmig).args(&victim.args).args(back))?.line("after:  64 on node 0")?;
@@ -228,14 +235,14 @@ fn vmig_errors() -> Result<()> {
     let mut victim = Victim::start()?;
     let vmig = |args: &[&str]| run(Command::new(&copy.path).args(args));
     let [pid, address, length] = &victim.args[..] else {
-        bail!("no arguments");
+        bail!("expected three arguments from victim");
     };
     let other = run(Command::new(&copy.path).args(&victim.args).uid(USER))?;
     other.fails("vmig", "not permitted")?;
     let refused = vmig(&[pid, address, length, "--node", "63"])?;
     refused.fails("vmig", "ENODEV")?;
     victim.is_on(0)?;
-    // Behind the last address of all that is mapped below the stack: nothing.
+    // No memory is mapped at this address.
     let hole = "0x1000";
     vmig(&[pid, hole, "0x1000", "--node", "1"])?.fails("vmig", "EFAULT")?;
     vmig(&[pid, hole, "0x1000", "--node", "1", "--holes"])?.line("0 pages migrated, 0 failed")?;
@@ -266,7 +273,7 @@ fn migstat() -> Result<()> {
     let migstat = program("migstat")?;
     let json = || -> Result<serde_json::Value> {
         let said = run(Command::new(&migstat).arg("--json"))?;
-        ensure!(said.good, "{}", said.err);
+        ensure!(said.good, "expected success, got {}", said.err);
         Ok(serde_json::from_str(&said.out)?)
     };
     let before = json()?;
@@ -277,23 +284,29 @@ fn migstat() -> Result<()> {
     let gain = |name: &str| Some(after[name].as_u64()? - before[name].as_u64()?);
     ensure!(
         gain("range_calls") >= Some(1) && gain("successful") >= Some(PAGES as u64),
-        "{before}, then {after}"
+        "expected the counters to grow: {before}, then {after}"
     );
     let text = run(&mut Command::new(&migstat))?;
-    let counters = after.as_object().context("no counters")?;
+    let counters = after
+        .as_object()
+        .context("migstat --json printed no object")?;
     for (name, value) in counters {
         let line = text
             .out
             .lines()
             .find(|line| line.split_whitespace().next() == Some(name));
         let found = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-        // Others may have been at it since.
-        ensure!(found >= value.as_u64(), "{name}: '{}'", text.out);
+        // Other calls may have been counted since.
+        ensure!(
+            found >= value.as_u64(),
+            "expected {name} of at least {value}, got '{}'",
+            text.out
+        );
     }
     Ok(())
 }
 
-/// Where the kernel has none, that is what they say.
+/// On a kernel without the service the programs report that.
 fn no_service() -> Result<()> {
     if need_service().is_ok() {
         return Err(skip("this kernel has /dev/page_migrate"));
@@ -301,7 +314,11 @@ fn no_service() -> Result<()> {
     for name in ["ph", "v", "migstat"] {
         let said = run(&mut Command::new(program(name)?))?;
         said.fails(name, "ENOSYS")?;
-        ensure!(said.err.contains("CONFIG_FERRY_SERVICE"), "{}", said.err);
+        ensure!(
+            said.err.contains("CONFIG_FERRY_SERVICE"),
+            "expected advice to set CONFIG_FERRY_SERVICE, got {}",
+            said.err
+        );
     }
     Ok(())
 }

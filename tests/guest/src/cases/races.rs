@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory that is written, forked, unmapped and thrown away while it moves: the contents are always right.
+//! Memory that is written, forked, unmapped and discarded while it moves; its contents must stay
+//! correct.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -15,11 +16,12 @@ use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, fork_child};
 use crate::{pattern, region};
 
 const HUGE: usize = 2 << 20;
-/// Times to and fro, if that does not take too long: who only waits for each other finds nothing more.
+/// Moves to and fro per test, within a time limit: threads that only wait for each other find no
+/// bugs.
 const ROUNDS: i32 = 30;
 const LONG_ENOUGH: Duration = Duration::from_secs(20);
 
-/// Seconds for tests of many threads, on a kernel that checks much, with more CPUs than the host.
+/// Time limit in seconds of tests with many threads, on a slow kernel with more CPUs than the host.
 const SLOW: u32 = 240;
 
 pub fn cases() -> Vec<Case> {
@@ -36,7 +38,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Moves to and fro, whatever each call says; how many pages ended where they should.
+/// Moves to and fro, ignoring errors. Returns the number of successful page moves.
 pub fn shuttle(addrs: &[usize], flags: i32, rounds: i32) -> usize {
     let mut moved = 0;
     let mut status = vec![i32::MIN; addrs.len()];
@@ -49,7 +51,7 @@ pub fn shuttle(addrs: &[usize], flags: i32, rounds: i32) -> usize {
     moved
 }
 
-/// Runs `body` in a loop on `threads` threads while the pages at `addrs` are shuttled.
+/// Runs `body` in a loop on `threads` threads while the pages at `addrs` move.
 fn against<T: Send>(
     addrs: &[usize],
     threads: usize,
@@ -77,12 +79,12 @@ fn against<T: Send>(
             .map(|h| h.join().ok().context("a thread panicked")?)
             .collect();
         let results = results?;
-        ensure!(moved > 0, "nothing ever moved");
+        ensure!(moved > 0, "no page moved in any round");
         Ok(results)
     })
 }
 
-/// Every word is a counter with one writer, which knows what it wrote last.
+/// Each word is a counter with one writer, which knows the value that it wrote last.
 fn written(folio: FolioSize, count: usize) -> Result<()> {
     const WRITERS: usize = 2;
     let map = region::anon(folio, count)?;
@@ -93,7 +95,7 @@ fn written(folio: FolioSize, count: usize) -> Result<()> {
             .step_by(WRITERS)
             .map(|i| pattern::word(i, 1))
             .collect();
-        // An odd stride visits every word, and neighbours in different pages.
+        // The odd stride visits every word, and successive words are in different pages.
         let (mut at, mut writes) = (me, 0u64);
         while !stop.load(Relaxed) || writes == 0 {
             for _ in 0..1024 {
@@ -102,7 +104,7 @@ fn written(folio: FolioSize, count: usize) -> Result<()> {
                 let found = word.load(Relaxed);
                 ensure!(
                     found == shadow[at],
-                    "word {at}: {found:#x}, but {:#x} was written",
+                    "word {at}: expected {:#x}, found {found:#x}",
                     shadow[at]
                 );
                 shadow[at] = found.wrapping_add(1);
@@ -114,19 +116,19 @@ fn written(folio: FolioSize, count: usize) -> Result<()> {
     };
     let results = against(&map.addrs(folio.bytes()), WRITERS, writer)?;
     for (me, (shadow, writes)) in results.iter().enumerate() {
-        ensure!(*writes > 0, "writer {me} wrote nothing");
+        ensure!(*writes > 0, "expected writer {me} to write");
         for (i, &wanted) in shadow.iter().enumerate() {
             let found = words[i * WRITERS + me].load(Relaxed);
             ensure!(
                 found == wanted,
-                "in the end word {i} of writer {me} is {found:#x}, not {wanted:#x}"
+                "word {i} of writer {me}: expected {wanted:#x} in the end, found {found:#x}"
             );
         }
     }
     Ok(())
 }
 
-/// Children write their copies while the parent moves what they share.
+/// Children write their copies while the parent moves the shared pages.
 fn forked(folio: FolioSize, count: usize) -> Result<()> {
     let map = region::anon(folio, count)?;
     pattern::fill(map.words(), 1);
@@ -150,15 +152,15 @@ fn forked(folio: FolioSize, count: usize) -> Result<()> {
         let status = waitpid(child, None)?;
         ensure!(
             matches!(status, WaitStatus::Exited(_, 0)),
-            "the child saw wrong contents: {status:?}"
+            "expected the child to exit with 0 after its checks, got {status:?}"
         );
-        pattern::check(map.words(), 1).context("in the parent")?;
+        pattern::check(map.words(), 1).context("contents in the parent")?;
     }
-    ensure!(moved > 0, "nothing ever moved");
+    ensure!(moved > 0, "no page moved in any round");
     Ok(())
 }
 
-/// One thread moves whatever is mapped now, another maps, fills, remaps and unmaps.
+/// One thread moves the current mapping; another maps, fills, remaps and unmaps it.
 fn unmapped() -> Result<()> {
     const LEN: usize = 2 * HUGE;
     let (current, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -172,7 +174,7 @@ fn unmapped() -> Result<()> {
             }
         });
         let mut round = 0;
-        let result = repeat_until("pages moved meanwhile", || {
+        let result = repeat_until("pages move during the changes", || {
             let map = Mapping::anon(LEN, HUGE)?;
             if round % 2 == 0 {
                 map.advise(0, LEN, libc::MADV_HUGEPAGE)?;
@@ -188,12 +190,12 @@ fn unmapped() -> Result<()> {
             Ok(round >= 24 && moved.load(Relaxed) > 0)
         });
         stop.store(true, Relaxed);
-        mover.join().ok().context("the mover panicked")?;
+        mover.join().ok().context("the moving thread panicked")?;
         result
     })
 }
 
-/// MADV_DONTNEED on every second page: those are whole or zero, the others stay whole.
+/// MADV_DONTNEED on every second page: these are complete or zero, and the others stay complete.
 fn thrown_away() -> Result<()> {
     const PAGES: usize = 1024;
     let map = region::anon(FolioSize::Small, PAGES)?;
@@ -205,11 +207,11 @@ fn thrown_away() -> Result<()> {
         let mut at = 1;
         while !stop.load(Relaxed) {
             map.advise(at * PAGE, PAGE, libc::MADV_DONTNEED)?;
-            ensure!(zero(at), "page {at} has contents after MADV_DONTNEED");
+            ensure!(zero(at), "page {at}: expected zeroes after MADV_DONTNEED");
             for (j, word) in page(at).iter().enumerate() {
                 word.store(pattern::word(at * PAGE / 8 + j, 1), Relaxed);
             }
-            ensure!(whole(at), "page {at} lost what was just written");
+            ensure!(whole(at), "page {at}: expected the contents just written");
             at = (at + 2) % PAGES;
         }
         Ok(())
@@ -218,7 +220,7 @@ fn thrown_away() -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-/// Huge folios that are split under the move by partial protection and discarding.
+/// Huge folios that are split during the move, by partial protection and discarding.
 fn split() -> Result<()> {
     for round in 0..4 {
         let map = region::anon(FolioSize::Huge, 4)?;
@@ -236,7 +238,10 @@ fn split() -> Result<()> {
             map.protect(half(i), PAGE, libc::PROT_READ | libc::PROT_WRITE)?;
             let at = (half(i) + PAGE) / 8;
             for (j, word) in map.words()[at..at + PAGE / 8].iter().enumerate() {
-                ensure!(word.load(Relaxed) == 0, "a discarded page came back");
+                ensure!(
+                    word.load(Relaxed) == 0,
+                    "expected zeroes in a discarded page"
+                );
                 word.store(pattern::word(at + j, round), Relaxed);
             }
         }
@@ -253,14 +258,17 @@ fn many_threads() -> Result<()> {
     let mut addrs = small.addrs(PAGE);
     addrs.extend(huge_addrs);
     against(&addrs, 4, |_, _| {
-        ensure!(shuttle(&addrs, MF_MOVE, 20) > 0, "nothing ever moved");
+        ensure!(
+            shuttle(&addrs, MF_MOVE, 20) > 0,
+            "no page moved in any round"
+        );
         Ok(())
     })?;
     pattern::check(small.words(), 1)?;
     pattern::check(huge.words(), 2)
 }
 
-/// Four processes, each with memory of its own and all with one mapping in common.
+/// Four processes, each with its own memory and all with one shared mapping.
 fn many_processes() -> Result<()> {
     let shared = Mapping::anon_flags(128 * PAGE, libc::MAP_SHARED)?;
     pattern::fill(shared.words(), 9);
@@ -273,7 +281,10 @@ fn many_processes() -> Result<()> {
             let mut addrs = own.addrs(PAGE);
             addrs.extend(&huge_addrs);
             addrs.extend(shared.addrs(PAGE));
-            ensure!(shuttle(&addrs, MF_MOVE_ALL, 3) > 0, "nothing ever moved");
+            ensure!(
+                shuttle(&addrs, MF_MOVE_ALL, 3) > 0,
+                "no page moved in any round"
+            );
             pattern::check(own.words(), seed + round)?;
             pattern::check(huge.words(), seed + round)?;
             pattern::check(shared.words(), 9)?;
@@ -293,7 +304,10 @@ fn many_processes() -> Result<()> {
         .collect::<Result<_>>()?;
     for child in children {
         let status = waitpid(child, None)?;
-        ensure!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
+        ensure!(
+            matches!(status, WaitStatus::Exited(_, 0)),
+            "expected a child to exit with 0, got {status:?}"
+        );
     }
     pattern::check(shared.words(), 9)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Pages that migrc retains do not prevent memory offlining, contiguous allocations or the use of the last
-//! page of a node by others, and are counted as available.
+//! Pages that migrc retains do not prevent memory offlining or contiguous allocations, do not make
+//! other tasks run out of memory, and count as available.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,9 +33,9 @@ const HOLD: &str = "/sys/kernel/mm/ferry/migrc/debug/hold_batch_ms";
 const PROGRESS: &str = "/sys/kernel/mm/ferry/migrc/debug/feign_progress";
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 const SLOW: u32 = 300;
-/// The number of memory blocks that the moved pages are in.
+/// Number of memory blocks that the pages move to.
 const BLOCKS: usize = 3;
-/// The pages that are retained beside an allocation.
+/// Number of pages that are retained during an allocation.
 const MANY: usize = 8 * PAGES;
 /// Pages of a batch of mainline's.
 const BATCH: usize = 512;
@@ -51,13 +51,13 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Returns how often an operation is tried with migrc off, and how often with it on.
+/// Returns the number of attempts with migrc off, and of those with it on.
 fn attempts() -> usize {
     if kernel::is_slow() { 4 } else { 16 }
 }
 
-/// Blocks of node 1 that have only movable pages, for as long as this lives: pages that move to the node
-/// move to these blocks first.
+/// Blocks of node 1 with only movable pages, as long as this lives. Pages that move to the node go
+/// to these blocks first.
 struct MovableBlocks(Vec<PathBuf>);
 
 impl MovableBlocks {
@@ -65,7 +65,7 @@ impl MovableBlocks {
         let mut blocks = Self(Vec::new());
         for block in kernel::memory_blocks(1)?.into_iter().rev() {
             let state = block.join("state");
-            // The kernel refuses this if a page of the block cannot be moved.
+            // Fails if a page of the block cannot be moved.
             if blocks.0.len() < BLOCKS && fs::write(&state, "offline").is_ok() {
                 kernel::write(&state, "online_movable")?;
                 blocks.0.push(block);
@@ -81,7 +81,7 @@ impl MovableBlocks {
 impl Drop for MovableBlocks {
     fn drop(&mut self) {
         for block in &self.0 {
-            // An error can no longer be reported.
+            // Errors cannot be reported.
             let _ = fs::write(block.join("state"), "offline");
             let _ = fs::write(block.join("state"), "online_kernel");
         }
@@ -92,7 +92,7 @@ impl Drop for MovableBlocks {
 struct Mover {
     pid: Pid,
     map: Mapping,
-    /// The number of pages that it has moved.
+    /// Number of pages moved so far.
     moved: Mapping,
     blocks: Vec<PathBuf>,
 }
@@ -117,7 +117,9 @@ impl Mover {
             beside_another(run).is_ok()
         })?;
         let name = |block: &PathBuf| {
-            let name = block.file_name().context("a block without a name")?;
+            let name = block
+                .file_name()
+                .context("the path of a memory block has no name")?;
             anyhow::Ok(Path::new(MEMORY).join(name))
         };
         Ok(Self {
@@ -140,10 +142,11 @@ impl Mover {
         }
     }
 
-    /// Returns a page frame of its memory that is in one of the blocks, and the block.
+    /// Returns a page frame of its memory in one of the blocks, and the block.
     fn frame(&self) -> Result<(u64, PathBuf)> {
         let size = kernel::read(format!("{MEMORY}/block_size_bytes"))?;
-        let size = u64::from_str_radix(size.trim(), 16).context("the size of a block")?;
+        let size = u64::from_str_radix(size.trim(), 16)
+            .context("block_size_bytes is not a hexadecimal number")?;
         loop {
             for frame in kernel::frames_of(self.pid.as_raw(), &self.map)? {
                 let block = format!("{MEMORY}/memory{}", frame * PAGE as u64 / size).into();
@@ -158,16 +161,17 @@ impl Mover {
 
 impl Drop for Mover {
     fn drop(&mut self) {
-        // It may have ended, which the test then has seen.
+        // It may have ended already, which the test has noticed.
         let _ = kill(self.pid, Signal::SIGKILL);
         let _ = waitpid(self.pid, None);
     }
 }
 
-/// Counts how many attempts succeed while memory is moved, with migrc off and on: no fewer with it on.
+/// Counts successful attempts while memory moves, with migrc off and on. There must be no fewer
+/// with it on.
 fn as_often(attempt: impl Fn(&Mover) -> Result<bool>) -> Result<()> {
     let mut migrc = Migrc::on()?;
-    // Retained pages that are in the way stay there.
+    // Retained pages that block an attempt stay retained.
     migrc.set(AGE, NEVER)?;
     let blocks = MovableBlocks::new()?;
     let succeed = || -> Result<usize> {
@@ -189,17 +193,20 @@ fn as_often(attempt: impl Fn(&Mover) -> Result<bool>) -> Result<()> {
         "# of {} attempts {off} succeed with migrc off, {on} with it on",
         attempts()
     );
-    ensure!(off > 0, "no attempt succeeds with migrc off");
-    ensure!(count("deferred_pages")? > before, "nothing was retained");
+    ensure!(off > 0, "expected some attempts to succeed with migrc off");
+    ensure!(
+        count("deferred_pages")? > before,
+        "expected deferred pages with migrc on"
+    );
     ensure!(
         on >= off,
-        "of {} attempts {on} succeed with migrc on, {off} with it off",
+        "expected no fewer successes with migrc on: of {} attempts {on} succeed, {off} with it off",
         attempts()
     );
     Ok(())
 }
 
-/// Takes away and returns a block of memory that pages are moved from.
+/// Takes a block that pages move from offline, and online again.
 fn offline(mover: &Mover) -> Result<bool> {
     match Away::movable(&mover.frame()?.1) {
         Ok(away) => away.back().map(|()| true),
@@ -207,12 +214,12 @@ fn offline(mover: &Mover) -> Result<bool> {
     }
 }
 
-/// Allocates a pageblock that pages are moved from. A page that is isolated just then fails the attempt,
-/// with migrc on or off.
+/// Allocates a pageblock that pages move from. An isolated page makes the attempt fail, with migrc
+/// on or off.
 fn contiguous(mover: &Mover) -> Result<bool> {
     const TRIES: usize = 16;
     if !Path::new(CONTIGUOUS).exists() {
-        return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
+        return Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG"));
     }
     for _ in 0..TRIES {
         if fs::write(CONTIGUOUS, mover.frame()?.0.to_string()).is_ok() {
@@ -222,36 +229,40 @@ fn contiguous(mover: &Mover) -> Result<bool> {
     Ok(false)
 }
 
-/// A node keeps no more than its share, whatever `max_pages` says.
+/// A node retains no more than its share, whatever the value of `max_pages`.
 fn node_share() -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, NEVER)?;
     migrc.set(SHARE, "1")?;
     let share = kernel::node_total_bytes(0)? / PAGE / 100;
     if share >= MANY {
-        return Err(skip("node 0 is too large"));
+        return Err(skip("1 % of node 0 is more than the test's pages"));
     }
     let map = eligible(MANY)?;
     let before = count("drained_pages/bound")?;
     beside_another(|| to(&map, 1))?;
     let kept = retained_of(0)?;
-    ensure!(kept <= share as u64, "{kept} pages are retained of {share}");
+    ensure!(
+        kept <= share as u64,
+        "expected at most {share} retained pages, found {kept}"
+    );
     ensure!(
         count("drained_pages/bound")? > before,
-        "the share has drained no pages"
+        "expected drained_pages/bound to grow"
     );
     Ok(())
 }
 
 fn available_bytes() -> Result<usize> {
-    // Small changes of counters stay in each CPU until then.
+    // CPUs keep small changes of counters to themselves until a refresh.
     kernel::write("/proc/sys/vm/stat_refresh", "1")?;
     let text = kernel::read("/proc/meminfo")?;
-    let kb = kernel::node_field(&text, "MemAvailable:").context("no MemAvailable")?;
+    let kb =
+        kernel::node_field(&text, "MemAvailable:").context("/proc/meminfo has no MemAvailable")?;
     Ok(kb as usize * 1024)
 }
 
-/// Retained pages are available: freeing them does not raise the number of available pages.
+/// Retained pages are available, so freeing them does not raise the number of available pages.
 fn available() -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, NEVER)?;
@@ -263,13 +274,14 @@ fn available() -> Result<()> {
         let after = available_bytes()?;
         ensure!(
             after < before + kept / 2,
-            "{before} bytes were available with {kept} retained, {after} after these were freed"
+            "expected retained pages to be available: {before} bytes with {kept} retained, {after} \
+             after freeing them"
         );
         Ok(())
     })
 }
 
-/// Node 0 with little memory left, and the amount of it that a process can have.
+/// Node 0 with most of its memory taken, and the amount that a process can still have.
 struct SmallNode {
     _taken: Mapping,
     _min_free: Setting,
@@ -292,14 +304,15 @@ impl SmallNode {
         })
     }
 
-    /// Has a process write that amount of memory of node 0 in small pages. Returns whether the OOM killer
-    /// ended a process.
+    /// Lets a process write that amount of memory of node 0, in small pages. Returns whether the
+    /// OOM killer ended a process.
     fn fill(&self) -> Result<bool> {
         let killed = || -> Result<u64> { Ok(kernel::vmstat("oom_kill")?.values().sum()) };
         let before = killed()?;
         let child = fork_child(|| {
             let take = || -> Result<()> {
-                // So that the OOM killer does not choose the process that holds the rest of the node.
+                // Otherwise the OOM killer might choose the process that holds the rest of the
+                // node.
                 kernel::write("/proc/self/oom_score_adj", "1000")?;
                 let hog = Mapping::anon(self.len, PAGE)?;
                 sys::mbind(hog.addr(), hog.len(), 0, 0).zero("mbind")?;
@@ -314,7 +327,7 @@ impl SmallNode {
         let oom = killed()? > before;
         ensure!(
             oom || matches!(status, WaitStatus::Exited(_, 0)),
-            "the process ended with {status:?}"
+            "expected the process to exit with 0 or be killed, got {status:?}"
         );
         Ok(oom)
     }
@@ -331,7 +344,7 @@ fn crowded_node() -> Result<(Migrc, SmallNode)> {
         let _off = Setting::change(ENABLED, "0")?;
         ensure!(
             !node.fill()?,
-            "even with migrc off the node has too little memory"
+            "expected no OOM kill with migrc off: the node has too little memory"
         );
     }
     Ok((migrc, node))
@@ -340,19 +353,20 @@ fn crowded_node() -> Result<(Migrc, SmallNode)> {
 /// Fills the rest of a node of which migrc keeps pages: that drains them, and nothing is killed.
 fn fits(node: &SmallNode) -> Result<()> {
     let before = count("drained_pages/pressure")?;
-    ensure!(!node.fill()?, "something was killed");
+    ensure!(!node.fill()?, "expected no OOM kill");
     ensure!(
         count("drained_pages/pressure")? > before,
-        "nothing was drained for want of memory"
+        "expected drained_pages/pressure to grow"
     );
     Ok(())
 }
 
 /// The OOM killer ends no process while memory is retained.
 fn oom() -> Result<()> {
-    // Without this option the test did not end within minutes on a busy host, for an unknown reason.
+    // Without this option the test did not end within minutes on a busy host, for an unknown
+    // reason.
     if !Path::new(CONTIGUOUS).exists() {
-        return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
+        return Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG"));
     }
     let (_migrc, node) = crowded_node()?;
     beside_retained(MANY, || fits(&node))
@@ -397,11 +411,11 @@ fn beside_in_flight(pages: usize, body: impl FnOnce() -> Result<()>) -> Result<(
     done
 }
 
-/// Nothing is killed for want of memory that batches in flight keep, though reclaim seems to free pages all
-/// the time: then the OOM killer is called as soon as too few are left to reclaim.
+/// The OOM killer ends no process while batches in flight keep memory, although reclaim seems to free pages all
+/// the time. In that case it is called as soon as too few pages are left to reclaim.
 fn oom_in_flight() -> Result<()> {
     if !Path::new(HOLD).exists() {
-        return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
+        return Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG"));
     }
     // While this program's own pages can be reclaimed, reclaim goes on.
     mlockall(MlockAllFlags::MCL_CURRENT)?;

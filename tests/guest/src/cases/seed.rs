@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `page_migrate.h` for programs in C: the two calls of 2004, with their signatures and errors; and the
-//! crate, which does the same.
+//! The two calls of 2004 as `page_migrate.h` provides them for C, with their signatures and errors,
+//! and the crate with the same functions.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use nix::errno::Errno;
@@ -17,7 +17,7 @@ use crate::sys::{self, Mapping, PAGE, Ret, UserPtr};
 use crate::{pattern, region};
 
 const PAGES: usize = 64;
-/// A node and a process that are not there.
+/// A node and a process that do not exist.
 const NO_NODE: i32 = 63;
 const NOBODY: i32 = i32::MAX;
 /// An ordinary user.
@@ -40,7 +40,7 @@ fn memory() -> Result<Mapping> {
     Ok(map)
 }
 
-/// The physical addresses of `map`, in memory that the kernel can be pointed to.
+/// Returns the physical addresses of `map`, in memory that can be passed to the kernel.
 fn table(map: &Mapping) -> Result<Mapping> {
     let table = Mapping::anon(2 * PAGE, PAGE)?;
     for (word, frame) in table.words().iter().zip(kernel::frames(map)?) {
@@ -56,7 +56,7 @@ fn all_moved(outcome: (Ret, Counts)) -> Result<()> {
         successful: PAGES as u32,
         failed: 0,
     };
-    ensure!(counts == expected, "{counts:?}");
+    ensure!(counts == expected, "expected {expected:?}, got {counts:?}");
     Ok(())
 }
 
@@ -66,8 +66,11 @@ fn fails(outcome: (Ret, Counts), errno: Errno) -> Result<()> {
         ret: -1,
         errno: errno as i32,
     };
-    ensure!(ret == expected, "{ret:?} instead of {errno}");
-    ensure!(counts == Counts::default(), "{counts:?}");
+    ensure!(ret == expected, "expected {errno}, got {ret:?}");
+    ensure!(
+        counts == Counts::default(),
+        "expected zero counts, got {counts:?}"
+    );
     Ok(())
 }
 
@@ -79,10 +82,13 @@ fn range() -> Result<()> {
         region::check_on(&map.addrs(PAGE), node)?;
         pattern::check(map.words(), 1)?;
     }
-    // There already: nothing was done, and nothing failed.
+    // The pages are on the node already, so nothing is done and nothing fails.
     let (ret, counts) = virt_addr_range(map.addr(), map.len(), 0, std::process::id() as i32);
     ret.zero("the call")?;
-    ensure!(counts == Counts::default(), "{counts:?}");
+    ensure!(
+        counts == Counts::default(),
+        "expected zero counts, got {counts:?}"
+    );
     Ok(())
 }
 
@@ -98,7 +104,7 @@ fn physical() -> Result<()> {
     Ok(())
 }
 
-/// The list of 2004 but ENOMEM, of which the header knows nothing.
+/// The errors of 2004 except ENOMEM, which the header does not handle itself.
 fn errors() -> Result<()> {
     need_service()?;
     let map = memory()?;
@@ -132,12 +138,13 @@ fn as_user(body: impl FnOnce() -> Result<()>) -> Result<()> {
     let status = waitpid(child, None)?;
     ensure!(
         status == WaitStatus::Exited(child, 0),
-        "as a user: {status:?}"
+        "expected the unprivileged child to exit with 0, got {status:?}"
     );
     Ok(())
 }
 
-/// His own range may go; nothing by physical address, and nothing of root's.
+/// An ordinary user may move their own range, but nothing by physical address, and nothing of
+/// root's.
 fn other_user() -> Result<()> {
     need_service()?;
     let map = memory()?;
@@ -159,17 +166,17 @@ fn other_user() -> Result<()> {
 fn by_crate() -> Result<()> {
     need_service()?;
     let told = |stopped: Stopped| anyhow!("{stopped}: {}", stopped.error.advice());
-    let node = |number| Node::new(number).context("no node");
+    let node = |number| Node::new(number).context("invalid node number");
     let service = Service::open()?;
     let map = memory()?;
     let range = map.addr() as u64..(map.addr() + map.len()) as u64;
-    let own = Pid::new(std::process::id() as i32).context("no process")?;
+    let own = Pid::new(std::process::id() as i32).context("invalid process number")?;
     let fd = PidFd::open(own)?;
     let before = service.counters()?;
     let moved = |counts: page_migrate::Counts| {
         ensure!(
             counts.successful == PAGES as u64 && counts.failed == 0,
-            "{counts}"
+            "expected {PAGES} migrated pages, got {counts}"
         );
         pattern::check(map.words(), 1)
     };
@@ -186,9 +193,9 @@ fn by_crate() -> Result<()> {
     let frames: Vec<u64> = table.iter().map(|address| address.frame()).collect();
     ensure!(
         frames == kernel::frames(&map)?,
-        "other addresses than there are"
+        "expected the frames of /proc/self/pagemap"
     );
-    // More than one call's, mostly of nothing that is there.
+    // More addresses than one call takes, most of them without a page.
     let nothing = PhysAddr((1 << 45) - 1);
     let mut list = vec![nothing; page_migrate::MAX_TABLE];
     list.extend(table);
@@ -197,7 +204,10 @@ fn by_crate() -> Result<()> {
     region::check_on(&map.addrs(PAGE), 1)?;
     let refused = service.migrate_physical(&list, node(0)?, Target::Caller, options);
     let refused = refused.err().map(|stopped| stopped.error);
-    ensure!(refused == Some(Error::InvalidArgument), "{refused:?}");
+    ensure!(
+        refused == Some(Error::InvalidArgument),
+        "expected InvalidArgument for a long table, got {refused:?}"
+    );
     let after = service.counters()?;
     ensure!(
         after.range_calls - before.range_calls >= 2
@@ -205,7 +215,7 @@ fn by_crate() -> Result<()> {
             && after.phys_ignored - before.phys_ignored >= nothing_named()
             && after.successful - before.successful >= 3 * PAGES as u64
             && after.refused > before.refused,
-        "{before:?}, then {after:?}"
+        "expected the counters to grow: {before:?}, then {after:?}"
     );
     Ok(())
 }
@@ -214,13 +224,11 @@ fn nothing_named() -> u64 {
     page_migrate::MAX_TABLE as u64
 }
 
-/// What a process works with is found in physical memory, and brought near it.
+/// Finds the hot pages of a process in physical memory, and migrates them to its node.
 fn finds_what_is_hot() -> Result<()> {
     need_service()?;
     if kernel::is_slow() {
-        return Err(skip(
-            "a kernel that checks much is too slow to look while a process works",
-        ));
+        return Err(skip("this kernel's debug checks make tracking too slow"));
     }
     let shape = Shape {
         mib: 32,
@@ -229,10 +237,10 @@ fn finds_what_is_hot() -> Result<()> {
     };
     let accesses = hot::how_many(shape, 10.0)?;
     let run = hot::run(shape, Placement::Migrated, accesses, 1)?;
-    let found = run.found.context("nothing was looked for")?;
+    let found = run.found.context("the run has no tracking result")?;
     ensure!(
         run.near_at_start < 0.6 && run.near_at_end > 0.9 && found.successful > 0,
-        "hot pages near: {} and then {}; {} of {} addresses migrated",
+        "expected hot pages to move to the near node: share {} before, {} after; {} of {} addresses migrated",
         run.near_at_start,
         run.near_at_end,
         found.successful,
@@ -241,7 +249,7 @@ fn finds_what_is_hot() -> Result<()> {
     let right = hot::run(shape, Placement::Right, accesses / 10, 1)?;
     ensure!(
         right.near_at_start == 1.0 && right.near_accesses == 1.0,
-        "not right from the start"
+        "expected all hot pages on the near node from the start"
     );
     Ok(())
 }

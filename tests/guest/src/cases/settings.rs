@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is set in `/sys/kernel/mm/ferry/copy/`: what is taken and refused, and that it holds.
+//! Settings in `/sys/kernel/mm/ferry/copy/`: accepted and rejected values, and their effects.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,9 +18,9 @@ use crate::trace::Tracing;
 use crate::{pattern, region};
 
 const DIR: &str = "/sys/kernel/mm/ferry/copy";
-/// What may be written, and how it then reads.
+/// A value to write, and the text that the file then shows.
 type Written = (&'static str, &'static str);
-/// Each setting, how it reads at first, and what else it may be.
+/// Each setting, its default, and other valid values.
 const SETTINGS: [(&str, &str, &[Written]); 6] = [
     ("cpus", "[idle] any", &[("any", "idle [any]")]),
     (
@@ -104,18 +104,21 @@ fn change(name: &str, value: &str) -> Result<Setting> {
 fn accepted(log: &mut Log) -> Result<()> {
     for (name, at_first, others) in SETTINGS {
         let found = match name {
-            // Fixed for each test; this is what it was before.
+            // Set for each test; `found` has the value before.
             "threads" => log.found.get(4).cloned().unwrap_or_default(),
             "unmapped_us" => log.found.get(5).cloned().unwrap_or_default(),
             _ => read(name)?,
         };
-        ensure!(found == at_first, "{name} was {found} at first");
+        ensure!(
+            found == at_first,
+            "{name}: expected {at_first} at first, got {found}"
+        );
         let _kept = Setting::keep(&path(name))?;
         for (written, wanted) in others {
             kernel::write(path(name), written)?;
             ensure!(
                 read(name)? == *wanted,
-                "{name}: wrote {written}, reads {}",
+                "{name}: expected {wanted} after writing {written}, got {}",
                 read(name)?
             );
         }
@@ -133,12 +136,12 @@ fn refused() -> Result<()> {
                 .and_then(|e| e.raw_os_error());
             ensure!(
                 errno == Some(libc::EINVAL),
-                "{name}: '{}' was answered with {errno:?}, not EINVAL",
+                "{name}: expected EINVAL for '{}', got {errno:?}",
                 bad.escape_default()
             );
             ensure!(
                 read(name)? == before,
-                "{name}: after '{}' it is {}",
+                "{name}: expected {before} after '{}' was rejected, got {}",
                 bad.escape_default(),
                 read(name)?
             );
@@ -154,12 +157,15 @@ fn unprivileged() -> Result<()> {
         let errno = fs::write(path(name), word)
             .err()
             .and_then(|e| e.raw_os_error());
-        ensure!(errno == Some(libc::EACCES), "{name}: {errno:?}, not EACCES");
+        ensure!(
+            errno == Some(libc::EACCES),
+            "{name}: expected EACCES, got {errno:?}"
+        );
     }
     Ok(())
 }
 
-/// Whoever reads sees what somebody has written, never a mix.
+/// Readers see a value that one of the writers wrote, never a mixture.
 fn written_by_many() -> Result<()> {
     let _kept = (
         Setting::keep(&path("queue"))?,
@@ -187,7 +193,10 @@ fn written_by_many() -> Result<()> {
         let seen = (0..2000).try_for_each(|_| {
             ["queue", "unmapped_us"].into_iter().try_for_each(|name| {
                 let value = read(name)?;
-                ensure!(wanted(name, &value), "{name} reads '{value}'");
+                ensure!(
+                    wanted(name, &value),
+                    "{name}: expected a written value, got '{value}'"
+                );
                 Ok(())
             })
         });
@@ -199,12 +208,12 @@ fn written_by_many() -> Result<()> {
     })
 }
 
-/// Moves pages there and back, up to so often, until a counter has moved; whether it has.
+/// Moves pages to and fro, up to `rounds` times, until a counter grows. Returns whether it did.
 fn moves(counter: &str, folio: FolioSize, count: usize, rounds: usize) -> Result<bool> {
     let map = region::anon(folio, count)?;
     pattern::fill(map.words(), 5);
     let value = || Ok::<_, anyhow::Error>(kernel::counters()?.get(counter).copied());
-    let before = value()?.with_context(|| format!("no {counter}"))?;
+    let before = value()?.with_context(|| format!("/proc/vmstat has no {counter}"))?;
     for round in 0..rounds {
         region::move_all(&map.addrs(folio.bytes()), 1 - round as i32 % 2, MF_MOVE)?;
         pattern::check(map.words(), 5)?;
@@ -215,14 +224,14 @@ fn moves(counter: &str, folio: FolioSize, count: usize, rounds: usize) -> Result
     Ok(false)
 }
 
-/// Moves pages there and back until a counter has grown.
+/// Moves pages to and fro until a counter grows.
 fn moves_until(counter: &str, folio: FolioSize, count: usize) -> Result<()> {
     repeat_until(&format!("{counter} grows"), || {
         moves(counter, folio, count, 8)
     })
 }
 
-/// Helpers come whatever queue they are called by, and what they carry is right.
+/// Helpers come with each queue, and the contents are correct.
 fn queue() -> Result<()> {
     let _on = Setting::change(SWITCH, "1")?;
     for word in ["bound", "unbound", "highpri"] {
@@ -239,20 +248,21 @@ fn queue() -> Result<()> {
     Ok(())
 }
 
-/// Busy CPUs are asked if that is wanted.
+/// Busy CPUs are used as helpers only with `cpus` set to `any`.
 fn any_cpu() -> Result<()> {
     let _on = Setting::change(SWITCH, "1")?;
     let busy = Stressor::start()?;
     busy.wait()?;
     ensure!(
         !moves("ferry_crews", FolioSize::Small, 1024, 10)?,
-        "a busy CPU was asked, though idle ones alone are to be"
+        "expected no crews on busy CPUs with cpus=idle"
     );
     let _any = change("cpus", "any")?;
-    moves_until("ferry_crews", FolioSize::Small, 1024).context("busy CPUs were not asked")
+    moves_until("ferry_crews", FolioSize::Small, 1024)
+        .context("expected crews on busy CPUs with cpus=any")
 }
 
-/// What is less than that is not shared, and what is more is.
+/// Work below `min_kb` is not shared, and larger work is.
 fn min_kb() -> Result<()> {
     let _on = Setting::change(SWITCH, "1")?;
     {
@@ -260,7 +270,7 @@ fn min_kb() -> Result<()> {
         for counter in ["ferry_crews", "ferry_batches"] {
             ensure!(
                 !moves(counter, FolioSize::Small, 8192, 4)?,
-                "{counter}: 32 MB were shared, though 64 MB are to be the least"
+                "{counter}: expected 32 MB not to be shared with min_kb of 64 MB"
             );
         }
     }
@@ -268,23 +278,23 @@ fn min_kb() -> Result<()> {
     for counter in ["ferry_crews", "ferry_batches"] {
         let _crew = Setting::change(CREW, if counter == "ferry_crews" { "1" } else { "0" })?;
         moves_until(counter, FolioSize::Small, 48)
-            .context("192 KB were not shared, though min_kb is 128")?;
+            .context("expected 192 KB to be shared with min_kb of 128")?;
     }
     Ok(())
 }
 
-/// The less time there is, the more batches.
+/// A shorter limit makes more batches.
 fn unmapped_us() -> Result<()> {
     let _on = Setting::change(SWITCH, "1")?;
     let _crew = Setting::change(CREW, "0")?;
-    // With `any` batches grow whenever a CPU may help, idle or not.
+    // With `any`, batches grow whenever a CPU may help, idle or not.
     let _any = change("cpus", "any")?;
     let map = region::anon(FolioSize::Huge, 16)?;
     pattern::fill(map.words(), 7);
     let batches = |us: &str| -> Result<u64> {
         let _us = change("unmapped_us", us)?;
         let count = || -> Result<u64> { Ok(histogram("unmapped_histogram")?.iter().sum()) };
-        // First to learn how long a batch takes.
+        // Lets Ferry learn how long a batch takes.
         for node in [1, 0] {
             region::move_all(&map.addrs(FolioSize::Huge.bytes()), node, MF_MOVE)?;
         }
@@ -295,13 +305,14 @@ fn unmapped_us() -> Result<()> {
         }
         Ok(count()? - before)
     };
-    // Pages may take as long as the flush: if CPUs answer late, a short time bounds little.
+    // A page can take as long as the flush: if CPUs answer late, a short limit makes little
+    // difference.
     repeat_until("more batches within 10 us than within a second", || {
         Ok(batches("10")? > batches("1000000")?)
     })
 }
 
-/// Numbers of threads are tried in turn, and what is carried is right.
+/// The engine tries several numbers of threads, and the contents are correct.
 fn auto() -> Result<()> {
     let _on = Setting::change(SWITCH, "1")?;
     let _auto = change("threads", "auto")?;
@@ -323,7 +334,7 @@ fn auto() -> Result<()> {
             pattern::check(batch.words(), 9)
         })
     };
-    // One decision in 64 explores the numbers, of the decisions that are made while a CPU is idle.
+    // One decision in 64 explores other numbers, of the decisions made while a CPU is idle.
     let tracing = Tracing::new()?;
     let mut helpers = BTreeSet::new();
     repeat_until("batches have different numbers of helpers", || {
@@ -334,19 +345,24 @@ fn auto() -> Result<()> {
     })
 }
 
-/// The counts of a histogram; its bounds are as they are to be.
+/// Returns the counts of a histogram, after checking its bounds.
 fn histogram(name: &str) -> Result<Vec<u64>> {
     let text = read(name)?;
     let last = text.lines().count() - 1;
     text.lines()
         .enumerate()
         .map(|(at, line)| {
-            let (bound, count) = line.split_once(' ').context("no space in a line")?;
+            let (bound, count) = line
+                .split_once(' ')
+                .context("a line of the histogram has no space")?;
             let wanted = match at == last {
                 true => "inf".to_owned(),
                 false => (1u64 << at).to_string(),
             };
-            ensure!(bound == wanted, "{name}: bound {bound}, not {wanted}");
+            ensure!(
+                bound == wanted,
+                "{name}: expected the bound {wanted}, got {bound}"
+            );
             Ok(count.parse()?)
         })
         .collect()
@@ -360,11 +376,14 @@ fn histograms() -> Result<()> {
             .collect()
     };
     for name in HISTOGRAMS {
-        // By root as well.
+        // Root cannot write them either.
         let errno = fs::write(path(name), "0")
             .err()
             .and_then(|e| e.raw_os_error());
-        ensure!(errno == Some(libc::EACCES), "{name}: {errno:?}, not EACCES");
+        ensure!(
+            errno == Some(libc::EACCES),
+            "{name}: expected EACCES, got {errno:?}"
+        );
     }
     for (switch, rises) in [("1", true), ("0", false)] {
         let _switch = Setting::change(SWITCH, switch)?;
@@ -384,7 +403,7 @@ fn histograms() -> Result<()> {
         for (name, (before, after)) in HISTOGRAMS.iter().zip(before.iter().zip(sums()?)) {
             ensure!(
                 (after >= before + 2) == rises && (rises || after == *before),
-                "{name} went from {before} to {after} with the switch at {switch}"
+                "{name}: unexpected change from {before} to {after} with vm.mt_page_copy={switch}"
             );
         }
     }

@@ -77,7 +77,8 @@ impl Mover {
     fn switches(&self) -> Result<u64> {
         let text = kernel::read(format!("/proc/{0}/task/{0}/status", self.pid))?;
         let switches = text.lines().filter(|line| line.contains("_ctxt_switches"));
-        let counts = switches.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok());
+        let counts =
+            switches.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok());
         Ok(counts.sum())
     }
 }

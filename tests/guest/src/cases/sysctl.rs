@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Ferry's settings: defaults, refusals, and changes while pages move.
+//! Ferry's sysctls: defaults, rejected values, and changes while pages move.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -30,11 +30,11 @@ fn value(path: &str) -> Result<String> {
     Ok(kernel::read(path)?.trim().to_owned())
 }
 
-/// Holds on the first run after boot; nothing else in the guest sets these.
+/// Valid only in the first run after boot; only the tests change these settings.
 fn defaults(log: &mut Log) -> Result<()> {
     ensure!(
         log.found == ["0", "4", "1", "0", "auto", "4000"],
-        "{:?} were {:?}",
+        "unexpected defaults of {:?}: {:?}",
         kernel::KNOBS,
         log.found
     );
@@ -52,7 +52,10 @@ fn accepted() -> Result<()> {
         for wanted in values {
             kernel::write(path, wanted)?;
             let got = value(path)?;
-            ensure!(got == wanted, "{path}: wrote {wanted}, reads {got}");
+            ensure!(
+                got == wanted,
+                "{path}: expected {wanted} after writing it, got {got}"
+            );
         }
     }
     Ok(())
@@ -78,13 +81,13 @@ fn refused() -> Result<()> {
             let errno = fs::write(path, bad).err().and_then(|e| e.raw_os_error());
             ensure!(
                 errno == Some(libc::EINVAL),
-                "{path}: '{}' was answered with {errno:?}, not EINVAL",
+                "{path}: expected EINVAL for '{}', got {errno:?}",
                 bad.escape_default()
             );
             let got = value(path)?;
             ensure!(
                 got == kept,
-                "{path}: after '{}' it is {got}, not {kept}",
+                "{path}: expected {kept} after '{}' was rejected, got {got}",
                 bad.escape_default()
             );
         }
@@ -104,13 +107,13 @@ fn unprivileged() -> Result<()> {
     for path in kernel::KNOBS {
         ensure!(
             fs::write(path, "1").is_err(),
-            "{path} can be written by anybody"
+            "expected {path} to reject an unprivileged write"
         );
     }
     let after = all()?;
     ensure!(
         before == after,
-        "settings went from {before:?} to {after:?}"
+        "expected the settings to stay {before:?}, got {after:?}"
     );
     Ok(())
 }
@@ -124,8 +127,8 @@ fn changed_while_moving() -> Result<()> {
     })
 }
 
-/// Moves pages, small ones and so many huge ones, so often, while another thread calls `change` with
-/// 0, 1, 2, ... : all arrive with their contents.
+/// Moves small pages and `huge` huge ones for `rounds` rounds, while another thread calls `change`
+/// with 0, 1, 2 and so on. Checks the contents after each round.
 pub fn moves_while(
     huge: usize,
     rounds: i32,
@@ -147,7 +150,7 @@ pub fn moves_while(
                 anyhow::Ok(())
             })
         });
-        // The other thread may not have run yet when the last round ends.
+        // The other thread may not have run yet after the last round.
         let goes_on =
             |round: &i32| *round < rounds || !changed.load(Relaxed) && !changer.is_finished();
         let moved = (0..).take_while(goes_on).try_for_each(|round| {
@@ -156,7 +159,10 @@ pub fn moves_while(
             pattern::check(huge.words(), 2)
         });
         stop.store(true, Relaxed);
-        changer.join().ok().context("what changes panicked")??;
+        changer
+            .join()
+            .ok()
+            .context("the changing thread panicked")??;
         moved
     })
 }
@@ -166,9 +172,13 @@ const HELPED: &str = "/sys/kernel/mm/ferry/copy/helped_pages";
 const ALL: &str = "compaction memory_failure memory_hotplug syscall mbind numa_misplaced contig_range \
                    longterm_pin demotion damon";
 
-/// What is read is what was written, in the kernel's order; what is not known changes nothing.
+/// Reading returns what was written, in the kernel's order. Unknown words change nothing.
 fn reasons() -> Result<()> {
-    ensure!(value(REASONS)? == ALL, "{} at first", value(REASONS)?);
+    ensure!(
+        value(REASONS)? == ALL,
+        "expected all reasons at first, got {}",
+        value(REASONS)?
+    );
     let _kept = Setting::keep(REASONS)?;
     for (written, read) in [
         ("mbind", "mbind"),
@@ -181,7 +191,7 @@ fn reasons() -> Result<()> {
         kernel::write(REASONS, written)?;
         ensure!(
             value(REASONS)? == read,
-            "'{written}' reads {}",
+            "expected {read} after writing '{written}', got {}",
             value(REASONS)?
         );
     }
@@ -198,27 +208,30 @@ fn reasons() -> Result<()> {
         &long,
     ] {
         let written = fs::write(REASONS, bad);
-        // To write nothing is not to write.
+        // An empty write does nothing.
         ensure!(
             written.is_err() || bad.is_empty(),
-            "'{}' was accepted",
+            "expected an error for '{}'",
             bad.escape_default()
         );
         ensure!(
             value(REASONS)? == "syscall",
-            "'{}' has changed it",
+            "expected 'syscall' to stay after '{}'",
             bad.escape_default()
         );
     }
     for name in ALL.split(' ') {
         let path = format!("{HELPED}/{name}");
         value(&path)?.parse::<u64>().with_context(|| path.clone())?;
-        ensure!(fs::write(&path, "0").is_err(), "{path} can be written");
+        ensure!(
+            fs::write(&path, "0").is_err(),
+            "expected {path} to be read-only"
+        );
     }
     Ok(())
 }
 
-/// Who migrates for another reason is not helped, unless he asks.
+/// Migrations for a reason that is not selected get no helpers, unless the call asks for them.
 fn reasons_hold() -> Result<()> {
     let _kept = Setting::keep(REASONS)?;
     let _on = Setting::change(SWITCH, "1")?;
@@ -234,11 +247,21 @@ fn reasons_hold() -> Result<()> {
         Ok(helped()? > before)
     };
     kernel::write(REASONS, "mbind demotion")?;
-    ensure!(!shuttle(MF_MOVE)?, "helped for another reason");
-    repeat_until("helped as it asked", || shuttle(MF_MOVE | MF_MOVE_MT))?;
+    ensure!(
+        !shuttle(MF_MOVE)?,
+        "expected no helpers for a reason that is not selected"
+    );
+    repeat_until("a call that asks gets helpers", || {
+        shuttle(MF_MOVE | MF_MOVE_MT)
+    })?;
     kernel::write(REASONS, "syscall")?;
-    repeat_until("helped for the reason that was chosen", || shuttle(MF_MOVE))?;
+    repeat_until("a call for a selected reason gets helpers", || {
+        shuttle(MF_MOVE)
+    })?;
     kernel::write(SWITCH, "0")?;
-    ensure!(!shuttle(MF_MOVE)?, "helped while switched off");
+    ensure!(
+        !shuttle(MF_MOVE)?,
+        "expected no helpers with vm.mt_page_copy off"
+    );
     Ok(())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The rest of the kernel that migrates pages: compaction, and memory going away.
+//! Other parts of the kernel that migrate pages: compaction and memory offlining.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Checks every page that has not been given back.
+/// Checks every page that was not discarded.
 fn check_kept(map: &Mapping, gone: impl Fn(usize) -> bool, seed: u64) -> Result<()> {
     let pages = map.words().chunks(PAGE / 8).enumerate();
     pages
@@ -38,7 +38,7 @@ fn compaction() -> Result<()> {
         kernel::vmstat(SUCCESS)?
             .get(SUCCESS)
             .copied()
-            .context("no counter")
+            .context("/proc/vmstat has no pgmigrate_success")
     };
     // Holes everywhere, so that there is something to compact.
     let gone = |page: usize| page % 4 != 0;
@@ -50,9 +50,12 @@ fn compaction() -> Result<()> {
     let kept: Vec<usize> = map.addrs(4 * PAGE);
     let before = migrated()?;
     kernel::write("/proc/sys/vm/compact_memory", "1")?;
-    ensure!(migrated()? > before, "compaction migrated nothing");
+    ensure!(
+        migrated()? > before,
+        "expected pgmigrate_success to grow during compaction"
+    );
     check_kept(&map, gone, 1)?;
-    // Again while the same pages are moved by their owner.
+    // Compacts again while the owner moves the same pages.
     let stop = AtomicBool::new(false);
     let runs = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -69,15 +72,19 @@ fn compaction() -> Result<()> {
             sys::move_pages(0, &kept, &nodes, &mut status, MF_MOVE);
         }
         stop.store(true, Relaxed);
-        compactor.join().ok().context("the compactor panicked")?
+        compactor
+            .join()
+            .ok()
+            .context("the compacting thread panicked")?
     })?;
     check_kept(&map, gone, 1)
 }
 
-/// The number of the memory block each page of `map` is in, with the count of pages there.
+/// Returns the memory blocks that the pages of `map` are in, with the number of pages in each.
 fn blocks_of(map: &Mapping) -> Result<BTreeMap<u64, usize>> {
     let text = kernel::read(format!("{MEMORY}/block_size_bytes"))?;
-    let size = u64::from_str_radix(text.trim(), 16).context("odd block size")?;
+    let size = u64::from_str_radix(text.trim(), 16)
+        .context("block_size_bytes is not a hexadecimal number")?;
     let mut blocks = BTreeMap::new();
     for frame in kernel::frames(map)? {
         *blocks.entry(frame * PAGE as u64 / size).or_default() += 1;
@@ -85,10 +92,10 @@ fn blocks_of(map: &Mapping) -> Result<BTreeMap<u64, usize>> {
     Ok(blocks)
 }
 
-/// Takes a block of memory of node 1 away while it holds our pages, and brings it back.
+/// Takes memory blocks of node 1 that hold the test's pages offline, and online again.
 fn memory_offline() -> Result<()> {
     if !Path::new(MEMORY).exists() {
-        return Err(skip("the kernel was built without memory hotplug"));
+        return Err(skip("this kernel has no memory hotplug"));
     }
     let small = region::anon(FolioSize::Small, (192 << 20) / PAGE)?;
     let (huge, huge_addrs) = region::large(32)?;
@@ -109,15 +116,20 @@ fn memory_offline() -> Result<()> {
     for (&block, &pages) in candidates.iter().filter(|&(_, &pages)| pages >= 256) {
         let state = format!("{MEMORY}/memory{block}/state");
         if let Err(e) = fs::write(&state, "offline") {
-            refusals.push(format!("block {block} with {pages} of our pages: {e}"));
-            check().context("after a refused offline")?;
+            refusals.push(format!(
+                "block {block} with {pages} of the test's pages: {e}"
+            ));
+            check().context("after a rejected offline")?;
             continue;
         }
         check().with_context(|| format!("after block {block} went offline"))?;
         let still =
             blocks_of(&small)?.contains_key(&block) || blocks_of(&huge)?.contains_key(&block);
         kernel::write(&state, "online")?;
-        ensure!(!still, "our pages are in block {block}, which is offline");
+        ensure!(
+            !still,
+            "expected no pages of the test in the offline block {block}"
+        );
         check().with_context(|| format!("after block {block} came back"))?;
         taken += 1;
         if taken == 2 {
@@ -126,7 +138,7 @@ fn memory_offline() -> Result<()> {
     }
     ensure!(
         taken > 0,
-        "no block of memory could be taken away: {}",
+        "expected to take a memory block offline, but none could be: {}",
         refusals.join(", ")
     );
     Ok(())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the kernel moves by itself: demotion to a lower memory tier, by proactive reclaim and by kswapd,
-//! with either kind of LRU; and DAMON's schemes.
+//! Migration that the kernel starts itself: demotion to a lower memory tier by proactive reclaim
+//! and by kswapd, with either LRU, and DAMON's schemes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
@@ -41,13 +41,13 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// With the multi-generational LRU.
+/// Runs `body` with the multi-generational LRU.
 fn in_generations(body: impl FnOnce() -> Result<()>) -> Result<()> {
     let _generations = generations()?;
     body()
 }
 
-/// To node 0, by the caller alone: who helps is to be told by what is tested.
+/// Moves pages to node 0 without helpers, because the test counts those of the tested migration.
 fn bring_home(addrs: &[usize]) -> Result<()> {
     let _alone = match kernel::has_engine() {
         true => Some(Setting::change(kernel::SWITCH, "0")?),
@@ -56,9 +56,9 @@ fn bring_home(addrs: &[usize]) -> Result<()> {
     region::move_all(addrs, 0, MF_MOVE)
 }
 
-/// What a row of `/proc/vmstat` gains while `body` runs.
+/// Returns the increase of a row of `/proc/vmstat` while `body` runs.
 fn gain(row: &str, body: impl FnOnce() -> Result<()>) -> Result<u64> {
-    // Each CPU keeps small changes to itself.
+    // CPUs keep small changes of counters to themselves until a refresh.
     let refresh = || kernel::write("/proc/sys/vm/stat_refresh", "1");
     refresh()?;
     let before = kernel::vmstat(row)?;
@@ -69,13 +69,13 @@ fn gain(row: &str, body: impl FnOnce() -> Result<()>) -> Result<u64> {
         .sum())
 }
 
-/// At least half of what was asked for is demoted, all with its content.
+/// At least half of the requested amount is demoted, with correct contents.
 fn proactive(folio: FolioSize, count: usize) -> Result<()> {
     let reclaim = Reclaim::new()?;
     let map = region::anon(folio, count)?;
     let addrs = map.addrs(folio.bytes());
     pattern::fill(map.words(), 1);
-    // Of huge pages a list has four: they are copied together.
+    // Lists have only four huge pages, which are copied together.
     let row = match folio {
         FolioSize::Huge => "ferry_batches",
         _ => "ferry_crews",
@@ -83,27 +83,27 @@ fn proactive(folio: FolioSize, count: usize) -> Result<()> {
     counted(row, || {
         bring_home(&addrs)?;
         forget_use()?;
-        // Not all may have come: somebody may have looked at one just then.
+        // Some pages may have stayed on node 1, because of a reference.
         let were_there = count_on(&addrs, 1)?;
         let demoted = gain("pgdemote_proactive", || reclaim.ask(map.len() / 2))?;
         let there = count_on(&addrs, 1)?.saturating_sub(were_there);
         let asked = count / 2;
         ensure!(
             there >= asked / 2 && demoted >= (there * folio.bytes() / PAGE) as u64,
-            "asked for {asked} folios, of which {there} are there; {demoted} pages were demoted"
+            "expected half of {asked} folios on node 1, found {there}; {demoted} pages were demoted"
         );
         pattern::check(map.words(), 1)
     })
 }
 
-/// More than the lower tier has room for: some is demoted, nothing is lost.
+/// Demotes more than the lower tier has room for: some pages move, none is lost.
 fn full() -> Result<()> {
     const LEN: usize = 128 << 20;
     let reclaim = Reclaim::new()?;
     let map = region::anon(FolioSize::Small, LEN / PAGE)?;
     let addrs = map.addrs(PAGE);
     pattern::fill(map.words(), 1);
-    // What is cached there would make room.
+    // Cached pages could be reclaimed to make room.
     kernel::compact();
     let _taken = region::take_all_but(1, LEN / 2)?;
     forget_use()?;
@@ -111,14 +111,14 @@ fn full() -> Result<()> {
     let there = count_on(&addrs, 1)?;
     ensure!(
         (1..addrs.len()).contains(&there),
-        "{there} of {} pages were demoted",
+        "expected some but not all pages to be demoted, found {there} of {} on node 1",
         addrs.len()
     );
     pattern::check(map.words(), 1)
 }
 
-/// While reclaim looks for what is not in use, and a crew demotes what was found before, one task
-/// writes of what is not, and another forks and gives some of it back.
+/// While reclaim looks for unused pages and a crew demotes those found before, one task writes
+/// pages and another forks and discards some.
 fn in_use() -> Result<()> {
     const COUNT: usize = 8192;
     const GIVEN: usize = COUNT / 8;
@@ -155,7 +155,10 @@ fn in_use() -> Result<()> {
                     end.store(true, Relaxed);
                     let lost = writer.join().ok().context("the writer panicked")?;
                     forker.join().ok().context("the forker panicked")??;
-                    ensure!(lost == 0, "{lost} pages have lost what was written");
+                    ensure!(
+                        lost == 0,
+                        "expected no lost writes, but {lost} pages lost some"
+                    );
                     asked
                 })?;
                 pattern::check(map.words(), 1)?;
@@ -163,29 +166,30 @@ fn in_use() -> Result<()> {
             Ok(())
         })
     })?;
-    ensure!(demoted > 0, "nothing was demoted");
+    ensure!(demoted > 0, "expected demoted pages");
     none_isolated()
 }
 
-/// Adds one to each seventh page, over and over, until the end; how many have lost any of that.
+/// Increments each seventh page in a loop until the end. Returns the number of pages that lost
+/// increments.
 fn add_to_some(map: &Mapping, words: usize, round: u64, end: &AtomicBool) -> usize {
     let some = || map.words().iter().step_by(7 * words);
     some().for_each(|word| word.store(round, Relaxed));
     let mut times = round;
     while !end.load(Relaxed) {
-        // Not atomic: who reads what is old writes what is old.
+        // Not atomic, so a stale read writes a stale value.
         some().for_each(|word| word.store(word.load(Relaxed) + 1, Relaxed));
         times += 1;
     }
     some().filter(|word| word.load(Relaxed) != times).count()
 }
 
-/// A child that reads what it shares with its parent.
+/// Forks a child that checks the pages it shares with its parent.
 fn fork_and_check(words: &[AtomicU64], first: usize) -> Result<()> {
     finished(fork_child(|| pattern::check_from(words, first, 1).is_ok())?)
 }
 
-/// Of what is counted as isolated nothing is left; others may isolate a page now and then.
+/// Waits until no page is counted as isolated; other tasks may isolate pages at times.
 fn none_isolated() -> Result<()> {
     wait_until("no page is isolated", || {
         kernel::write("/proc/sys/vm/stat_refresh", "1")?;
@@ -193,7 +197,7 @@ fn none_isolated() -> Result<()> {
     })
 }
 
-/// Little is free on node 0 all at once, as the watermarks rise: kswapd demotes until they are met.
+/// Raises the watermarks above the free memory of node 0: kswapd demotes until they are met.
 fn kswapd() -> Result<()> {
     const LEN: usize = 512 << 20;
     let _demotion = Demotion::on()?;
@@ -203,29 +207,30 @@ fn kswapd() -> Result<()> {
     crewed(|| {
         bring_home(&addrs)?;
         forget_use()?;
-        // Low watermarks are a quarter above the lowest, which the nodes share, and high ones a half:
-        // on node 0 less is free than low, on node 1 more than high.
+        // The low watermark is a quarter above the minimum, and the high one a half; both nodes
+        // share the minimum. Node 0 has less free than low, and node 1 more than high.
         let low = kernel::node_free_bytes(0)? + LEN / 16;
         let demoted = gain("pgdemote_kswapd", || {
             let kb = 2 * low / 1024 * 4 / 5;
             let _watermarks = Setting::change(MIN_FREE, &kb.to_string())?;
             while count_on(&addrs, 1)? <= addrs.len() / 8 {
-                // An allocation wakes it.
+                // An allocation wakes kswapd.
                 drop(region::unchecked_anon(FolioSize::Small, 64)?);
                 sleep(Duration::from_millis(50));
             }
             Ok(())
         })?;
-        // It goes on meanwhile, and counts a list when all of it is done.
+        // kswapd continues meanwhile, and counts a list when all of it is done.
         ensure!(
             demoted > addrs.len() as u64 / 16,
-            "kswapd demoted but {demoted} pages"
+            "expected kswapd to demote more than a sixteenth of the pages, got {demoted}"
         );
         pattern::check(map.words(), 1)
     })
 }
 
-/// A scheme that migrates memory of this process: nearly all of it is there, all with its content.
+/// A scheme that migrates memory of this process: nearly all of it must arrive, with correct
+/// contents.
 fn damon(folio: FolioSize, count: usize) -> Result<()> {
     let damon = Damon::new()?;
     let map = region::anon(folio, count)?;
@@ -237,7 +242,7 @@ fn damon(folio: FolioSize, count: usize) -> Result<()> {
         let there = count_on(&addrs, 1)?;
         ensure!(
             there >= count / 4 * 3,
-            "{there} of {count} folios are there"
+            "expected three quarters of {count} folios on node 1, found {there}"
         );
         pattern::check(map.words(), 1)
     })

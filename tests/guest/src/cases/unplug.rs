@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Processors and memory that go away and come back, over and over, while folios of both sizes move to
-//! and fro: nothing is lost.
+//! CPUs and memory that go offline and online repeatedly while small and huge folios move; no
+//! contents may be lost.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -34,19 +34,19 @@ pub fn cases() -> Vec<Case> {
     cases.into_iter().flatten().collect()
 }
 
-/// Fewer rounds on a kernel that checks much.
+/// Fewer rounds on a slow kernel.
 fn rounds(usual: usize) -> usize {
     if kernel::is_slow() { usual / 4 } else { usual }
 }
 
-/// Base pages that helpers carried, in crews or without; none on a kernel that has no helpers.
+/// Returns the base pages that helpers handled, in crews or batches; 0 without helpers.
 fn helped() -> Result<u64> {
     let rows = kernel::counters()?;
     let of = |row: &str| rows.get(row).copied().unwrap_or(0);
     Ok(of("ferry_pages_helper") + of("ferry_crew_pages_helper"))
 }
 
-/// A part of the machine that is away for as long as this lives.
+/// A CPU or a memory block that is offline as long as this lives.
 pub struct Away {
     state: PathBuf,
     online: &'static str,
@@ -58,24 +58,24 @@ impl Away {
         Ok(Self { state, online })
     }
 
-    /// A CPU that can be.
+    /// Takes a CPU offline.
     pub fn cpu(cpu: usize) -> Result<Self> {
         let state = format!("/sys/devices/system/cpu/cpu{cpu}/online");
         Self::new(state.into(), "0", "1")
     }
 
-    /// A block of memory that can be.
+    /// Takes a memory block offline.
     pub fn memory(block: &Path) -> Result<Self> {
         Self::new(block.join("state"), "offline", "online")
     }
 
-    /// A block of memory whose pages can all be moved. It goes offline, and returns as a movable block.
+    /// Takes a block with only movable pages offline. It comes back as a movable block.
     pub fn movable(block: &Path) -> Result<Self> {
         Self::new(block.join("state"), "offline", "online_movable")
     }
 
     pub fn back(self) -> Result<()> {
-        // Then once more, which changes nothing.
+        // Dropping `self` writes the state once more, which changes nothing.
         kernel::write(&self.state, self.online)
     }
 }
@@ -86,8 +86,8 @@ impl Drop for Away {
     }
 }
 
-/// Moves folios of both sizes while `unplug` is at work, and looks at them each time; `unplug` is given
-/// what waits until helpers are at work, or some time has passed.
+/// Moves folios of both sizes while `unplug` runs, and checks them after each round. `unplug` gets
+/// a function that waits until helpers work, or some time has passed.
 fn moving(
     way: Engine,
     unplug: impl Fn(&dyn Fn() -> Result<()>) -> Result<()> + Sync,
@@ -116,8 +116,8 @@ fn moving(
     };
     let moved = std::thread::scope(|scope| {
         let unplugger = scope.spawn(|| {
-            // On a busy host helpers may come to none of the rounds.
-            let result = repeat_until("helped while parts went away", || {
+            // On a busy host a pass may have no helpers.
+            let result = repeat_until("helpers work while CPUs or memory go offline", || {
                 unplug(&wait_for_help)?;
                 Ok(!has_help || helped()? > before)
             });
@@ -126,7 +126,7 @@ fn moving(
         });
         let mut moved = 0;
         let contents = loop {
-            // A page that somebody else has isolated is left where it is.
+            // A page that another task has isolated stays where it is.
             moved += shuttle(&addrs, MF_MOVE, 2);
             let contents = pattern::check(small.words(), 1)
                 .context("small pages")
@@ -139,24 +139,24 @@ fn moving(
         contents?;
         unplugged.map(|()| moved)
     })?;
-    ensure!(moved > 0, "nothing ever moved");
-    // With all back, as if nothing had been.
+    ensure!(moved > 0, "no page moved in any round");
+    // All CPUs and memory are online again, so all pages can be moved.
     for node in [1, 0] {
-        // Compaction may hold some, from when memory went.
+        // Compaction may still hold pages from the offlining.
         at_last(|| region::move_all(&addrs, node, MF_MOVE))?;
     }
     pattern::check(small.words(), 1)?;
     pattern::check(huge.words(), 2)
 }
 
-/// Each processor in turn but those that must stay, and all but these at once; whoever helps is on one
-/// that goes.
+/// Takes each removable CPU offline in turn, and all of them together, including those that helpers
+/// run on.
 fn cpus(way: Engine) -> Result<()> {
     let state = |cpu: usize| PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
     let all: Vec<PathBuf> = kernel::online_cpus()?.into_iter().map(state).collect();
     let removable: Vec<PathBuf> = all.into_iter().filter(|state| state.exists()).collect();
     if removable.is_empty() {
-        return Err(skip("no CPU can be taken away"));
+        return Err(skip("no CPU can go offline"));
     }
     moving(way, |wait_for_help| {
         for round in 0..rounds(80) {
@@ -179,14 +179,14 @@ fn cpus(way: Engine) -> Result<()> {
     })
 }
 
-/// Blocks of the node that folios move to, one after the other and then many at once, which leaves it
-/// little.
+/// Takes blocks of the destination node offline, one after the other and then several together,
+/// which leaves little memory.
 fn memory(way: Engine) -> Result<()> {
     let blocks = kernel::memory_blocks(1)?;
     if blocks.is_empty() {
-        return Err(skip("node 1 has no block of memory to take away"));
+        return Err(skip("node 1 has no memory block that can go offline"));
     }
-    // Refused where something cannot be moved, which is no concern of this test.
+    // Fails if a page cannot be moved, which does not matter here.
     let take = |block: &PathBuf| Away::memory(block).ok();
     moving(way, |wait_for_help| {
         let (mut taken, rounds) = (0, rounds(60));
@@ -201,7 +201,7 @@ fn memory(way: Engine) -> Result<()> {
         }
         ensure!(
             taken >= rounds / 4,
-            "only {taken} blocks of memory could be taken away in {rounds} rounds"
+            "expected a memory block to go offline in a quarter of {rounds} rounds, but only {taken} did"
         );
         Ok(())
     })

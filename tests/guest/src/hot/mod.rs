@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The idea of 2004 from end to end: a process works with a few of its pages, which lie on any node;
-//! somebody else finds these in physical memory, knowing nothing of the process but its number, and has
-//! the service bring them near it.
+//! The use of the 2004 service from end to end. A process works with few of its pages, which are on
+//! any node. Another task finds these pages in physical memory, knowing only the number of the
+//! process, and migrates them to the process's node.
 
 mod tracker;
 mod workload;
@@ -20,34 +20,34 @@ use crate::plan::Machine;
 use tracker::Tracker;
 use workload::{Outcome, Workload};
 
-/// Where the workload runs, and where it does not.
+/// The node whose CPUs run the workload, and the other one.
 const NEAR: i32 = 0;
 const FAR: i32 = 1;
-/// Times that it is looked what was accessed, and how long for each.
+/// Number of rounds that check for accesses, and the duration of each.
 const ROUNDS: u32 = 8;
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Hot is what was accessed in so many of them.
+/// A page is hot if it was accessed in this many rounds.
 const HOT_FROM: u32 = 6;
 
-/// The process and what it does.
+/// The process's memory and accesses.
 #[derive(Clone, Copy, Serialize)]
 pub struct Shape {
     pub mib: usize,
-    /// What it works with, of that.
+    /// Part of the memory that is hot.
     pub hot_mib: usize,
-    /// One access in so many is to something else.
+    /// One of this many accesses goes to the rest.
     pub cold_one_in: u32,
 }
 
-/// Where its hot pages are at first, and what becomes of them.
+/// Initial nodes of the hot pages, and whether they are migrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
-    /// On any node, and left there.
+    /// On random nodes, and left there.
     Random,
-    /// On any node, and found and migrated while they are used.
+    /// On random nodes, then found and migrated during the work.
     Migrated,
-    /// Near from the start.
+    /// On the near node from the start.
     Right,
 }
 
@@ -56,24 +56,24 @@ pub const PLACEMENTS: [Placement; 3] = [Placement::Random, Placement::Migrated, 
 #[derive(Serialize)]
 pub struct Run {
     pub placement: Placement,
-    /// From the first access to the last, with everything that went on meanwhile.
+    /// Time from the first access to the last, including everything else in between.
     pub seconds: f64,
-    /// What part of the hot pages was near before the first access, and after the last.
+    /// Share of the hot pages on the near node before the first access, and after the last.
     pub near_at_start: f64,
     pub near_at_end: f64,
-    /// What part of the accesses to them went to the near node.
+    /// Share of the accesses to hot pages that went to the near node.
     pub near_accesses: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<Found>,
 }
 
-/// What finding the pages and migrating them took.
+/// Cost and result of finding and migrating the pages.
 #[derive(Serialize)]
 pub struct Found {
-    /// Until it was known what is hot, waits included; and until that was migrated.
+    /// Seconds to find the hot pages, with waits, and seconds to migrate them.
     pub tracking_seconds: f64,
     pub migrating_seconds: f64,
-    /// Physical addresses that were handed to the service, and what it said.
+    /// Number of physical addresses handed to the service, and its result.
     pub addresses: usize,
     pub successful: u64,
     pub failed: u64,
@@ -85,7 +85,7 @@ struct Answer {
     shape: Shape,
     accesses: u64,
     runs: Vec<Run>,
-    /// Of memory of the near and the far node, as the firmware tells it: nanoseconds.
+    /// Read latency of near and far memory in nanoseconds, from the firmware.
     latency_ns: Option<[u64; 2]>,
     machine: Machine,
 }
@@ -96,7 +96,7 @@ struct Plan {
     seconds: f64,
 }
 
-/// What `ferry-guest hot` does.
+/// Runs `ferry-guest hot`.
 pub fn answer(plan: &str, out: &str) -> Result<()> {
     let plan: Plan = serde_json::from_str(&crate::bench::plan_text(plan)?)?;
     let shape = Shape {
@@ -121,21 +121,25 @@ pub fn answer(plan: &str, out: &str) -> Result<()> {
     crate::bench::put(out, &serde_json::to_string(&answer)?)
 }
 
-/// How many accesses take about so many seconds here.
+/// Returns the number of accesses that take about `seconds` on this machine.
 pub fn how_many(shape: Shape, seconds: f64) -> Result<u64> {
     const TRIAL: u64 = 4_000_000;
     let trial = run(shape, Placement::Random, TRIAL, 0)?;
     Ok((TRIAL as f64 * seconds / trial.seconds) as u64)
 }
 
-/// One run of the workload, in a process of its own on the last CPU, with what `seed` makes random.
+/// Runs the workload once, in its own process on the last CPU. `seed` determines all random
+/// choices.
 pub fn run(shape: Shape, placement: Placement, accesses: u64, seed: u64) -> Result<Run> {
     let cpus = kernel::online_cpus()?;
     let (Some(&first), Some(&last)) = (cpus.first(), cpus.last()) else {
-        anyhow::bail!("no CPUs");
+        anyhow::bail!("expected an online CPU, found none");
     };
-    ensure!(first != last, "needs two CPUs: one works, the other looks");
-    // Both are asked for before there is something to wait for.
+    ensure!(
+        first != last,
+        "expected two CPUs: one for the workload, the other for tracking"
+    );
+    // Both fail early if the kernel lacks support.
     let service = Service::open().map_err(|e| anyhow::anyhow!("{e}: {}", e.advice()))?;
     let is_looked_at = placement == Placement::Migrated;
     if is_looked_at {
@@ -164,13 +168,14 @@ pub fn run(shape: Shape, placement: Placement, accesses: u64, seed: u64) -> Resu
     })
 }
 
-/// Looks at all of the far node's memory, whosever it is; what is hot there and is that process's moves.
+/// Tracks all memory of the far node, whatever process it belongs to, and migrates hot pages of the
+/// given process.
 fn find_and_migrate(service: &Service, pid: Pid, (own, its): (usize, usize)) -> Result<Found> {
     let start = Instant::now();
     let mut tracker = Tracker::new(FAR as u32)?;
     for _ in 0..ROUNDS {
-        // Whose translation is in a TLB accesses its page unseen. Real ones have room for a few thousand;
-        // an emulator's may have it for all, until another address space has the CPU.
+        // An access through a TLB entry is not seen. Real TLBs have a few thousand entries; an
+        // emulator's can cover all memory until the CPU switches to another address space.
         tracker.round(|| {
             pin(its)?;
             pin(own)?;
@@ -180,8 +185,8 @@ fn find_and_migrate(service: &Service, pid: Pid, (own, its): (usize, usize)) -> 
     }
     let hot = tracker.accessed(HOT_FROM);
     let tracking_seconds = start.elapsed().as_secs_f64();
-    let near = Node::new(NEAR).context("no node")?;
-    let pid = page_migrate::Pid::new(pid.as_raw()).context("no process")?;
+    let near = Node::new(NEAR).context("invalid node number")?;
+    let pid = page_migrate::Pid::new(pid.as_raw()).context("invalid process number")?;
     let start = Instant::now();
     let counts = service
         .migrate_physical_all(&hot, near, Target::Process(pid), Options::default())
@@ -201,7 +206,7 @@ fn pin(cpu: usize) -> Result<()> {
     sched_setaffinity(Pid::from_raw(0), &set).context("sched_setaffinity")
 }
 
-/// What the firmware says of memory as the near node's CPUs read it, if it says anything.
+/// Returns the read latencies that the firmware reports for the near node's CPUs, if any.
 fn latencies() -> Option<[u64; 2]> {
     let of = |node: i32| {
         let file = format!("/sys/devices/system/node/node{node}/access0/initiators/read_latency");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Which page frames of a node are accessed, by idle page tracking: knows nothing of processes.
+//! Finds accessed page frames of a node by idle page tracking, without knowledge of processes.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -14,9 +14,9 @@ use crate::sys::PAGE;
 
 const BITMAP: &str = "/sys/kernel/mm/page_idle/bitmap";
 const FLAGS: &str = "/proc/kpageflags";
-/// In `/proc/kpageflags`: what is on no list of the LRU is not tracked.
+/// Bit of `/proc/kpageflags`. Pages that are not on an LRU list are not tracked.
 const LRU: u64 = 1 << 5;
-/// Page frames in a word of the bitmap.
+/// Page frames per word of the bitmap.
 const WORD: u64 = 64;
 
 pub struct Tracker {
@@ -24,17 +24,17 @@ pub struct Tracker {
     areas: Vec<Area>,
 }
 
-/// Words of the bitmap that follow each other, all with pages that can be tracked.
+/// Consecutive words of the bitmap, all with trackable pages.
 struct Area {
     word: u64,
-    /// Which page frames these are, a bit each.
+    /// The trackable page frames, one bit each.
     lru: Vec<u64>,
-    /// For each page frame the rounds in which it was accessed.
+    /// Number of rounds in which each page frame was accessed.
     accessed: Vec<u32>,
 }
 
 impl Tracker {
-    /// Whether this kernel can track at all.
+    /// Checks that this kernel supports tracking.
     pub fn check() -> Result<()> {
         ensure!(
             Path::new(BITMAP).exists(),
@@ -43,7 +43,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// Of the pages that a node has now.
+    /// Tracks the pages that a node has now.
     pub fn new(node: u32) -> Result<Self> {
         let bitmap = fs::OpenOptions::new().read(true).write(true).open(BITMAP);
         let bitmap = bitmap.with_context(|| format!("opening {BITMAP}"))?;
@@ -62,26 +62,26 @@ impl Tracker {
         Ok(Self { bitmap, areas })
     }
 
-    /// Calls all pages idle, waits by `pause`, and sees which are not any more.
+    /// Marks all pages idle, calls `pause`, and counts the pages that are no longer idle.
     pub fn round(&mut self, pause: impl FnOnce() -> Result<()>) -> Result<()> {
         for area in &self.areas {
             let bytes: Vec<u8> = area.lru.iter().flat_map(|lru| lru.to_ne_bytes()).collect();
             self.bitmap
                 .write_all_at(&bytes, area.word * 8)
-                .context("calling pages idle")?;
+                .context("marking pages idle")?;
         }
         pause()?;
         for area in &mut self.areas {
             let mut bytes = vec![0; area.lru.len() * 8];
             self.bitmap
                 .read_exact_at(&mut bytes, area.word * 8)
-                .context("asking which pages are idle")?;
+                .context("reading which pages are idle")?;
             area.note(words(&bytes));
         }
         Ok(())
     }
 
-    /// What was accessed in so many rounds or more.
+    /// Returns the page frames accessed in at least `rounds` rounds.
     pub fn accessed(&self, rounds: u32) -> Vec<PhysAddr> {
         let frames = self.areas.iter().flat_map(|area| area.frames(rounds));
         frames.filter_map(PhysAddr::of_frame).collect()
@@ -89,7 +89,7 @@ impl Tracker {
 }
 
 impl Area {
-    /// The areas in the words of one block of memory.
+    /// Returns the areas in the words of one memory block.
     fn all(first: u64, lru: &[u64]) -> Vec<Self> {
         let mut areas: Vec<Self> = Vec::new();
         for (word, &lru) in (first..).zip(lru).filter(|(_, lru)| **lru != 0) {
@@ -108,7 +108,7 @@ impl Area {
         areas
     }
 
-    /// Counts what is not idle.
+    /// Counts the pages that are not idle.
     fn note(&mut self, idle: impl Iterator<Item = u64>) {
         let counts = self.accessed.chunks_mut(WORD as usize);
         for ((lru, idle), counts) in self.lru.iter().zip(idle).zip(counts) {
@@ -131,22 +131,23 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     chunks.map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()))
 }
 
-/// The first in the lowest bit.
+/// Packs bits into a word, the first in the lowest bit.
 fn bits(all: impl Iterator<Item = bool>) -> u64 {
     all.enumerate()
         .fold(0, |word, (bit, set)| word | u64::from(set) << bit)
 }
 
-/// The page frames of a node, block by block.
+/// Returns the page frames of a node, by memory block.
 fn frames_of(node: u32) -> Result<Vec<Range<u64>>> {
     let hex = |path: &Path| -> Result<u64> {
         let text = kernel::read(path)?;
-        u64::from_str_radix(text.trim(), 16).with_context(|| format!("odd {}", path.display()))
+        u64::from_str_radix(text.trim(), 16)
+            .with_context(|| format!("not a hexadecimal number: {}", path.display()))
     };
     let blocks = kernel::memory_blocks(node)?;
     ensure!(
         !blocks.is_empty(),
-        "node {node} names no blocks of memory: this kernel is built without CONFIG_MEMORY_HOTPLUG"
+        "node {node} has no memory blocks in sysfs: is the kernel built with CONFIG_MEMORY_HOTPLUG?"
     );
     let frames = hex(Path::new("/sys/devices/system/memory/block_size_bytes"))? / PAGE as u64;
     let mut all = Vec::new();
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn rounds_with_accesses_are_counted() {
-        // Frames 64 and 66 can be tracked.
+        // Frames 64 and 66 are trackable.
         let mut areas = Area::all(1, &[0b101]);
         areas[0].note([0b100].into_iter());
         areas[0].note([0b001].into_iter());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A process that works with few of its pages, chosen at random, and notes how many of these are near.
+//! A process that works with few of its pages, chosen at random, and measures how many of them are
+//! near.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
@@ -15,16 +16,16 @@ use crate::plan::FolioSize;
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 
-/// It looks where its pages are before and after each of so many parts of its work.
+/// The work has this many parts; the nodes of the pages are queried before and after each.
 const PARTS: u64 = 16;
 const WORDS: usize = PAGE / 8;
-/// In a page that parent and child share.
+/// Index in a page shared by parent and child.
 const STATE: usize = 0;
 const RESULTS: usize = 1;
-/// The child has its memory where it is to be.
+/// State of a child whose memory is in place.
 const WORKING: u64 = 1;
 
-/// The child, until `finish`.
+/// The child process, until `finish`.
 pub struct Workload {
     pid: Pid,
     shared: Mapping,
@@ -39,7 +40,7 @@ pub struct Outcome {
 }
 
 impl Workload {
-    /// Returns when the work has begun. Its process begins with `prepare`.
+    /// Starts the process, which calls `prepare` first. Returns when its work has begun.
     pub fn start(
         prepare: impl FnOnce() -> Result<()>,
         shape: Shape,
@@ -73,7 +74,7 @@ impl Workload {
             let status = waitpid(pid, Some(WaitPidFlag::WNOHANG))?;
             if status != WaitStatus::StillAlive {
                 child.ended = true;
-                bail!("the workload ended before it began: {status:?}");
+                bail!("the workload ended before its memory was ready: {status:?}");
             }
             sleep(Duration::from_millis(1));
         }
@@ -84,13 +85,13 @@ impl Workload {
         self.pid
     }
 
-    /// Waits for its end; its contents were checked then.
+    /// Waits for the end of the process, which has checked its contents by then.
     pub fn finish(mut self) -> Result<Outcome> {
         let status = waitpid(self.pid, None)?;
         self.ended = true;
         ensure!(
             status == WaitStatus::Exited(self.pid, 0),
-            "the workload ended with {status:?}"
+            "expected the workload to exit with 0, got {status:?}"
         );
         let result =
             |at: usize| f64::from_bits(self.shared.words()[RESULTS + at].load(Ordering::Acquire));
@@ -106,7 +107,7 @@ impl Workload {
 impl Drop for Workload {
     fn drop(&mut self) {
         if !self.ended {
-            // Something else has failed, and that is told.
+            // Another error is reported already.
             let _ = kill(self.pid, Signal::SIGKILL);
             let _ = waitpid(self.pid, None);
         }
@@ -124,17 +125,17 @@ impl Outcome {
     }
 }
 
-/// The child's memory: zeroes, of which each access adds one to a word.
+/// The child's memory. It starts as zeroes, and each access increments a word.
 struct Memory {
     map: Mapping,
-    /// Pages, by their place in the map.
+    /// Indexes of pages in the map.
     hot: Vec<usize>,
     cold: Vec<usize>,
     cold_one_in: u32,
 }
 
 impl Memory {
-    /// Every page on any node, but hot ones near if that is asked for.
+    /// Places each page on a random node; with `near` all hot ones on the near node.
     fn new(shape: Shape, near: bool, seed: u64) -> Result<Self> {
         let pages = (shape.mib << 20) / PAGE;
         let map = region::anon(FolioSize::Small, pages)?;
@@ -153,7 +154,7 @@ impl Memory {
         }
         let mut status = vec![i32::MIN; pages];
         sys::move_pages(0, &map.addrs(PAGE), &nodes, &mut status, MF_MOVE).zero("move_pages")?;
-        ensure!(status == nodes, "not every page went where it was to go");
+        ensure!(status == nodes, "not every page moved to its chosen node");
         Ok(Self {
             map,
             hot,
@@ -162,7 +163,7 @@ impl Memory {
         })
     }
 
-    /// What part of the hot pages is near.
+    /// Returns the share of hot pages on the near node.
     fn near(&self) -> Result<f64> {
         let addrs: Vec<usize> = self
             .hot
@@ -175,7 +176,7 @@ impl Memory {
         Ok(near as f64 / addrs.len() as f64)
     }
 
-    /// All accesses, with looks at the pages' places between: these are part of the time.
+    /// Makes all accesses, and queries the nodes between parts. The queries are part of the time.
     fn work(&self, accesses: u64, seed: u64) -> Result<Outcome> {
         let mut random = fastrand::Rng::with_seed(!seed);
         let start = Instant::now();
@@ -184,7 +185,7 @@ impl Memory {
         for part in 0..PARTS {
             self.access(part_of(accesses, part), &mut random);
             let after = self.near()?;
-            // Pages are as often accessed one as the other, while they move as well.
+            // All pages are accessed equally often, also while they move.
             sum += (before + after) / 2.0;
             before = after;
         }
@@ -193,7 +194,7 @@ impl Memory {
         let found: u64 = words.map(|word| word.load(Ordering::Relaxed)).sum();
         ensure!(
             found == accesses,
-            "{accesses} accesses, of which {found} are left"
+            "expected {accesses} increments in memory, found {found}"
         );
         Ok(Outcome {
             seconds,
@@ -216,12 +217,12 @@ impl Memory {
     }
 }
 
-/// Nobody else writes there.
+/// Increments a word that no other thread writes.
 fn add_one(word: &AtomicU64) {
     word.store(word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// How many accesses a part has, so that all have as many as there are.
+/// Returns the accesses of a part, so that all parts have `accesses` together.
 fn part_of(accesses: u64, part: u64) -> u64 {
     accesses / PARTS + u64::from(part < accesses % PARTS)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a file has in the page cache.
+//! A file's pages in the page cache.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -17,10 +17,11 @@ const MASK_BITS: usize = 64;
 pub struct Policy(());
 
 impl Policy {
-    /// All from one node.
+    /// Allocates only from one node.
     pub fn bind(node: u32) -> Result<Self> {
         let mask: u64 = 1 << node;
-        // SAFETY: a policy changes where pages will lie; the mask is one word.
+        // SAFETY: A policy only affects where pages are allocated. The kernel reads one word of the
+        // mask.
         let ret = unsafe {
             libc::syscall(
                 libc::SYS_set_mempolicy,
@@ -36,27 +37,28 @@ impl Policy {
 
 impl Drop for Policy {
     fn drop(&mut self) {
-        // SAFETY: as above; without a mask.
+        // SAFETY: The call takes no mask. See `bind()`.
         unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_DEFAULT, 0, 0) };
     }
 }
 
-/// How many of the pages of a file are in the page cache.
+/// Returns how many pages of a file are in the page cache.
 pub fn cached_pages(file: &impl AsRawFd, len: usize) -> Result<usize> {
     let map = Mapping::file(file, len, libc::MAP_SHARED, PAGE)?;
     let mut there = vec![0u8; len / PAGE];
-    // SAFETY: there is a byte for each page of the mapping.
+    // SAFETY: `there` has a byte for each page of the mapping.
     let ret = unsafe { libc::mincore(map.addr() as *mut _, map.len(), there.as_mut_ptr()) };
     Errno::result(ret).context("mincore")?;
     Ok(there.iter().filter(|&&byte| byte & 1 == 1).count())
 }
 
-/// Has a file leave the page cache: all of it does but what is dirty, or somebody has a reference of.
+/// Drops a file's pages from the page cache, except for dirty pages and those with other
+/// references.
 pub fn evict(file: &impl AsFd) -> Result<()> {
     advise(file, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
 }
 
-/// Has a file read as if at random: no page but those asked for, each a folio of its own.
+/// Marks a file for random access: each page that is read gets its own folio, without readahead.
 pub fn read_singly(file: &impl AsFd) -> Result<()> {
     advise(file, PosixFadviseAdvice::POSIX_FADV_RANDOM)
 }
@@ -65,8 +67,8 @@ fn advise(file: &impl AsFd, advice: PosixFadviseAdvice) -> Result<()> {
     posix_fadvise(file, 0, 0, advice).context("posix_fadvise")
 }
 
-/// On which node each page of a file is that is in the page cache, of the first `len` bytes, which must
-/// be.
+/// Returns the node of each page in the first `len` bytes of a file, which must be in the page
+/// cache.
 pub fn nodes_of(file: &impl AsRawFd, len: usize) -> Result<Vec<i32>> {
     let map = Mapping::file(file, len, libc::MAP_SHARED, PAGE)?;
     map.advise(0, len, libc::MADV_POPULATE_READ)?;
@@ -74,7 +76,7 @@ pub fn nodes_of(file: &impl AsRawFd, len: usize) -> Result<Vec<i32>> {
     super::query_nodes(0, &map.addrs(PAGE), &mut status).zero("move_pages query")?;
     ensure!(
         status.iter().all(|&node| node >= 0),
-        "pages that were there are not"
+        "expected all pages in the page cache, but some have no node"
     );
     Ok(status)
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory mappings whose words are atomics: the kernel may move, and threads may write, what is read here.
+//! Memory mappings whose words are atomics, because threads write them while the kernel moves the
+//! pages.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicU64;
@@ -12,21 +13,21 @@ use crate::plan::FolioSize;
 
 pub const PAGE: usize = 4096;
 
-/// A range of addresses that is mapped for as long as the value lives.
+/// A mapped range of addresses. Dropping it unmaps the range.
 pub struct Mapping {
     addr: usize,
     len: usize,
 }
 
-/// Addresses held with no access, so that nothing else is mapped there: room for aligned mappings, and
-/// holes whose every use faults.
+/// Reserved addresses without access, so that nothing else is mapped there. They give room for
+/// aligned mappings, and holes in which every access faults.
 pub struct Reserved {
     map: Mapping,
 }
 
 fn map_at(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> Result<Mapping> {
-    // SAFETY: without MAP_FIXED the kernel picks free addresses; with it the callers name addresses they
-    // own as a `Reserved` or a `Mapping`.
+    // SAFETY: Without MAP_FIXED the kernel picks free addresses. With it, the callers pass
+    // addresses that they own as a `Reserved` or a `Mapping`.
     let addr = unsafe { libc::mmap(addr as *mut _, len, prot, flags, fd, offset) };
     if addr == libc::MAP_FAILED {
         return Err(Errno::last()).with_context(|| format!("mmap of {len} bytes"));
@@ -48,7 +49,7 @@ impl Reserved {
         self.map.addr
     }
 
-    /// Puts memory at the first address that is a multiple of `align`, and gives up the rest.
+    /// Maps memory at the first multiple of `align`, and unmaps the rest.
     fn replace(
         self,
         len: usize,
@@ -60,7 +61,10 @@ impl Reserved {
     ) -> Result<Mapping> {
         let addr = self.map.addr.next_multiple_of(align);
         let end = self.map.addr + self.map.len;
-        ensure!(addr + len <= end, "reserved too little");
+        ensure!(
+            addr + len <= end,
+            "the reservation is too small for the alignment"
+        );
         let map = map_at(addr, len, prot, flags | libc::MAP_FIXED, fd, offset)?;
         drop(Mapping {
             addr: self.map.addr,
@@ -76,13 +80,13 @@ impl Reserved {
 }
 
 impl Mapping {
-    /// Private anonymous memory, aligned to `align`.
+    /// Maps private anonymous memory, aligned to `align`.
     pub fn anon(len: usize, align: usize) -> Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         Self::aligned(len, align, flags, -1)
     }
 
-    /// Anonymous memory with `extra` flags such as MAP_SHARED or MAP_HUGETLB.
+    /// Maps anonymous memory with flags such as MAP_SHARED or MAP_HUGETLB.
     pub fn anon_flags(len: usize, flags: i32) -> Result<Self> {
         map_at(
             0,
@@ -94,7 +98,7 @@ impl Mapping {
         )
     }
 
-    /// The first `len` bytes of a file, MAP_SHARED or MAP_PRIVATE, aligned to `align`.
+    /// Maps the first `len` bytes of a file, MAP_SHARED or MAP_PRIVATE, aligned to `align`.
     pub fn file(fd: &impl AsRawFd, len: usize, flags: i32, align: usize) -> Result<Self> {
         Self::aligned(len, align, flags, fd.as_raw_fd())
     }
@@ -112,14 +116,16 @@ impl Mapping {
         self.len
     }
 
-    /// One address for each `step` bytes.
+    /// Returns one address for each `step` bytes.
     pub fn addrs(&self, step: usize) -> Vec<usize> {
         (self.addr..self.addr + self.len).step_by(step).collect()
     }
 
-    /// The memory as words. Reading or writing one whose page is protected or gone kills the process.
+    /// Returns the memory as words. Accessing a page that is protected or beyond the file kills the
+    /// process.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the range is mapped while `self` lives, page aligned, and atomics may change under us.
+        // SAFETY: The range is mapped while `self` lives and page aligned; atomics may change at
+        // any time.
         unsafe { std::slice::from_raw_parts(self.addr as *const AtomicU64, self.len / 8) }
     }
 
@@ -132,10 +138,11 @@ impl Mapping {
         let addr = self.checked(offset, len);
         let is_on_size = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE].contains(&advice);
         if is_on_size && !kernel::has_folios(FolioSize::Huge) {
-            // A kernel without huge pages knows neither advice, and all its pages are small.
+            // A kernel without huge pages rejects both kinds of advice, and all its pages are
+            // small.
             return Ok(());
         }
-        // SAFETY: the range is ours and holds atomics only, which advice may at most zero.
+        // SAFETY: `self` owns the range, which holds only atomics. Advice can at most zero them.
         let ret = unsafe { libc::madvise(addr as *mut _, len, advice) };
         Errno::result(ret).with_context(|| format!("madvise({advice}) of {len} bytes"))?;
         Ok(())
@@ -143,19 +150,20 @@ impl Mapping {
 
     pub fn protect(&self, offset: usize, len: usize, prot: i32) -> Result<()> {
         let addr = self.checked(offset, len);
-        // SAFETY: the range is ours; an access the protection forbids is a clean fault.
+        // SAFETY: `self` owns the range. A forbidden access raises a signal.
         let ret = unsafe { libc::mprotect(addr as *mut _, len, prot) };
         Errno::result(ret).context("mprotect")?;
         Ok(())
     }
 
-    /// Puts new memory in place of a part, with `value` in its first word. It is never not mapped.
+    /// Atomically replaces a part with new memory, whose first word is `value`.
     pub fn replace(&self, offset: usize, len: usize, value: u64) -> Result<()> {
         let new = Self::anon(len, PAGE)?;
         new.words()[0].store(value, std::sync::atomic::Ordering::Relaxed);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let at = self.checked(offset, len) as *mut libc::c_void;
-        // SAFETY: the source is `new`, which is forgotten; the target is ours, and stays mapped words.
+        // SAFETY: The source is `new`, which is forgotten. `self` owns the target, which stays
+        // mapped.
         let addr = unsafe { libc::mremap(new.addr as *mut _, len, len, flags, at) };
         if addr == libc::MAP_FAILED {
             return Err(Errno::last()).context("mremap");
@@ -165,28 +173,28 @@ impl Mapping {
     }
 
     pub fn lock(&self) -> Result<()> {
-        // SAFETY: locking changes no contents.
+        // SAFETY: Locking changes no contents.
         let ret = unsafe { libc::mlock(self.addr as *const _, self.len) };
         Errno::result(ret).context("mlock")?;
         Ok(())
     }
 
     pub fn unlock(&self) -> Result<()> {
-        // SAFETY: nor does unlocking.
+        // SAFETY: Unlocking changes no contents.
         let ret = unsafe { libc::munlock(self.addr as *const _, self.len) };
         Errno::result(ret).context("munlock")?;
         Ok(())
     }
 
-    /// Writes dirty pages of a file mapping back.
+    /// Writes back dirty pages of a file mapping.
     pub fn sync(&self) -> Result<()> {
-        // SAFETY: syncing changes no contents.
+        // SAFETY: Writeback changes no contents.
         let ret = unsafe { libc::msync(self.addr as *mut _, self.len, libc::MS_SYNC) };
         Errno::result(ret).context("msync")?;
         Ok(())
     }
 
-    /// Gives up what lies beyond the first `len` bytes.
+    /// Unmaps the memory beyond the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         let addr = self.checked(len, 0);
         drop(Self {
@@ -196,11 +204,11 @@ impl Mapping {
         self.len = len;
     }
 
-    /// Moves the mapping's pages to other addresses, as a `mremap(2)` that must move.
+    /// Moves the mapping to other addresses by `mremap(2)`.
     pub fn remap(self) -> Result<Self> {
         let to = Reserved::new(self.len)?;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: the source is `self`, which is consumed; the target is `to`, which is ours and forgotten.
+        // SAFETY: The source is `self`, which is consumed. The target is `to`, which is forgotten.
         let addr = unsafe {
             libc::mremap(
                 self.addr as *mut _,
@@ -222,7 +230,7 @@ impl Mapping {
         Ok(map)
     }
 
-    /// Reads from a file straight into the mapping.
+    /// Reads from a file into the mapping.
     pub fn read_at(
         &self,
         offset: usize,
@@ -231,28 +239,33 @@ impl Mapping {
         from: usize,
     ) -> Result<usize> {
         let addr = self.checked(offset, len);
-        // SAFETY: the range is ours and holds atomics.
+        // SAFETY: `self` owns the range, which holds atomics.
         let got = unsafe { libc::pread(fd.as_raw_fd(), addr as *mut _, len, from as i64) };
         Ok(Errno::result(got).context("pread into the mapping")? as usize)
     }
 
-    /// Puts references to the pages of a range into a pipe; they stay pinned until read out.
+    /// Puts references to the pages of a range into a pipe. The pages stay pinned until they are
+    /// read.
     pub fn splice_into(&self, offset: usize, len: usize, pipe: &impl AsRawFd) -> Result<usize> {
         let iov = libc::iovec {
             iov_base: self.checked(offset, len) as *mut _,
             iov_len: len,
         };
-        // SAFETY: one vector that names our own memory, read by the kernel only.
+        // SAFETY: The vector names memory of `self`, which the kernel only reads.
         let got = unsafe { libc::vmsplice(pipe.as_raw_fd(), &iov, 1, libc::SPLICE_F_NONBLOCK) };
         Ok(Errno::result(got).context("vmsplice")? as usize)
     }
 
-    /// Writes all of it to the beginning of a file.
+    /// Writes the mapping to the beginning of a file.
     pub fn write_to(&self, file: &impl AsRawFd) -> Result<()> {
-        // SAFETY: our own memory, read by the kernel only.
+        // SAFETY: `self` owns the memory, which the kernel only reads.
         let got = unsafe { libc::pwrite(file.as_raw_fd(), self.addr as *const _, self.len, 0) };
         let got = Errno::result(got).context("pwrite")? as usize;
-        ensure!(got == self.len, "{got} of {} bytes written", self.len);
+        ensure!(
+            got == self.len,
+            "expected {} bytes written, got {got}",
+            self.len
+        );
         Ok(())
     }
 }
@@ -260,7 +273,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: the range is ours, and the borrows that `words` gave out have ended.
+            // SAFETY: `self` owns the range, and the borrows from `words()` have ended.
             unsafe { libc::munmap(self.addr as *mut _, self.len) };
         }
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The system calls this program is about, and the only home of its `unsafe`.
+//! The system calls under test, with all of this program's `unsafe` code.
 //!
-//! Everything exported is safe: user memory is named through [`Mapping`], whose words are atomics, so
-//! that the kernel and other threads may change them at any time.
+//! All exported functions are safe. User memory is passed as a [`Mapping`], whose words are
+//! atomics, so the kernel and other threads may change it at any time.
 
 mod cache;
 mod map;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The memory-policy and page-migration calls; libc has no functions for them.
+//! The system calls of memory policy and page migration; libc has no functions for them.
 
 use anyhow::{Result, bail};
 use nix::errno::Errno;
@@ -10,14 +10,14 @@ use super::Mapping;
 pub const MF_STRICT: i32 = 1;
 pub const MF_MOVE: i32 = 2;
 pub const MF_MOVE_ALL: i32 = 4;
-/// Ferry's: idle CPUs may take part, whatever `vm.mt_page_copy` says.
+/// Ferry's flag: idle CPUs take part, whatever the value of `vm.mt_page_copy`.
 pub const MF_MOVE_MT: i32 = 128;
 
 const MPOL_BIND: i32 = 2;
-/// Bits in the node masks handed to the kernel; more than any guest has nodes.
+/// Bits in the node masks; more than the number of nodes in any guest.
 const MASK_BITS: usize = 64;
 
-/// What a system call gave back; `errno` is 0 unless `ret` is -1.
+/// Result of a system call; `errno` is 0 unless `ret` is -1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ret {
     pub ret: i64,
@@ -30,7 +30,7 @@ impl Ret {
         Self { ret, errno }
     }
 
-    /// Ok when the call returned 0; else says which call and what came back.
+    /// Fails unless the call returned 0. The error has the name of the call and its result.
     pub fn zero(self, call: &str) -> Result<()> {
         match self.ret {
             0 => Ok(()),
@@ -40,13 +40,13 @@ impl Ret {
     }
 }
 
-/// A pointer handed to the kernel as it is, good or bad.
+/// A valid or invalid pointer to pass to the kernel.
 #[derive(Clone, Copy)]
 pub enum UserPtr<'a> {
     Null,
-    /// An address nobody can map.
+    /// An address that cannot be mapped.
     Bad,
-    /// A byte offset into a mapping; what follows the mapping may or may not be mapped.
+    /// A byte offset into a mapping. Memory beyond the mapping may be unmapped.
     In(&'a Mapping, usize),
 }
 
@@ -60,7 +60,7 @@ impl UserPtr<'_> {
     }
 }
 
-/// The arguments of one `move_pages(2)` call that may be wrong on purpose.
+/// Arguments of one `move_pages(2)` call, possibly invalid.
 pub struct RawMove<'a> {
     pub pid: i32,
     pub count: usize,
@@ -70,13 +70,13 @@ pub struct RawMove<'a> {
     pub flags: i32,
 }
 
-/// `move_pages(2)` with arguments of any quality.
+/// Calls `move_pages(2)` with possibly invalid arguments.
 ///
-/// The kernel writes at most `count` words at `status`; the caller's layout decides what lies behind the
-/// mapping named there, so keep that a [`super::Reserved`] hole or the mapping's own pages.
+/// The kernel writes at most `count` words at `status`. Beyond the mapping named there, the caller
+/// must provide only a [`super::Reserved`] hole or pages of another `Mapping`.
 pub fn move_pages_raw(call: &RawMove<'_>) -> Ret {
-    // SAFETY: `pages` and `nodes` are only read, with faults checked, and `status` lies in a mapping of
-    // atomics or nowhere.
+    // SAFETY: The kernel only reads `pages` and `nodes`, and handles faults. `status` is in a
+    // mapping of atomics, or cannot be written.
     Ret::from_raw(unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -90,10 +90,11 @@ pub fn move_pages_raw(call: &RawMove<'_>) -> Ret {
     })
 }
 
-/// Moves each page of `pages` to the node beside it; `status` has room for all.
+/// Moves each page of `pages` to the node with the same index in `nodes`. `status` has the same
+/// length.
 pub fn move_pages(pid: i32, pages: &[usize], nodes: &[i32], status: &mut [i32], flags: i32) -> Ret {
     assert!(pages.len() == nodes.len() && pages.len() == status.len());
-    // SAFETY: the three slices are as long as the count says.
+    // SAFETY: The three slices have the passed length.
     Ret::from_raw(unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -107,10 +108,10 @@ pub fn move_pages(pid: i32, pages: &[usize], nodes: &[i32], status: &mut [i32], 
     })
 }
 
-/// Asks where pages are: nodes, or negative errors, into `status`.
+/// Queries the nodes of pages. `status` gets node numbers or negative error numbers.
 pub fn query_nodes(pid: i32, pages: &[usize], status: &mut [i32]) -> Ret {
     assert!(pages.len() == status.len());
-    // SAFETY: both slices are as long as the count says; no nodes means that nothing moves.
+    // SAFETY: Both slices have the passed length. Without `nodes` the call moves nothing.
     Ret::from_raw(unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -124,9 +125,10 @@ pub fn query_nodes(pid: i32, pages: &[usize], status: &mut [i32]) -> Ret {
     })
 }
 
-/// Moves what process `pid` has on the nodes of mask `from` to those of mask `to`.
+/// Moves the pages of process `pid` from the nodes in mask `from` to those in mask `to`.
 pub fn migrate_pages(pid: i32, from: u64, to: u64) -> Ret {
-    // SAFETY: the kernel reads one word of each mask: it takes one bit off the count it is given.
+    // SAFETY: The kernel reads one word of each mask, because it subtracts one from the number of
+    // bits.
     Ret::from_raw(unsafe {
         libc::syscall(
             libc::SYS_migrate_pages,
@@ -138,10 +140,11 @@ pub fn migrate_pages(pid: i32, from: u64, to: u64) -> Ret {
     })
 }
 
-/// Binds `len` bytes at `addr` to `node`, and moves pages there as `flags` says.
+/// Binds `len` bytes at `addr` to `node`, and moves pages there according to `flags`.
 pub fn mbind(addr: usize, len: usize, node: u32, flags: i32) -> Ret {
     let mask: u64 = 1 << node;
-    // SAFETY: a policy changes where pages lie, not what is in them; the mask is one word.
+    // SAFETY: A policy changes where pages are, not their contents. The kernel reads one word of
+    // the mask.
     Ret::from_raw(unsafe {
         libc::syscall(
             libc::SYS_mbind,

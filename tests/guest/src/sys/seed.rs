@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The calls of 2004, as `page_migrate.h` has them for programs in C.
+//! The two calls of 2004, as `page_migrate.h` provides them for C.
 
 use nix::errno::Errno;
 
@@ -19,18 +19,18 @@ unsafe extern "C" {
     -> i32;
 }
 
-/// `migrate_ph_pages()` with a table of any quality.
+/// Calls `migrate_ph_pages()` with a possibly invalid table.
 pub fn ph_pages(table: UserPtr<'_>, length: usize, node: i32, pid: i32) -> (Ret, Counts) {
     let mut counts = Counts::default();
-    // SAFETY: the table is read by the kernel alone, with faults checked.
+    // SAFETY: The kernel only reads the table, and handles faults. `counts` is valid for writes.
     let ret = unsafe { seed_ph_pages(table.addr(), length, node, &raw mut counts, pid) };
     (outcome(ret), counts)
 }
 
-/// `migrate_virt_addr_range()`.
+/// Calls `migrate_virt_addr_range()`.
 pub fn virt_addr_range(addr: usize, length: usize, node: i32, pid: i32) -> (Ret, Counts) {
     let mut counts = Counts::default();
-    // SAFETY: migration changes where pages lie, not what is in them.
+    // SAFETY: Migration changes where pages are, not their contents. `counts` is valid for writes.
     let ret = unsafe { seed_virt_addr_range(addr, length, node, &raw mut counts, pid) };
     (outcome(ret), counts)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The ioctls of `/dev/page_migrate`, as `linux/page_migrate.h` has them.
+//! The ioctls of `/dev/page_migrate`, as defined in `linux/page_migrate.h`.
 
 use std::arch::asm;
 use std::fs::File;
@@ -26,8 +26,8 @@ pub const PHYS: u32 = 0xbc00;
 pub const RANGE: u32 = 0xbc01;
 pub const COUNTERS: u32 = 0xbc02;
 
-/// `struct page_migrate_phys`, and of the same layout `struct page_migrate_range`: there the table is an
-/// address, and the length has bytes.
+/// `struct page_migrate_phys`, and `struct page_migrate_range` with the same layout, where `at` is
+/// an address and `length` counts bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Call {
@@ -57,7 +57,7 @@ pub struct Counters {
     pub aborted: u64,
 }
 
-/// What became of a call: 0 or an error number, and its counts.
+/// Result of a call: 0 or an error number, and its counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub errno: i32,
@@ -109,13 +109,13 @@ impl Service {
 
     /// Migrates a range.
     pub fn range(&self, mut call: Call) -> Done {
-        // SAFETY: the structure has the size that it says, or the kernel does not write so far;
-        // migration changes where pages lie, not what is in them.
+        // SAFETY: The kernel writes only members that it knows, all of which `Call` has, whatever
+        // `size` is. Migration changes where pages are, not their contents.
         let ret = unsafe { self.ioctl(RANGE, (&raw mut call).addr()) };
         Done::new(ret, &call)
     }
 
-    /// Migrates by a table, which the call's `at` and `length` are set to.
+    /// Migrates by `table`; `at` and `length` of the call are ignored.
     pub fn phys(&self, table: &[u64], call: Call) -> Done {
         self.phys_raw(Call {
             at: table.as_ptr().addr() as u64,
@@ -126,7 +126,7 @@ impl Service {
 
     /// Migrates by a table at any address.
     pub fn phys_raw(&self, mut call: Call) -> Done {
-        // SAFETY: as in `range`; the table is read alone.
+        // SAFETY: As in `range()`; the kernel only reads the table.
         let ret = unsafe { self.ioctl(PHYS, (&raw mut call).addr()) };
         Done::new(ret, &call)
     }
@@ -136,26 +136,27 @@ impl Service {
             size: size_of::<Counters>() as u32,
             ..Counters::default()
         };
-        // SAFETY: as in `range`.
+        // SAFETY: `counters` has the size in its `size` member.
         unsafe { self.ioctl(COUNTERS, (&raw mut counters).addr()) }.zero("reading counters")?;
         Ok(counters)
     }
 
-    /// Any ioctl with a pointer of any quality, as far as that leaves a page behind it in its mapping:
-    /// the kernel writes no further.
+    /// Makes any ioctl with a possibly invalid pointer. In a mapping it must leave a page of room
+    /// behind the pointer, and the kernel writes no further.
     pub fn raw(&self, cmd: u32, arg: UserPtr<'_>) -> Result<Ret> {
         check_room(arg)?;
-        // SAFETY: what is written are words of a mapping, or nothing.
+        // SAFETY: The kernel writes only words of a mapping, or nothing.
         Ok(unsafe { self.ioctl(cmd, arg.addr()) })
     }
 
-    /// The same as a program of 32 bits does it; the mapping must be where that can name it.
+    /// As `raw`, from a 32-bit program. The mapping must have a 32-bit address.
     pub fn raw_compat(&self, cmd: u32, arg: UserPtr<'_>) -> Result<Ret> {
         check_room(arg)?;
         let addr = u32::try_from(arg.addr()).context("an address of more than 32 bits")?;
         const IOCTL: i64 = 54;
         let mut ret = IOCTL;
-        // SAFETY: as above; the call keeps all registers but rax and, on some kernels, r8 to r11.
+        // SAFETY: As in `raw()`. The call preserves all registers but rax and, on some kernels, r8
+        // to r11.
         unsafe {
             asm!(
                 "xchg {fd}, rbx",
@@ -180,9 +181,9 @@ impl Service {
 
     /// # Safety
     ///
-    /// What is at `arg` must be the caller's, as far as the kernel writes there.
+    /// The kernel may write the memory at `arg`, so it must be the caller's.
     unsafe fn ioctl(&self, cmd: u32, arg: usize) -> Ret {
-        // SAFETY: by the requirement above.
+        // SAFETY: The caller guarantees that the kernel may write the memory at `arg`.
         let ret = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::c_ulong::from(cmd), arg) };
         Ret {
             ret: ret.into(),
@@ -193,20 +194,23 @@ impl Service {
 
 fn check_room(arg: UserPtr<'_>) -> Result<()> {
     if let UserPtr::In(map, offset) = arg {
-        ensure!(offset + PAGE <= map.len(), "no room behind the pointer");
+        ensure!(
+            offset + PAGE <= map.len(),
+            "expected a page of room behind the pointer"
+        );
     }
     Ok(())
 }
 
-/// Memory at an address of 32 bits.
+/// Maps memory at a 32-bit address.
 pub fn low_memory(len: usize) -> Result<Mapping> {
     Mapping::anon_flags(len, libc::MAP_PRIVATE | libc::MAP_32BIT)
 }
 
 pub fn pidfd_open(pid: i32) -> Result<OwnedFd> {
-    // SAFETY: no pointers; on success the descriptor is new and ours.
+    // SAFETY: pidfd_open() takes no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let fd = Errno::result(fd).context("pidfd_open")?;
-    // SAFETY: as above.
+    // SAFETY: The system call returned a new descriptor, which nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Just enough of io_uring to pin pages for long: registering a fixed buffer.
+//! The part of io_uring that pins pages long-term: registering a fixed buffer.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -9,28 +9,28 @@ use nix::errno::Errno;
 use super::Mapping;
 
 const REGISTER_BUFFERS: u32 = 0;
-/// `struct io_uring_params` is 120 bytes of fields that may all be zero.
+/// `struct io_uring_params` has 120 bytes, all of which may be zero.
 type Params = [u64; 15];
 
-/// A ring that holds pages pinned until it is dropped.
+/// A ring that keeps pages pinned until it is dropped.
 pub struct Uring {
     _fd: OwnedFd,
 }
 
 impl Uring {
-    /// Pins the whole of `map`.
+    /// Pins all of `map`.
     pub fn pin(map: &Mapping) -> Result<Self> {
         let mut params: Params = [0; 15];
-        // SAFETY: `params` is a zeroed parameter block of the kernel's size.
+        // SAFETY: `params` is zeroed and has the size of the kernel's structure.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
         let fd = Errno::result(fd).context("io_uring_setup")?;
-        // SAFETY: a new descriptor of ours.
+        // SAFETY: The system call returned a new descriptor, which nothing else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         let iov = libc::iovec {
             iov_base: map.addr() as *mut _,
             iov_len: map.len(),
         };
-        // SAFETY: one vector that names memory of atomics; no request ever uses it.
+        // SAFETY: The vector names memory of atomics, and no request uses the buffer.
         let ret = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_register,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A file that one CPU reads by a mapping, and another opens to write, when its pages were migrated.
+//! A file that one CPU reads by a mapping, and another opens for writing after its pages migrated.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,38 +23,38 @@ const NAME: &str = "read";
 const DRAINED: &str = "drained_pages/write";
 const OPEN_REFUSED: &str = "refused/file_open_for_writing";
 
-/// How often something may come in between.
+/// Attempts until pages are deferred or retained, as other activity can prevent it.
 const ATTEMPTS: usize = 10;
 
-/// For how long nobody has it open, at times.
+/// Time that the file stays closed between writers.
 const CLOSED: Duration = Duration::from_millis(1);
 
-/// How it is written.
+/// How the file is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum WrittenBy {
     /// By `write(2)`.
     Call,
-    /// By a mapping that others do not have.
+    /// By a mapping that no other task has.
     Mapped,
-    /// A hole is punched, which reads as zeroes, and then it is.
+    /// By `write(2)` after a hole was punched, which reads as zeroes.
     Punched,
 }
 
-/// The file, which nobody has open for writing but for a moment.
+/// The file, which is open for writing only for short times.
 pub struct Shown {
     ext4: Ext4,
 }
 
 impl Shown {
-    /// A new file, and a mapping by which it can only be read.
+    /// Creates the file, and a read-only mapping of it.
     pub fn new() -> Result<(Self, Mapping)> {
         let ext4 = Ext4::new()?;
         let map = new_file(&ext4, NAME)?;
         Ok((Self { ext4 }, map))
     }
 
-    /// Opens it to write, and has it written by `how`, for which `zero` is what is called before it
-    /// may read as zeroes.
+    /// Opens the file and writes one page by `how`. Calls `zero` before the page can read as
+    /// zeroes.
     pub fn write(
         &self,
         how: WrittenBy,
@@ -88,12 +88,13 @@ impl Shown {
     }
 }
 
-/// Makes a file, and a mapping by which it can only be read.
+/// Creates a file, and a read-only mapping of it.
 fn new_file(ext4: &Ext4, name: &str) -> Result<Mapping> {
     let file = ext4.create(name)?;
-    // Written a page at a time, or folios would be large.
+    // Written one page at a time, because larger writes create large folios.
     (0..PAGES).try_for_each(|page| file.write_all_at(&[0; PAGE], (page * PAGE) as u64))?;
-    // A page under writeback is not migrated at the first attempt, and only the first attempt defers.
+    // A page under writeback is not migrated at the first attempt, and only the first attempt
+    // defers.
     file.sync_all()?;
     drop(file);
     let file = ext4.open_to_read(name)?;
@@ -109,17 +110,17 @@ fn retain_some(map: &Mapping) -> Result<u64> {
         // Maps the pages, so that migration has translations to clear.
         let words = map.words().iter().step_by(PAGE / 8);
         let sum: u64 = words.map(|word| word.load(Relaxed)).sum();
-        ensure!(sum == 0, "the file is not as it was made");
+        ensure!(sum == 0, "expected zeroes in the new file");
         region::move_all(&addrs, node, MF_MOVE)?;
         let more = retained()?.saturating_sub(before);
         if more > 0 {
             return Ok(more);
         }
     }
-    bail!("nothing was retained; refused so far: {}", refusals()?)
+    bail!("expected retained pages; refusals so far: {}", refusals()?)
 }
 
-/// An open for writing frees the retained folios of the file, and none of other files.
+/// Opening a file for writing frees the retained folios of this file, and of no other.
 pub fn alone() -> Result<()> {
     beside_another(|| {
         let mut migrc = Migrc::on()?;
@@ -137,19 +138,32 @@ pub fn alone() -> Result<()> {
             let before = (retained()?, count(DRAINED)?);
             drop(shown.ext4.open("never migrated")?);
             let after = (retained()?, count(DRAINED)?);
-            ensure!(after == before, "{before:?} became {after:?}");
+            ensure!(
+                after == before,
+                "expected retained and drained pages to stay {before:?}, got {after:?}"
+            );
             retain_some(&other)?;
             let (all, drained) = (retained()?, count(DRAINED)?);
             drop(shown.ext4.open(name)?);
-            ensure!(count(DRAINED)? > drained, "opening it has freed nothing");
+            ensure!(
+                count(DRAINED)? > drained,
+                "expected drained_pages/write to grow when {name} is opened"
+            );
             spared |= retained()? >= first && retained()? < all;
             drop(shown.ext4.open(NAME)?);
-            ensure!(retained()? == 0, "{} are retained", retained()?);
+            ensure!(
+                retained()? == 0,
+                "expected no retained pages, found {}",
+                retained()?
+            );
             if spared {
                 break;
             }
         }
-        ensure!(spared, "opening one file has freed what others had");
+        ensure!(
+            spared,
+            "expected retained pages of one file to survive opening another"
+        );
         Ok(())
     })
 }
@@ -158,7 +172,7 @@ fn put(file: &File, page: usize, value: u64) -> Result<()> {
     Ok(file.write_all_at(&value.to_ne_bytes(), (page * PAGE) as u64)?)
 }
 
-/// A file that somebody has open for writing is flushed at once, and any with the switch off.
+/// Pages of a file that is open for writing, and of all files with `files` off, are not deferred.
 pub fn refused() -> Result<()> {
     beside_another(refused_beside_another)
 }
@@ -169,22 +183,25 @@ fn refused_beside_another() -> Result<()> {
     let (shown, map) = Shown::new()?;
     let addrs = map.addrs(PAGE);
     let deferred_by = |node| -> Result<u64> {
-        // Mapped, so that there is something to unmap.
+        // Maps the pages, so that migration has translations to clear.
         let sum: u64 = map
             .words()
             .iter()
             .step_by(PAGE / 8)
             .map(|w| w.load(Relaxed))
             .sum();
-        ensure!(sum == 0, "the file is not as it was made");
+        ensure!(sum == 0, "expected zeroes in the new file");
         let before = count("deferred_pages")?;
         region::move_all(&addrs, node, MF_MOVE)?;
         Ok(count("deferred_pages")? - before)
     };
     let off = deferred_by(1)?;
-    ensure!(off == 0, "{off} pages were deferred with `files` off");
+    ensure!(
+        off == 0,
+        "expected no deferred pages with `files` off, got {off}"
+    );
     migrc.set(FILES, "1")?;
-    // Something else done to one page, and all of a batch is flushed.
+    // If one page of a batch needs an immediate flush, the whole batch is flushed.
     let some_deferred = || -> Result<()> {
         for node in [0, 1].repeat(ATTEMPTS) {
             if deferred_by(node)? > 0 {
@@ -192,29 +209,35 @@ fn refused_beside_another() -> Result<()> {
             }
         }
         let refused = refusals()?;
-        bail!("nothing was deferred; refused so far: {refused}");
+        bail!("expected deferred pages; refusals so far: {refused}");
     };
     some_deferred()?;
     let drained = count(DRAINED)?;
     let open = shown.ext4.open(NAME)?;
-    ensure!(count(DRAINED)? > drained, "opening it has freed nothing");
+    ensure!(
+        count(DRAINED)? > drained,
+        "expected drained_pages/write to grow when the file is opened"
+    );
     let retained = kernel::read(format!("{MIGRC}/retained_pages"))?;
     ensure!(
         retained.lines().all(|line| line.ends_with(" 0")),
-        "opened for writing, and still retained: {retained}"
+        "expected no retained pages of a file open for writing: {retained}"
     );
     let before = count(OPEN_REFUSED)?;
     let written = deferred_by(1)? + deferred_by(0)?;
     ensure!(
         written == 0,
-        "{written} pages of an open file were deferred"
+        "expected no deferred pages of an open file, got {written}"
     );
-    ensure!(count(OPEN_REFUSED)? > before, "nobody says why");
+    ensure!(
+        count(OPEN_REFUSED)? > before,
+        "expected refused/file_open_for_writing to grow"
+    );
     drop(open);
     some_deferred()
 }
 
-/// Why translations were not left unflushed, and how many.
+/// Returns the reasons why translations were not deferred, with their counts.
 fn refusals() -> Result<String> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(format!("{MIGRC}/refused"))? {
@@ -225,7 +248,8 @@ fn refusals() -> Result<String> {
     Ok(all.join(", "))
 }
 
-/// It is opened and written, and opened by another, while a third migrates it.
+/// One task opens and writes the file, another opens it, and a third migrates it, all at the same
+/// time.
 pub fn race(log: &mut Log) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "60000")?;
@@ -237,12 +261,15 @@ pub fn race(log: &mut Log) -> Result<()> {
     })
 }
 
-/// Rounds of that; how often something stale was read.
+/// Plays `rounds` rounds of the race. Returns the number of stale reads.
 fn race_for(rounds: u64) -> Result<u64> {
     let cpus = kernel::online_cpus()?;
-    ensure!(cpus.len() > 1, "needs two CPUs");
+    ensure!(
+        cpus.len() > 1,
+        "expected two CPUs: one reads, the other migrates"
+    );
     let stage = Stage::new(Change::File(WrittenBy::Call))?;
-    let shown = stage.file.as_ref().context("no file")?;
+    let shown = stage.file.as_ref().context("the stage has no file")?;
     let (addrs, end) = (stage.map.addrs(PAGE), AtomicBool::new(false));
     thread::scope(|scope| -> Result<u64> {
         let reader = scope.spawn(|| -> Result<u64> {
@@ -258,7 +285,7 @@ fn race_for(rounds: u64) -> Result<u64> {
             let mut node = 0;
             while !end.load(Relaxed) {
                 node = 1 - node;
-                // Some may be in use just then.
+                // Some pages may be in use.
                 let mut status = vec![0; PAGES];
                 let moved = sys::move_pages(0, &addrs, &[node; PAGES], &mut status, MF_MOVE);
                 ensure!(moved.ret >= 0, "move_pages: {moved:?}");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory that is written while its process forks, and is migrated meanwhile: `fork(2)` write-protects
-//! all of it long before it flushes, and what TLBs still have as writable must be flushed for.
+//! Memory that is written and migrated while its process forks: `fork(2)` write-protects all of it
+//! long before it flushes, so entries that are still writable in a TLB must not be deferred.
 //!
-//! Who forks has the lock of the address space, so pages are migrated by their physical addresses, for
-//! which nobody needs that.
+//! The forking task holds the mmap lock, so pages are migrated by physical address, which needs no
+//! mmap lock.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -21,15 +21,14 @@ use crate::region;
 use crate::sys::service::{Call, SHARED, Service};
 use crate::sys::{Mapping, PAGE, fork_child};
 
-/// That are migrated: few, to be done while a process forks.
+/// Pages to migrate: few, so that migration ends during the fork.
 const PAGES: usize = 64;
-/// Of those, which are written: few, or a TLB has not all of them all the time. Who has to look one up
-/// waits until the fork is done.
+/// Pages of these to write: few, so that the TLB keeps all of them. A TLB miss waits until the fork
+/// is done.
 const WRITTEN: usize = 8;
-/// What else there is, at higher addresses, so that `fork(2)` comes to it later, and the first pages are
-/// migrated meanwhile.
+/// Other pages, at higher addresses: `fork(2)` handles them later, while the first pages migrate.
 const OTHERS: usize = 16384;
-/// Parts of a fork's time, at one of which migration begins.
+/// Parts of a fork's duration, after one of which migration starts.
 const DELAYS: u64 = 16;
 const END: u64 = u64::MAX;
 
@@ -37,12 +36,12 @@ struct Scene {
     map: Mapping,
     cpus: Vec<usize>,
     service: Service,
-    /// Where the pages are.
+    /// Physical addresses of the pages.
     table: Mapping,
-    /// The fork during which they are to be migrated; and that of which they were.
+    /// The fork during which to migrate, and the last one during which pages migrated.
     order: AtomicU64,
     done: AtomicU64,
-    /// How long after it began, in nanoseconds.
+    /// Delay of the migration after the start of the fork, in nanoseconds.
     delay: AtomicU64,
     moved: AtomicU64,
 }
@@ -56,7 +55,7 @@ impl Scene {
             ));
         }
         let Ok(service) = Service::open() else {
-            return Err(skip("a kernel without CONFIG_FERRY_SERVICE"));
+            return Err(skip("this kernel has no CONFIG_FERRY_SERVICE"));
         };
         let map = region::anon(FolioSize::Small, PAGES + OTHERS)?;
         for at in (0..map.len()).step_by(PAGE) {
@@ -74,7 +73,7 @@ impl Scene {
         })
     }
 
-    /// Migrates all when it is told to.
+    /// Migrates all pages when `order` names a new fork.
     fn move_when_told(&self) -> Result<()> {
         run_on(self.cpus[2])?;
         let mut last = 0;
@@ -102,7 +101,7 @@ impl Scene {
         }
     }
 
-    /// Forks, and has all migrated meanwhile; how long it took.
+    /// Forks, and has the pages migrated at the same time. Returns the duration of the fork.
     fn fork(&self, fork: u64, delay: Duration) -> Result<Duration> {
         let frames = kernel::frames(&self.map)?;
         for (word, frame) in self.table.words().iter().zip(frames) {
@@ -120,8 +119,8 @@ impl Scene {
         Ok(took)
     }
 
-    /// Forks so often, or until a page has lost what was written, which is looked at every `DELAYS`
-    /// forks; how many pages have.
+    /// Forks `forks` times, or until a page lost writes, which is checked every `DELAYS` forks.
+    /// Returns the number of pages that lost writes.
     fn play(&self, forks: u64, until_lost: bool) -> Result<usize> {
         let written = Written {
             map: &self.map,
@@ -148,18 +147,20 @@ impl Scene {
                 }
             }
             self.order.store(END, Release);
-            mover.join().map_err(|_| anyhow!("panicked"))??;
+            mover
+                .join()
+                .map_err(|_| anyhow!("the migrating thread panicked"))??;
             played
         })?;
         ensure!(
             self.moved.load(Relaxed) > 0,
-            "nothing was migrated while a process forked"
+            "expected pages to migrate during a fork"
         );
         Ok(lost)
     }
 }
 
-/// Nothing that is written is lost.
+/// No write may be lost.
 pub fn holds(log: &mut Log) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "1000")?;
@@ -168,13 +169,16 @@ pub fn holds(log: &mut Log) -> Result<()> {
         let mismatches = mismatches()?;
         let scene = Scene::new()?;
         let lost = scene.play(forks, false)?;
-        ensure!(lost == 0, "{lost} pages have lost what was written");
+        ensure!(
+            lost == 0,
+            "expected no lost writes, but {lost} pages lost some"
+        );
         no_more_mismatches(mismatches)?;
         Ok(scene.moved.into_inner())
     })
 }
 
-/// Without the hook it is.
+/// Without the hook writes are lost.
 pub fn sees() -> Result<()> {
     let mut migrc = Migrc::on()?;
     without(&mut migrc, "fork")?;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Flushes that are left for later: no CPU ever reads what is not so any more.
+//! Deferred TLB flushes: no CPU may read stale contents.
 //!
-//! A reader on one CPU reads pages over and over, so that its TLB has their translations. On another
-//! they are migrated, and then changed, in each way that there is; and then a word says that they
-//! are. Who has read that word must read what it speaks of. Cases that are named after a hook have it
-//! taken out, which a kernel with `CONFIG_FERRY_MIGRC_DEBUG` lets a test do: then the reader must see
-//! what it must not.
+//! A reader on one CPU reads pages all the time, so that its TLB has their translations. Another
+//! CPU migrates the pages, changes them in one of several ways, and then publishes the new value in
+//! another word. A reader that sees the published value must also see the new contents. Cases named
+//! after a hook disable it, which kernels with `CONFIG_FERRY_MIGRC_DEBUG` support. Then the reader
+//! must see stale contents, which shows that the test can detect them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -39,40 +39,40 @@ use file::{Shown, WrittenBy};
 pub const MIGRC: &str = "/sys/kernel/mm/ferry/migrc";
 const HOOK: &str = "/sys/kernel/mm/ferry/migrc/debug/hook_out";
 const DRAIN_ONE_IN: &str = "/sys/kernel/mm/ferry/migrc/debug/drain_one_in";
-/// Milliseconds between what reclaim unmaps and its flush.
+/// Milliseconds that reclaim waits between its unmap and its flush.
 const HOLD: &str = "/sys/kernel/mm/ferry/migrc/debug/hold_reclaim_ms";
 const MISMATCHES: &str = "/sys/kernel/mm/ferry/migrc/debug/mismatches";
 const AGE: &str = "/sys/kernel/mm/ferry/migrc/max_age_ms";
 const ENABLED: &str = "/sys/kernel/mm/ferry/migrc/enabled";
 const FILES: &str = "/sys/kernel/mm/ferry/migrc/files";
 
-/// Pages that are migrated together, each an iteration.
+/// Pages that are migrated together. Each counts as an iteration.
 const PAGES: usize = 128;
 const WORDS: usize = PAGE / 8;
 const SLOW: u32 = 300;
-/// Of cases that go on until something is seen.
+/// Limit of cases that run until they see a failure.
 const PATIENT: u32 = 900;
-/// Rounds of one try to see what must be seen with a hook taken out.
+/// Rounds of one attempt to see a failure with a hook disabled.
 const PATIENCE: u64 = 400;
 
-/// How a page comes to differ.
+/// How a page is changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// It does not; but what it was in is not what it was, when that is free.
+    /// The page is not changed, but the old folio is reused when it is freed.
     Keep,
-    /// It is written again after `mprotect(2)`.
+    /// Written after `mprotect(2)` made it writable.
     Protect,
-    /// It was shared with a child, which is gone: the fault finds that it can be used.
+    /// Written after a child that shared it has exited: the fault reuses the page.
     Reuse,
-    /// A debugger writes what the process may only read.
+    /// Written through `/proc/self/mem`, although the mapping is read-only.
     Force,
-    /// Something else is mapped there.
+    /// Another page is mapped at the address.
     Replace,
-    /// It is thrown away, and reads as zeroes; then it is written.
+    /// Discarded, so that it reads as zeroes, then written.
     Discard,
-    /// It is written, as it could be all the time: such is flushed at once.
+    /// Written without a fault. Such pages are never deferred.
     Write,
-    /// It is of a file that is opened for writing.
+    /// The page belongs to a file that is opened for writing.
     File(WrittenBy),
 }
 
@@ -118,16 +118,16 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// What is needed, and is as it was when these are gone.
+/// Settings of a test; the old values are restored on drop.
 pub struct Migrc(Vec<Setting>);
 
 impl Migrc {
-    /// Switches it on.
+    /// Enables migrc.
     pub fn on() -> Result<Self> {
         if !Path::new(ENABLED).exists() {
-            return Err(skip("a kernel without CONFIG_FERRY_MIGRC"));
+            return Err(skip("this kernel has no CONFIG_FERRY_MIGRC"));
         }
-        // Crews may work where the reader is.
+        // Crews could work on the reader's CPU.
         let settings = vec![
             Setting::change(kernel::SWITCH, "0")?,
             Setting::change(ENABLED, "1")?,
@@ -141,7 +141,7 @@ impl Migrc {
     }
 }
 
-/// A number that migrc shows.
+/// Reads a counter of migrc.
 pub fn count(name: &str) -> Result<u64> {
     let text = kernel::read(format!("{MIGRC}/{name}"))?;
     text.trim()
@@ -155,10 +155,10 @@ pub fn run_on(cpu: usize) -> Result<()> {
     sched_setaffinity(Pid::from_raw(0), &set).context("sched_setaffinity")
 }
 
-/// What reader and writer share.
+/// State shared by reader and writer.
 struct Stage {
     map: Mapping,
-    /// For each page, the value that it has, at least.
+    /// The published value of each page, which its contents must have reached.
     told: Mapping,
     memory: File,
     file: Option<Shown>,
@@ -182,20 +182,20 @@ impl Stage {
         &self.map.words()[page * WORDS]
     }
 
-    /// Reads all pages; how many were not what they must be.
+    /// Reads all pages. Returns the number of stale ones.
     fn read(&self) -> u64 {
         let stale = |page: &usize| {
             let told = &self.told.words()[*page];
             let least = told.load(Acquire);
             let read = self.page(*page).load(Relaxed);
             fence(Acquire);
-            // What was told meanwhile says nothing of what was read.
+            // A value published during the read says nothing about the contents read.
             read < least && told.load(Relaxed) == least
         };
         (0..PAGES).filter(stale).count() as u64
     }
 
-    /// All pages have this value, and nobody may write them without the kernel's knowing.
+    /// Sets all pages to a value. A later write must fault, except for `Change::Write`.
     fn prepare(&self, change: Change, value: u64) -> Result<()> {
         if let Some(file) = &self.file {
             return file.fill(value);
@@ -204,7 +204,7 @@ impl Stage {
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         self.map.protect(0, all, writable)?;
         (0..PAGES).for_each(|page| self.page(page).store(value, Relaxed));
-        // Clean, but not gone before memory is short.
+        // Clean; reclaim frees them only when memory is short.
         self.map.advise(0, all, libc::MADV_FREE)?;
         match change {
             Change::Write => Ok(()),
@@ -234,7 +234,7 @@ impl Stage {
             }
             Change::Replace => self.map.replace(at, PAGE, value)?,
             Change::File(how) => {
-                let file = self.file.as_ref().context("no file")?;
+                let file = self.file.as_ref().context("the stage has no file")?;
                 file.write(how, page, value, || self.may_be_zero(page))?;
             }
             Change::Discard => {
@@ -247,24 +247,24 @@ impl Stage {
         Ok(())
     }
 
-    /// It may read as zeroes from here on.
+    /// Allows the page to read as zeroes from here on.
     fn may_be_zero(&self, page: usize) {
         self.told.words()[page].store(0, Relaxed);
-        // With that of the reader.
+        // Pairs with the fence in `read()`.
         fence(Release);
     }
 
-    /// Once for each page: what is read elsewhere is migrated, and then changed.
+    /// Migrates all pages while they are read, then changes each.
     fn round(&self, change: Change, round: u64) -> Result<()> {
         self.migrate(change, round)?;
         (0..PAGES).try_for_each(|page| self.change(change, page, 2 * round + 1))
     }
 
-    /// All that is read elsewhere is migrated.
+    /// Migrates all pages while they are read.
     fn migrate(&self, change: Change, round: u64) -> Result<()> {
         self.prepare(change, 2 * round)?;
         (0..PAGES).for_each(|page| self.told.words()[page].store(2 * round, Release));
-        // For the reader to have read all.
+        // Lets the reader read all pages.
         thread::yield_now();
         let addrs = self.map.addrs(PAGE);
         let nodes = vec![1 - (round % 2) as i32; PAGES];
@@ -273,10 +273,13 @@ impl Stage {
     }
 }
 
-/// Rounds until there were so many, or something stale was read; how often that was.
+/// Plays `rounds` rounds, or until stale contents were read. Returns the number of stale reads.
 fn play(change: Change, rounds: u64, until_stale: bool) -> Result<u64> {
     let cpus = kernel::online_cpus()?;
-    ensure!(cpus.len() > 1, "needs two CPUs");
+    ensure!(
+        cpus.len() > 1,
+        "expected two CPUs: one reads, the other migrates"
+    );
     let stage = Stage::new(change)?;
     stage.prepare(change, 0)?;
     let stop = AtomicU64::new(0);
@@ -307,10 +310,10 @@ fn play(change: Change, rounds: u64, until_stale: bool) -> Result<u64> {
     })
 }
 
-/// Rounds of a pass.
+/// Returns the rounds of a pass.
 fn rounds(change: Change) -> u64 {
     match (change, kernel::is_slow()) {
-        // Many calls for each page.
+        // Each page needs many system calls.
         (Change::Replace | Change::File(_), true) => 16,
         (Change::Replace | Change::File(_), false) => 40,
         (_, true) => 160,
@@ -318,20 +321,23 @@ fn rounds(change: Change) -> u64 {
     }
 }
 
-/// Has something done that says how often something stale was read; how many pages were deferred
-/// meanwhile. Neither it nor the kernel may find anything.
+/// Runs `play`, which returns the number of stale reads. Neither it nor the kernel's own check may
+/// find stale contents. Returns the number of pages deferred in the meantime.
 fn never_stale(play: impl FnOnce() -> Result<u64>) -> Result<u64> {
     let (before, mismatches) = (count("deferred_pages")?, mismatches()?);
     let stale = play()?;
-    ensure!(stale == 0, "{stale} times it was read as it was before");
+    ensure!(stale == 0, "expected no stale reads, got {stale}");
     no_more_mismatches(mismatches)?;
     Ok(count("deferred_pages")? - before)
 }
 
-/// As that, of something for which pages are deferred.
+/// As `never_stale`, and expects deferred pages.
 fn never_stale_if_deferred(play: impl FnOnce() -> Result<u64>) -> Result<()> {
     let deferred = never_stale(play)?;
-    ensure!(deferred > 0, "nothing was deferred: nothing was tested");
+    ensure!(
+        deferred > 0,
+        "expected deferred pages; without them nothing was tested"
+    );
     Ok(())
 }
 
@@ -342,7 +348,7 @@ fn holds(change: Change, log: &mut Log) -> Result<()> {
     let half = rounds(change) / 2;
     let both = || {
         let stale = play(change, half, false)?;
-        // Now with groups that are drained while others are filled.
+        // The second half drains groups while others are filled.
         let _drained = match Path::new(DRAIN_ONE_IN).exists() {
             true => Some(Setting::change(DRAIN_ONE_IN, "3")?),
             false => None,
@@ -355,7 +361,7 @@ fn holds(change: Change, log: &mut Log) -> Result<()> {
                 let deferred = never_stale(both)?;
                 ensure!(
                     deferred == 0,
-                    "{deferred} pages that may be written were deferred"
+                    "expected no writable page to be deferred, but {deferred} were"
                 );
             }
             _ => never_stale_if_deferred(both)?,
@@ -372,11 +378,11 @@ fn sees(change: Change, hook: &str) -> Result<()> {
     until_seen(|| Ok(play(change, PATIENCE, true)? > 0))
 }
 
-/// Tries again until that is seen which a hook that is out lets happen. How soon that is depends on what
-/// else the host does; the case's time limit fails a test that sees nothing.
+/// Repeats until `play` sees the failure that the disabled hook allows. The time until then depends
+/// on the load of the host; the case's time limit ends a test that sees none.
 fn until_seen(mut play: impl FnMut() -> Result<bool>) -> Result<()> {
     while !play()? {
-        eprintln!("# without the hook nothing was seen so far");
+        eprintln!("# no failure seen yet without the hook");
     }
     Ok(())
 }
@@ -392,8 +398,8 @@ impl Written<'_> {
         &self.map.words()[page * WORDS]
     }
 
-    /// Has a thread on `cpu` add one to each page, over and over, while `others` runs; how many
-    /// pages have lost any of that.
+    /// Increments each page on `cpu` in a loop while `others` runs. Returns the number of pages
+    /// that lost increments.
     fn lost_during(&self, cpu: usize, others: impl FnOnce() -> Result<()>) -> Result<usize> {
         let all = || self.pages.iter().map(|&page| self.word(page));
         all().for_each(|word| word.store(0, Relaxed));
@@ -403,7 +409,7 @@ impl Written<'_> {
                 run_on(cpu)?;
                 let mut rounds = 0;
                 while !stop.load(Relaxed) {
-                    // Not atomic: who reads what is old writes what is old.
+                    // Not atomic, so a stale read writes a stale value.
                     all().for_each(|word| word.store(word.load(Relaxed) + 1, Relaxed));
                     rounds += 1;
                 }
@@ -415,16 +421,16 @@ impl Written<'_> {
                 .join()
                 .map_err(|_| anyhow::anyhow!("the writer panicked"))??;
             done?;
-            ensure!(written > 0, "nothing was written");
+            ensure!(written > 0, "the writer made no round");
             Ok(all().filter(|word| word.load(Relaxed) != written).count())
         })
     }
 }
 
-/// Takes a hook out.
+/// Disables a hook of migrc.
 pub fn without(migrc: &mut Migrc, hook: &str) -> Result<()> {
     if !Path::new(HOOK).exists() {
-        return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
+        return Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG"));
     }
     migrc.set(HOOK, hook)
 }
@@ -433,7 +439,8 @@ fn count_at(path: &str) -> Result<u64> {
     Ok(kernel::read(path)?.trim().parse()?)
 }
 
-/// Old folios that the kernel has found to differ from the new ones; [`None`]: it does not look.
+/// Returns the number of old folios that differed from the new ones; [`None`] if the kernel does
+/// not check.
 fn mismatches() -> Result<Option<u64>> {
     match Path::new(MISMATCHES).exists() {
         true => count_at(MISMATCHES).map(Some),
@@ -444,7 +451,7 @@ fn mismatches() -> Result<Option<u64>> {
 fn no_more_mismatches(before: Option<u64>) -> Result<()> {
     ensure!(
         mismatches()? == before,
-        "the kernel found old folios that differ"
+        "expected no old folio that differs from its copy, but debug/mismatches grew"
     );
     Ok(())
 }

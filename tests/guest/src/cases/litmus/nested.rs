@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A batch that is unmapped while another is: what both unmap is flushed.
+//! A batch that is unmapped during another one: the pages of both must be flushed.
 
 use std::fs;
 use std::path::Path;
@@ -21,40 +21,44 @@ const DEMOTES: &str = "/sys/kernel/mm/numa/demotion_enabled";
 const REFRESH: &str = "/proc/sys/vm/stat_refresh";
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 
-/// Pages of a batch of mainline's. Most of each may be left unflushed; the last is written: it is
-/// unmapped after most of the batches within, each of which flushes what was unmapped before.
+/// Size of mainline's batches. Most pages of a batch can be deferred. The last one is written all
+/// the time: it is unmapped after most of the nested batches, each of which flushes what was
+/// unmapped before.
 const BATCH: usize = 512;
 const WRITTEN: usize = 1;
 const NESTED: usize = 4 * BATCH;
 
-/// Memory whose migration needs more than there is, which is had by demoting other memory, which is
-/// migration as well.
+/// Memory whose migration needs more memory than is free. Reclaim frees it by demotion, which is a
+/// nested migration.
 struct Nested {
     map: Mapping,
-    /// All that node 0 has.
+    /// Memory that fills node 0.
     hog: Mapping,
     _kswapd: HeldBack,
     cpus: Vec<usize>,
 }
 
-/// What some rounds gave.
+/// Result of some rounds.
 struct Played {
-    /// Pages that have lost what was written.
+    /// Number of pages that lost writes.
     lost: usize,
-    /// Pages that were demoted by who needed memory.
+    /// Number of pages demoted by direct reclaim.
     demoted: u64,
-    /// Pages that were migrated by who did.
+    /// Number of pages that came back to node 0.
     migrated: u64,
 }
 
 impl Nested {
     fn new(migrc: &mut Migrc) -> Result<Self> {
         if !Path::new(DEMOTES).exists() || !demotion::has_lower_tier()? {
-            return Err(skip("node 1 is of no lower tier"));
+            return Err(skip("node 1 is not on a lower memory tier"));
         }
         migrc.set(DEMOTES, "true")?;
         let cpus = kernel::online_cpus()?;
-        ensure!(cpus.len() > 1, "needs two CPUs");
+        ensure!(
+            cpus.len() > 1,
+            "expected two CPUs: one migrates, the other writes"
+        );
         let map = region::anon(FolioSize::Small, NESTED)?;
         let hog = Mapping::anon(kernel::node_free_bytes(0)?, 2 << 20)?;
         sys::mbind(hog.addr(), hog.len(), 0, 0).zero("mbind")?;
@@ -65,13 +69,13 @@ impl Nested {
         Ok(Self {
             map,
             hog,
-            // It would have made room before anybody needs it.
+            // Otherwise kswapd would free memory before an allocation fails.
             _kswapd: HeldBack::new("kswapd0", cpus[1])?,
             cpus,
         })
     }
 
-    /// Writes what is not written all the time, of which none is writable after that, nor dirty.
+    /// Writes and cleans all pages that are not written all the time, and makes them read-only.
     fn clean(&self) -> Result<()> {
         for batch in (0..self.map.len()).step_by(BATCH * PAGE) {
             let len = (BATCH - WRITTEN) * PAGE;
@@ -86,10 +90,10 @@ impl Nested {
         Ok(())
     }
 
-    /// How many are there then.
+    /// Moves all pages to a node. Returns how many are there afterwards.
     fn to(&self, node: i32) -> u64 {
         let mut status = vec![0; NESTED];
-        // Some may find no room.
+        // Some pages may find no room.
         sys::move_pages(
             0,
             &self.map.addrs(PAGE),
@@ -100,12 +104,13 @@ impl Nested {
         status.iter().filter(|&&status| status == node).count() as u64
     }
 
-    /// To node 1 while that has room, and back when node 0 has none: by a watermark above what is
-    /// free there, who allocates reclaims first, a little at a time. How many came back.
+    /// Moves to node 1, which has room, and back when node 0 has none. With a watermark above the
+    /// free memory, allocations reclaim first, a little at a time. Returns how many pages came
+    /// back.
     fn rounds(&self, rounds: u32) -> Result<u64> {
         let mut back = 0;
         for _ in 0..rounds {
-            // What was demoted comes home, so that there is as little as before.
+            // Moves demoted memory back, so that node 0 is as full as before.
             sys::mbind(self.hog.addr(), self.hog.len(), 0, MF_MOVE);
             self.to(1);
             self.clean()?;
@@ -118,7 +123,7 @@ impl Nested {
 
     fn play(&self, rounds: u32) -> Result<Played> {
         let demoted = || {
-            // Each CPU keeps back what is little.
+            // CPUs keep small changes of counters to themselves until a refresh.
             kernel::write(REFRESH, "1")?;
             anyhow::Ok(kernel::vmstat("pgdemote_direct")?.values().sum::<u64>())
         };
@@ -143,8 +148,7 @@ impl Nested {
     }
 }
 
-/// A kernel thread that runs on one CPU alone, where somebody else is busy, and yields to that; until
-/// this is dropped.
+/// A kernel thread that is confined to one busy CPU and has a low priority, until dropped.
 struct HeldBack {
     pid: Pid,
     cpus: CpuSet,
@@ -159,7 +163,7 @@ impl HeldBack {
                 continue;
             }
             let pid = path.file_name().and_then(|pid| pid.to_str()?.parse().ok());
-            let pid = Pid::from_raw(pid.context("a number")?);
+            let pid = Pid::from_raw(pid.context("the process number in /proc")?);
             let held = Self {
                 pid,
                 cpus: sched_getaffinity(pid)?,
@@ -170,19 +174,19 @@ impl HeldBack {
             sys::renice(pid, 19)?;
             return Ok(held);
         }
-        bail!("no {name}")
+        bail!("expected a kernel thread {name}, found none")
     }
 }
 
 impl Drop for HeldBack {
     fn drop(&mut self) {
-        // Nobody is left to tell.
+        // Errors cannot be reported.
         let _ = sched_setaffinity(self.pid, &self.cpus);
         let _ = sys::renice(self.pid, 0);
     }
 }
 
-/// What is written all the time is not lost when a batch is unmapped within another.
+/// No write may be lost when a batch is unmapped within another.
 pub fn holds(log: &mut Log) -> Result<()> {
     let mut migrc = Migrc::on()?;
     let nested = Nested::new(&mut migrc)?;
@@ -192,19 +196,22 @@ pub fn holds(log: &mut Log) -> Result<()> {
             let played = nested.play(2)?;
             ensure!(
                 played.lost == 0,
-                "{} pages have lost what was written",
+                "expected no lost writes, but {} pages lost some",
                 played.lost
             );
             demoted += played.demoted;
             migrated += played.migrated;
         }
-        ensure!(demoted > 0, "nothing was demoted: nothing was nested");
+        ensure!(
+            demoted > 0,
+            "expected demoted pages; without them no batch was nested"
+        );
         Ok(migrated)
     })
 }
 
-/// With batches within another noted as batches of their own, what the other unmaps after that is noted
-/// nowhere, and left unflushed though it is written.
+/// With the hook disabled, nested batches are recorded as separate ones. Pages that the outer batch
+/// unmaps afterwards are recorded nowhere, and stay unflushed although they are written.
 pub fn sees() -> Result<()> {
     let mut migrc = Migrc::on()?;
     without(&mut migrc, "nested")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Two threads write a page at the same time that may be read stale: the second finds that the first
-//! has made it writable, and neither may be back before it was flushed for.
+//! Two threads write a page with a deferred flush at the same time. The second finds that the first
+//! has made the page writable; neither may return before the flush.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -17,14 +17,15 @@ use crate::sys::{Mapping, PAGE};
 const WRITERS: usize = 2;
 const END: u64 = u64::MAX;
 
-/// A word of each page for each writer, and what each has told of it, which only grows.
+/// A word of each page for each writer, and the value that each writer published for it, which only
+/// grows.
 struct Pair {
     stage: Stage,
     told: Mapping,
-    /// The round that the second is to write in, and the last in which it has.
+    /// The round in which the second writer writes, and the last in which it has.
     order: AtomicU64,
     written: AtomicU64,
-    /// How many writers have come to a page; it only grows.
+    /// How many writers have reached a page; only grows.
     met: AtomicU64,
 }
 
@@ -47,7 +48,7 @@ impl Pair {
         &self.told.words()[writer * PAGES + page]
     }
 
-    /// Reads all words; how many were not what they must be.
+    /// Reads all words. Returns the number of stale ones.
     fn read(&self) -> u64 {
         let stale = |&(writer, page): &(usize, usize)| {
             let least = self.told(writer, page).load(Acquire);
@@ -57,7 +58,7 @@ impl Pair {
         all.filter(stale).count() as u64
     }
 
-    /// Writes each page, together with the other.
+    /// Writes each page at the same time as the other writer.
     fn write(&self, writer: usize, round: u64) {
         for page in 0..PAGES {
             let both = ((round - 1) * PAGES as u64 + page as u64 + 1) * WRITERS as u64;
@@ -70,7 +71,7 @@ impl Pair {
         }
     }
 
-    /// The second writer. It lives as long as all: to begin or end a thread flushes as well.
+    /// Runs the second writer during all rounds, because starting or ending a thread flushes too.
     fn write_when_told(&self) {
         let mut last = 0;
         loop {
@@ -88,7 +89,7 @@ impl Pair {
         }
     }
 
-    /// The first, which migrates before.
+    /// Plays a round of the first writer, which also migrates.
     fn round(&self, round: u64) -> Result<()> {
         self.stage.migrate(Change::Reuse, round)?;
         self.order.store(round, Release);
@@ -100,10 +101,13 @@ impl Pair {
     }
 }
 
-/// Rounds until there were so many, or something stale was read; how often that was.
+/// Plays `rounds` rounds, or until a stale value was read. Returns the number of stale reads.
 fn play(rounds: u64, until_stale: bool) -> Result<u64> {
     let cpus = kernel::online_cpus()?;
-    ensure!(cpus.len() > 1, "needs two CPUs");
+    ensure!(
+        cpus.len() > 1,
+        "expected two CPUs: one reads, the other writes"
+    );
     let pair = Pair::new()?;
     let seen = AtomicU64::new(0);
     let second = *cpus.get(2).unwrap_or(&cpus[1]);
@@ -126,7 +130,7 @@ fn play(rounds: u64, until_stale: bool) -> Result<u64> {
         }
         pair.order.store(END, Release);
         for thread in [reader, writer] {
-            thread.join().map_err(|_| anyhow!("panicked"))??;
+            thread.join().map_err(|_| anyhow!("a thread panicked"))??;
         }
         played
     })?;
@@ -143,11 +147,11 @@ pub fn holds(log: &mut Log) -> Result<()> {
     })
 }
 
-/// Without what flushes before a page is written there is nothing for the second to wait for.
+/// Without the flush before a write there is nothing that the second writer could wait for.
 pub fn sees() -> Result<()> {
     if kernel::online_cpus()?.len() < 3 {
-        // Where both writers have one CPU the reader's is seldom let alone from the one's write to
-        // the other's: of four runs of two minutes two saw nothing.
+        // With both writers on one CPU, the reader's CPU is often flushed between their writes: of
+        // four runs of two minutes, two saw no failure.
         return Err(skip("needs three CPUs, for two writers at the same time"));
     }
     let mut migrc = Migrc::on()?;

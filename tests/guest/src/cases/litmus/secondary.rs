@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Devices with TLBs of their own, as virtual machines and DMA engines that share an address space have:
-//! they drop each translation when it is cleared, also where CPUs are to be flushed later.
+//! Devices with their own TLBs, such as virtual machines and DMA engines that share an address
+//! space. They must drop each translation when it is cleared, even if the flush of CPUs is
+//! deferred.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,17 +13,18 @@ use super::{AGE, Change, Migrc, Stage, count, run_on};
 use crate::harness::{Log, skip};
 use crate::kernel;
 
-/// Who writes 1 has a device until 0 is written; how often one was told to drop what it has.
+/// Writing 1 registers a test device until 0 is written. Reading returns how often it was told to
+/// drop translations.
 const DEVICE: &str = "/sys/kernel/mm/ferry/migrc/debug/secondary";
 const ROUNDS: u64 = 16;
 
-/// Until this is dropped.
+/// The test device, until dropped.
 struct Device;
 
 impl Device {
     fn new() -> Result<Self> {
         if !Path::new(DEVICE).exists() {
-            return Err(skip("a kernel without CONFIG_FERRY_MIGRC_DEBUG"));
+            return Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG"));
         }
         kernel::write(DEVICE, "1")?;
         Ok(Self)
@@ -30,30 +32,33 @@ impl Device {
 
     fn told(&self) -> Result<u64> {
         let told = kernel::read(DEVICE)?;
-        told.trim().parse().context("a number")
+        told.trim().parse().context("a count in debug/secondary")
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // Nobody is left to tell.
+        // Errors cannot be reported.
         let _ = kernel::write(DEVICE, "0");
     }
 }
 
-/// Every page of a batch that CPUs are not flushed for is one that a device was told of.
+/// Checks that a device is told of every page whose flush of CPUs is deferred.
 pub fn told(log: &mut Log) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "60000")?;
     let cpus = kernel::online_cpus()?;
-    ensure!(cpus.len() > 1, "needs two CPUs");
+    ensure!(
+        cpus.len() > 1,
+        "expected two CPUs: one reads, the other migrates"
+    );
     let device = Device::new()?;
     let stage = Stage::new(Change::Keep)?;
     stage.prepare(Change::Keep, 0)?;
     run_on(cpus[0])?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Where no other CPU has the address space there is nothing to be left for later.
+        // If no other CPU uses the address space, there is no flush to defer.
         let reader = scope.spawn(|| {
             run_on(cpus[1]).map(|()| {
                 while !stop.load(Relaxed) {
@@ -61,7 +66,7 @@ pub fn told(log: &mut Log) -> Result<()> {
                 }
             })
         });
-        // It is on node 0, where odd rounds have it.
+        // The memory is on node 0, where odd rounds put it.
         let mut round = 1;
         let result = log
             .repeat(|| all_told(&stage, &device, &mut round))
@@ -74,7 +79,7 @@ pub fn told(log: &mut Log) -> Result<()> {
     })
 }
 
-/// Rounds after that one; of how many pages it was told.
+/// Plays rounds after `round`. Returns the number of deferred pages.
 fn all_told(stage: &Stage, device: &Device, round: &mut u64) -> Result<u64> {
     let mut of_all = 0;
     for _ in 0..ROUNDS {
@@ -85,22 +90,25 @@ fn all_told(stage: &Stage, device: &Device, round: &mut u64) -> Result<u64> {
         let deferred = count("deferred_pages")? - deferred;
         ensure!(
             told >= deferred,
-            "of {deferred} pages that were deferred a device was told {told} times"
+            "expected a device to be told of {deferred} deferred pages, but it was told {told} times"
         );
         of_all += deferred;
     }
-    ensure!(of_all > 0, "nothing was deferred: nothing was tested");
+    ensure!(
+        of_all > 0,
+        "expected deferred pages; without them nothing was tested"
+    );
     Ok(of_all)
 }
 
-/// Nobody is told when it is gone, so it was that one.
+/// Checks that a removed device is told nothing, so the counts were its own.
 fn none_told(stage: &Stage, device: Device, round: u64) -> Result<()> {
     drop(device);
     let before = kernel::read(DEVICE)?;
     stage.migrate(Change::Keep, round)?;
     ensure!(
         kernel::read(DEVICE)? == before,
-        "a device was told that is gone"
+        "expected no notification of a removed device"
     );
     Ok(())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A page that two address spaces have, of which one is flushed: what the other may read stale is kept
-//! until that was flushed as well.
+//! Pages in two address spaces, one of which is flushed. An old folio must be retained until the
+//! other address space is flushed too.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -16,15 +16,15 @@ use crate::sys::{self, MF_MOVE_ALL, Mapping, PAGE, fork_child};
 
 const PAGES: usize = 128;
 const WORDS: usize = PAGE / 8;
-/// Of the first page, and one more of each after it: what was another's says something else.
+/// Contents of the first page; each further page has one more. Reused folios get other contents.
 const VALUE: u64 = 0x5eed;
-/// More than are flushed page by page: to change them flushes all.
+/// More pages than are flushed one by one, so changing their protection flushes everything.
 const OTHERS: usize = 64;
-/// So often a child is begun; each is given so many rounds.
+/// Number of children, and rounds with each.
 const CHILDREN: u64 = 4;
 const ROUNDS: u64 = 25;
 
-/// What the child tells, and is told.
+/// Indexes of words that the child writes and reads.
 const READ: usize = 0;
 const STALE: usize = 1;
 const STOP: usize = 2;
@@ -54,7 +54,7 @@ impl Shared {
         (0..PAGES).filter(stale).count() as u64
     }
 
-    /// In the child.
+    /// Runs in the child until it is stopped.
     fn read_on(&self, cpu: usize) -> bool {
         let board = self.board.words();
         if run_on(cpu).is_err() {
@@ -67,7 +67,7 @@ impl Shared {
         true
     }
 
-    /// Until the child has read all of it, twice.
+    /// Waits until the child has read all pages twice.
     fn wait_for_reader(&self) {
         let read = &self.board.words()[READ];
         let before = read.load(Acquire);
@@ -76,8 +76,8 @@ impl Shared {
         }
     }
 
-    /// Takes memory of a node, as much as may just have been freed there, on each of these CPUs: what it
-    /// was says something else from now on.
+    /// Allocates memory on a node, at least as much as was freed there, from each of the CPUs, and
+    /// overwrites it.
     fn reuse_freed(node: i32, cpus: &[usize]) -> Result<()> {
         for &cpu in cpus {
             run_on(cpu)?;
@@ -88,8 +88,8 @@ impl Shared {
         Ok(())
     }
 
-    /// All is migrated while the child reads; then this address space is flushed, and what it was is
-    /// used again, but not where the child runs, the TLB of which would be flushed.
+    /// Migrates all pages while the child reads, flushes only this address space, and reuses the
+    /// freed folios. The child's CPU does not allocate, because that would flush its TLB.
     fn round(&self, node: i32, cpus: &[usize]) -> Result<()> {
         run_on(cpus[0])?;
         self.wait_for_reader();
@@ -98,7 +98,7 @@ impl Shared {
         sys::move_pages(0, &addrs, &[node; PAGES], &mut status, MF_MOVE_ALL).zero("move_pages")?;
         for protection in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
             self.others.protect(0, self.others.len(), protection)?;
-            // Written, or a TLB would not have it.
+            // Writes the pages, so that the TLB has entries to flush.
             if protection & libc::PROT_WRITE != 0 {
                 (0..OTHERS).for_each(|page| self.others.words()[page * WORDS].store(2, Relaxed));
             }
@@ -108,14 +108,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Rounds with one child, or until it has read what is stale.
+    /// Plays rounds with one child, or until it reads stale contents.
     fn play(&self, cpu: usize, others: &[usize]) -> Result<()> {
         let board = self.board.words();
         self.map
             .protect(0, self.map.len(), libc::PROT_READ | libc::PROT_WRITE)?;
         (0..PAGES)
             .for_each(|page| self.map.words()[page * WORDS].store(VALUE + page as u64, Relaxed));
-        // Clean, but not gone before memory is short.
+        // Clean; reclaim frees them only when memory is short.
         self.map.advise(0, self.map.len(), libc::MADV_FREE)?;
         board[STOP].store(0, Release);
         let child = fork_child(|| self.read_on(cpu))?;
@@ -131,7 +131,7 @@ impl Shared {
         played?;
         ensure!(
             matches!(ended, WaitStatus::Exited(_, 0)),
-            "the reader: {ended:?}"
+            "expected the reading child to exit with 0, got {ended:?}"
         );
         Ok(())
     }
@@ -141,11 +141,11 @@ impl Shared {
     }
 }
 
-/// How often a child read what was stale.
+/// Returns how often a child read stale contents.
 fn play(children: u64) -> Result<u64> {
     let cpus = kernel::online_cpus()?;
     let Some((&reader, others)) = cpus.split_last().filter(|(_, others)| !others.is_empty()) else {
-        bail!("needs two CPUs");
+        bail!("expected two CPUs: one reads, the other migrates");
     };
     run_on(others[0])?;
     let shared = Shared::new()?;
@@ -167,11 +167,13 @@ pub fn holds(log: &mut Log) -> Result<()> {
     })
 }
 
-/// What was flushed for one address space counts for all.
+/// With the hook disabled, a flush of one address space counts for all.
 pub fn sees() -> Result<()> {
     if kernel::online_cpus()?.len() < 3 {
-        // What is freed where the child runs is not used again without a flush of its TLB.
-        return Err(skip("needs three CPUs, to use again what was freed"));
+        // A folio freed on the child's CPU is not reused without a flush of its TLB.
+        return Err(skip(
+            "needs three CPUs, so that freed folios are reused without a flush",
+        ));
     }
     let mut migrc = Migrc::on()?;
     without(&mut migrc, "every")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory that is swapped out after it was migrated, and is written before reclaim has flushed: it is
-//! still in the swap cache, and becomes writable at once.
+//! Memory that is swapped out after a migration, and written before reclaim flushes: it is still in
+//! the swap cache, and becomes writable at once.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -25,25 +25,25 @@ use crate::plan::FolioSize;
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
 
-/// About what reclaim takes at a time: its first flush covers all that was migrated.
+/// About as many pages as reclaim takes at once, so that its first flush covers all migrated ones.
 const PAGES: usize = 64;
 const WORDS: usize = PAGE / 8;
-/// Each has pages of its own.
+/// Each round has its own pages.
 const ROUNDS: usize = 50;
 
-/// Of what `clear_refs` clears that it was used.
+/// Value for `clear_refs` that clears the accessed bits of anonymous pages.
 const ANONYMOUS: &str = "2";
 
-/// What a page has before and after it is written in the swap cache.
+/// Contents of a page before and after it is written in the swap cache.
 const BEFORE: u64 = 1;
 const AFTER: u64 = 2;
 
-/// Where to swap, and what may be: the rest of the process is locked, as the first page that reclaim
-/// unmaps and flushes for would end the scene.
+/// A swap area, and a process whose other memory is locked: if reclaim unmapped and flushed any of
+/// it, the scene would end.
 struct Place {
     cpus: Vec<usize>,
     groups: Groups,
-    /// What is written there directly is looked at where it is.
+    /// Direct writes to it take references to the pages.
     disk: File,
     _swap: Swap,
     _disk: Loop,
@@ -83,15 +83,15 @@ impl Drop for Place {
 
 struct Scene<'a> {
     place: &'a Place,
-    /// One for each round.
+    /// A mapping for each round.
     maps: Vec<Mapping>,
-    /// For each page, the value that it has, at least.
+    /// The published value of each page, which its contents must have reached.
     told: Mapping,
     pagemap: File,
-    /// The round that is played, and those of which the reader has read all pages.
+    /// The current round, and the rounds whose pages the reader has read completely.
     round: AtomicUsize,
     seen: AtomicUsize,
-    /// Reclaim is about to unmap. And held by who writes what it has.
+    /// Whether reclaim may be unmapping, and a lock that the writer holds while it writes.
     reclaiming: AtomicBool,
     writing: Mutex<()>,
     written: AtomicU64,
@@ -100,9 +100,9 @@ struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// All pages are the process's alone, which may write them; but only with a fault, as they were
-    /// shared when it looked at them to read. What else it has it writes with faults, too, until it
-    /// has been through a round or two: these flush.
+    /// All pages are exclusive to the process and writable, but only with a fault, because they
+    /// were shared when direct I/O took references to them. Other memory of the process is written
+    /// with faults too in the first rounds, and these faults flush.
     fn new(place: &'a Place, rounds: usize) -> Result<Self> {
         let maps: Result<Vec<_>> = (0..rounds)
             .map(|_| region::anon(FolioSize::Small, PAGES))
@@ -143,9 +143,9 @@ impl<'a> Scene<'a> {
         &self.maps[round].words()[page * WORDS]
     }
 
-    /// Reads each page once before it is migrated, and once when it was written: so its CPU has no
-    /// translation but that to the old folio. One that was got between might be stale without
-    /// migrc: reclaim takes clean folios out of the swap cache before it flushes.
+    /// Reads each page once before it is migrated and once after it is written, so the CPU has only
+    /// the translation to the old folio. A translation made in between could be stale without
+    /// migrc: reclaim removes clean folios from the swap cache before it flushes.
     fn reads(&self) {
         let mut last = vec![0; self.maps.len() * PAGES];
         while !self.end.load(Relaxed) {
@@ -169,7 +169,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Which pages are swapped out, by what `pagemap` has of them.
+    /// Returns the pages that are swapped out, by `pagemap`.
     fn swapped(&self, round: usize) -> Result<Vec<usize>> {
         const SWAPPED: u64 = 1 << 62;
         let mut bytes = [0; PAGES * 8];
@@ -186,7 +186,7 @@ impl<'a> Scene<'a> {
             .collect())
     }
 
-    /// Writes what has just been swapped out: nothing else, as that would flush.
+    /// Writes only pages that were just swapped out, because writing others would flush.
     fn writes(&self) -> Result<()> {
         while !self.end.load(Relaxed) {
             let writing = self.writing.lock();
@@ -197,7 +197,7 @@ impl<'a> Scene<'a> {
             };
             for page in pages {
                 let told = &self.told(round)[page];
-                // Once: reclaim is to come to an end.
+                // Written once, so that reclaim comes to an end.
                 if told.load(Relaxed) < AFTER {
                     self.page(round, page).store(AFTER, Relaxed);
                     told.store(AFTER, Release);
@@ -223,20 +223,20 @@ impl<'a> Scene<'a> {
         let nodes = vec![1; PAGES];
         let mut status = vec![0; PAGES];
         let addrs = map.addrs(PAGE);
-        // What was read is to look unused, for reclaim to take it when it sees it first.
+        // Clears the accessed bits, so that reclaim takes the pages at first sight.
         kernel::write("/proc/self/clear_refs", ANONYMOUS)?;
         sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE).zero("move_pages")?;
         self.reclaiming.store(true, Release);
-        // It may find nothing: what it has unmapped is written again.
+        // Reclaim may fail, because the pages that it unmapped are written again.
         let groups = &self.place.groups;
         let _ = groups.set(0, "memory.reclaim", &PAGE.to_string());
         self.reclaiming.store(false, Release);
-        // No page is written any more when the next round begins, nor reclaimed.
+        // No page is written or reclaimed when the next round begins.
         drop(self.writing.lock());
         map.lock()
     }
 
-    /// All rounds, or until something stale was read.
+    /// Plays all rounds, or until a stale value was read.
     fn play(&self, until_stale: bool) -> Result<()> {
         let cpus = &self.place.cpus;
         run_on(cpus[0])?;
@@ -263,7 +263,7 @@ fn on() -> Result<Migrc> {
     let mut migrc = Migrc::on()?;
     migrc.set("/sys/kernel/mm/numa/demotion_enabled", "false")?;
     migrc.set(AGE, "60000")?;
-    // For reclaim to have unmapped and not flushed when a page is written.
+    // Keeps reclaim between its unmap and its flush while a page is written.
     if Path::new(HOLD).exists() {
         migrc.set(HOLD, "50")?;
     }
@@ -281,7 +281,10 @@ pub fn holds(log: &mut Log) -> Result<()> {
             Ok(scene.stale.load(Relaxed))
         })?;
         let written = scene.written.into_inner();
-        ensure!(written > 0, "nothing was swapped out: nothing was tested");
+        ensure!(
+            written > 0,
+            "expected swapped-out pages; without them nothing was tested"
+        );
         Ok(written)
     })
 }
@@ -294,8 +297,8 @@ pub fn sees() -> Result<()> {
         let scene = Scene::new(&place, ROUNDS)?;
         let before = count("deferred_pages")?;
         scene.play(true)?;
-        // Or what is seen is another's fault.
-        ensure!(count("deferred_pages")? > before, "nothing was deferred");
+        // Without deferred pages, another cause would be seen.
+        ensure!(count("deferred_pages")? > before, "expected deferred pages");
         Ok(scene.stale.load(Relaxed) > 0)
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Pages are migrated and written again while a CPU goes away and comes back: what is retained waits
-//! for it, or need not.
+//! Pages are migrated and written while a CPU goes offline and online: retained folios wait for its
+//! flush, or need not.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,7 +18,9 @@ pub fn holds(log: &mut Log) -> Result<()> {
     migrc.set(AGE, "1000")?;
     let cpus = kernel::online_cpus()?;
     let Some(last) = cpus.get(2..).and_then(<[usize]>::last) else {
-        return Err(skip("needs three CPUs: two read and write all the time"));
+        return Err(skip(
+            "needs three CPUs: two read and write, the third goes offline",
+        ));
     };
     let rounds = rounds(Change::Reuse) / 2;
     log.repeat(|| {
@@ -27,14 +29,14 @@ pub fn holds(log: &mut Log) -> Result<()> {
     })
 }
 
-/// Rounds while a CPU goes and comes; how often something stale was read.
+/// Plays `rounds` rounds while a CPU goes offline and online. Returns the number of stale reads.
 fn while_away(cpu: usize, rounds: u64) -> Result<u64> {
     let done = AtomicBool::new(false);
     let (stale, unplugged) = thread::scope(|scope| {
         let unplugger = scope.spawn(|| -> Result<u64> {
             let mut unplugged = 0;
             while !done.load(Relaxed) {
-                // Some of what it has was flushed for it, some not yet.
+                // The CPU has been flushed for some of the retained folios, and not yet for others.
                 Away::cpu(cpu)?.back()?;
                 unplugged += 1;
             }
@@ -42,9 +44,11 @@ fn while_away(cpu: usize, rounds: u64) -> Result<u64> {
         });
         let stale = play(Change::Reuse, rounds, false);
         done.store(true, Relaxed);
-        let unplugged = unplugger.join().map_err(|_| anyhow!("panicked"))??;
+        let unplugged = unplugger
+            .join()
+            .map_err(|_| anyhow!("the unplugging thread panicked"))??;
         Ok::<_, anyhow::Error>((stale?, unplugged))
     })?;
-    ensure!(unplugged > 0, "no CPU went away");
+    ensure!(unplugged > 0, "expected a CPU to go offline");
     Ok(stale)
 }

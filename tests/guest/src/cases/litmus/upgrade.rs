@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A page that is written within the `mprotect(2)` that allows it: that flushes for what it allows
-//! before it does, as in the end it would be too late.
+//! A page that is written during the `mprotect(2)` that makes it writable. mprotect(2) must flush
+//! before it allows the write; a flush at its end is too late.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,19 +19,19 @@ use crate::plan::FolioSize;
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 
-/// That become writable together: enough for somebody to come in between.
+/// Number of pages that become writable together, so that mprotect(2) takes long.
 const PAGES: usize = 1024;
 
-/// The first page, and what is said of it.
+/// The first page, and its published value.
 struct Stage {
     map: Mapping,
-    /// From which the kernel writes it.
+    /// File that the kernel reads into the page.
     source: File,
-    /// The value that it has, at least.
+    /// The published value, which the contents must have reached.
     told: AtomicU64,
-    /// The value that it is to be given, 0 if none; the highest ends it.
+    /// The value to write next, 0 for none; `END` ends the test.
     order: AtomicU64,
-    /// How long after that, in nanoseconds.
+    /// Delay of the write, in nanoseconds.
     delay: AtomicU64,
 }
 
@@ -42,7 +42,7 @@ impl Stage {
         &self.map.words()[0]
     }
 
-    /// Reads it until the end; how often it was not what it must be.
+    /// Reads the page until the end, and counts stale reads.
     fn read(&self, seen: &AtomicU64) {
         while self.order.load(Relaxed) != END {
             let least = self.told.load(Acquire);
@@ -52,8 +52,8 @@ impl Stage {
         }
     }
 
-    /// Writes what it is told to, when it is told to: has the kernel write it, which fails while it
-    /// may not be written.
+    /// Writes the values in `order` by read(2) into the page, which fails until the page is
+    /// writable.
     fn write(&self) -> Result<()> {
         loop {
             let value = match self.order.load(Acquire) {
@@ -76,19 +76,19 @@ impl Stage {
                 }
             }
             self.told.store(value, Release);
-            // Unless it has ended.
+            // Fails if the test has ended.
             let _ = self.order.compare_exchange(value, 0, Release, Relaxed);
         }
     }
 
-    /// The page is read-only and clean, is migrated, and written again; how long it took to allow
-    /// that.
+    /// Makes the page clean and read-only, migrates it, and makes it writable again. Returns the
+    /// duration of that mprotect(2).
     fn round(&self, round: u64, delay: Duration) -> Result<Duration> {
         self.word().store(2 * round, Relaxed);
         self.told.store(2 * round, Release);
         self.map.advise(0, PAGE, libc::MADV_FREE)?;
         self.map.protect(0, self.map.len(), libc::PROT_READ)?;
-        // For the reader to have read it.
+        // Lets the reader read the page.
         thread::yield_now();
         let mut status = [0];
         let node = [1 - (round % 2) as i32];
@@ -106,11 +106,13 @@ impl Stage {
     }
 }
 
-/// Rounds, until something stale was read; how often that was.
+/// Plays `rounds` rounds, or until a stale value was read. Returns the number of stale reads.
 fn play(rounds: u64, until_stale: bool) -> Result<u64> {
     let cpus = kernel::online_cpus()?;
     if cpus.len() < 3 {
-        return Err(skip("needs three CPUs"));
+        return Err(skip(
+            "needs three CPUs: one calls mprotect, one writes, one reads",
+        ));
     }
     let map = region::anon(FolioSize::Small, PAGES)?;
     map.words().iter().for_each(|word| word.store(0, Relaxed));
@@ -129,7 +131,7 @@ fn play(rounds: u64, until_stale: bool) -> Result<u64> {
         let mut took = Duration::ZERO;
         let mut played = Ok(());
         for round in 1..=rounds {
-            // At any time within.
+            // The write falls into each part of the mprotect(2) in turn.
             let delay = took * (round % 8) as u32 / 8;
             match stage.round(round, delay) {
                 Ok(now) => took = now,
@@ -141,14 +143,16 @@ fn play(rounds: u64, until_stale: bool) -> Result<u64> {
         }
         stage.order.store(END, Release);
         for thread in [reader, writer] {
-            thread.join().map_err(|_| anyhow::anyhow!("panicked"))??;
+            thread
+                .join()
+                .map_err(|_| anyhow::anyhow!("a thread panicked"))??;
         }
         played
     })?;
     Ok(seen.into_inner())
 }
 
-/// What is written is read elsewhere, however early.
+/// Written values must be read by the other CPU, however early the write is.
 pub fn holds(log: &mut Log) -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "1000")?;
@@ -159,7 +163,7 @@ pub fn holds(log: &mut Log) -> Result<()> {
     })
 }
 
-/// Without that flush it is not.
+/// Without the hook, stale values are read.
 pub fn sees() -> Result<()> {
     let mut migrc = Migrc::on()?;
     without(&mut migrc, "batched")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How much is promoted: within its rate, less as it comes back, and little where there is no room for
-//! all that is read.
+//! Limits of promotion: its rate, the back-off after thrashing, and a working set larger than the
+//! top tier.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ use crate::{patience, pattern};
 
 const LIMIT: &str = "/proc/sys/kernel/numa_balancing_promote_rate_limit_MBps";
 
-/// No more than the rate, or than that of NUMA balancing; none with a rate of 0.
+/// Promotion stays within its own rate and that of NUMA balancing; a rate of 0 stops it.
 pub fn rate() -> Result<()> {
     const MB: u64 = 1 << 20;
     let disk = Ext4::new()?;
@@ -31,25 +31,37 @@ pub fn rate() -> Result<()> {
         let before = counter("promoted_pages")?;
         warm_up(&file, LEN)?;
         sleep(Duration::from_millis(300));
-        ensure!(counter("promoted_pages")? == before, "{path}: 0 promotes");
+        ensure!(
+            counter("promoted_pages")? == before,
+            "{path}: expected no promotion with 0"
+        );
         let start = Instant::now();
         kernel::write(&path, slow)?;
         let some = || Ok(counter("promoted_pages")? > before);
-        ensure!(read_until(&file, LEN, some)?, "{path}: 1 promotes nothing");
+        ensure!(
+            read_until(&file, LEN, some)?,
+            "{path}: expected promotion with 1"
+        );
         for _ in 0..10 {
             warm_up(&file, LEN)?;
             let promoted = (counter("promoted_pages")? - before) * PAGE as u64;
-            // What may be saved up, and a batch that is under way.
+            // The saved-up budget, and a batch in flight.
             let most = MB * (start.elapsed().as_secs() + 1) + 4 * MB;
-            ensure!(promoted <= most, "{path}: {promoted} bytes of {most}");
+            ensure!(
+                promoted <= most,
+                "{path}: expected at most {most} bytes, got {promoted}"
+            );
         }
         drop(setting);
     }
-    ensure!(counter("rate_limited")? > 0, "nothing ever waited");
+    ensure!(
+        counter("rate_limited")? > 0,
+        "expected rate_limited to grow"
+    );
     Ok(())
 }
 
-/// What comes back again and again is promoted less and less; and more again when it does not.
+/// The back-off rises when promoted pages are demoted again and again, and falls when they are not.
 pub fn brake() -> Result<()> {
     let disk = Ext4::new()?;
     let reclaim = Reclaim::new()?;
@@ -63,14 +75,14 @@ pub fn brake() -> Result<()> {
     }
     ensure!(
         drawn()?,
-        "the brake is released, though {} folios came back of {} pages",
+        "expected the back-off to rise: {} folios came back of {} pages",
         counter("came_back")?,
         counter("promoted_pages")?
     );
     while drawn()? {
         ensure!(
             !patience::is_over(),
-            "the brake is not released: {}",
+            "expected the back-off to fall, but brake is {}",
             counter("brake")?
         );
         sleep(Duration::from_millis(200));
@@ -79,8 +91,8 @@ pub fn brake() -> Result<()> {
     nothing_left(&file, LEN)
 }
 
-/// A file, on the lower tier, that is written here and there: what is on the disk of it takes little of
-/// the memory that it is to compete for.
+/// A mostly sparse file on the lower tier. Few of its pages are on the disk, whose image takes
+/// memory that the file competes for.
 struct Sparse(File);
 
 impl Sparse {
@@ -101,7 +113,7 @@ impl Sparse {
         Ok(sparse)
     }
 
-    /// Reads all of it, and looks at what it has.
+    /// Reads the file and checks its contents.
     fn read(&self) -> Result<()> {
         let mut buf = vec![0; Self::STEP];
         for at in (0..Self::LEN).step_by(Self::STEP) {
@@ -110,7 +122,7 @@ impl Sparse {
             ensure!(
                 written == pattern::bytes(at / 8, PAGE / 8, 1)
                     && hole.iter().all(|&byte| byte == 0),
-                "contents differ in the {} bytes at {at:#x}",
+                "expected the written contents in the {} bytes at {at:#x}",
                 Self::STEP
             );
         }
@@ -118,11 +130,11 @@ impl Sparse {
     }
 }
 
-/// More is read, all of it alike, than the top tier has room for: kswapd makes room of what is as hot,
-/// and the brake learns that from what was demoted.
+/// The file is read evenly, and is larger than the room in the top tier. kswapd demotes pages that
+/// are as hot, and the back-off rises because they come back.
 pub fn crowded() -> Result<()> {
     const ROOM: usize = 48 << 20;
-    /// The brake is drawn as far when room is made for the first time.
+    /// The back-off reaches this level when kswapd first makes room.
     const CAREFUL: u64 = 3;
     let disk = Ext4::new()?;
     let file = Sparse::new(&disk)?;
@@ -139,12 +151,13 @@ pub fn crowded() -> Result<()> {
     let came = counter("came_back")? - before.1;
     ensure!(
         drawn > CAREFUL && came > 0,
-        "{came} folios came back of {} pages, and the brake was never above {drawn}",
+        "expected a back-off above {CAREFUL} and returning folios, got {drawn}; {came} folios came \
+         back of {} pages",
         counter("promoted_pages")? - before.0
     );
     file.read()?;
     drop(on);
-    // kswapd is done then.
+    // kswapd has finished by then.
     drop(taken);
     nothing_left(&file.0, Sparse::LEN)
 }

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Promotion of page cache that is mapped nowhere: what is read of the lower tier comes up, with its
-//! content, whatever else is done to it; what may not does not.
+//! Promotion of unmapped page cache: pages read on the lower tier are promoted with their contents
+//! during all kinds of changes, and ineligible pages stay.
 
 mod limits;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::disk::Ext4;
@@ -29,6 +32,9 @@ use crate::{pattern, promotion};
 const SLOW: u32 = 240;
 const LEN: usize = 8 << 20;
 
+/// How long a memory block is given to go offline.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 pub fn cases() -> Vec<Case> {
     if !is_built() {
         return Vec::new();
@@ -37,7 +43,7 @@ pub fn cases() -> Vec<Case> {
     let mut both = |name: &str, body: fn() -> Result<()>| {
         cases.push(Case::new(format!("promotion/{name}"), move |_| body()).limit(SLOW));
         if kernel::is_slow() && name != "races" {
-            // It takes long, and what locks they take is seen in the races.
+            // Other tests take long on a slow kernel, and the race test takes the same locks.
             return;
         }
         let generations = move || {
@@ -70,7 +76,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// A file on the lower tier.
+/// Creates a file on the lower tier.
 fn on_lower(disk: &Ext4, small: bool) -> Result<File> {
     let file = disk.create("file")?;
     place(&file, LEN, 1, small, 1)?;
@@ -81,13 +87,13 @@ fn on_lower(disk: &Ext4, small: bool) -> Result<File> {
 fn bring_up(file: &File) -> Result<()> {
     let pages = LEN / PAGE;
     let before = counter("promoted_pages")?;
-    // To ask where pages are is to map them, and what is mapped is not promoted.
+    // Querying the nodes maps the pages, and mapped pages are not promoted.
     let enough = || Ok(counter("promoted_pages")? - before >= pages as u64 * 9 / 10);
     let came = read_until(file, LEN, enough)?;
     let up = count_on(file, LEN, 0)?;
     ensure!(
         came && up >= pages * 9 / 10,
-        "{up} of {pages} pages came up; refused: {}",
+        "expected 90 % of {pages} pages on node 0, found {up}; refused: {}",
         refused()?
     );
     Ok(())
@@ -114,25 +120,30 @@ fn refused() -> Result<String> {
 }
 
 fn stat(row: &str) -> Result<u64> {
-    // Each CPU keeps small changes to itself.
+    // CPUs keep small changes of counters to themselves until a refresh.
     kernel::write("/proc/sys/vm/stat_refresh", "1")?;
     let rows = kernel::vmstat(row)?;
-    rows.get(row).copied().with_context(|| format!("no {row}"))
+    rows.get(row)
+        .copied()
+        .with_context(|| format!("/proc/vmstat has no {row}"))
 }
 
-/// Nothing is isolated any more, nor has a page a reference left that is nobody's: then it could not be
-/// evicted.
+/// Checks that no page is isolated, and that no stray reference is left, which would prevent
+/// eviction.
 fn nothing_left(file: &File, len: usize) -> Result<()> {
-    // Switched off, nothing is under way.
+    // After it is disabled, no promotion is in flight.
     let off = Setting::change(promotion::ENABLED, "false")?;
-    // kswapd may still be at what it has isolated.
+    // kswapd may still handle pages that it has isolated.
     wait_until("no page is isolated", || Ok(stat("nr_isolated_file")? == 0))?;
     file.sync_all()?;
-    // Those that a CPU keeps for the LRU have a reference more, until it is drained.
+    // Pages in a per-CPU LRU cache have an extra reference until they are drained.
     kernel::write("/proc/sys/vm/drop_caches", "1")?;
     evict(file)?;
     let left = cached_pages(file, len)?;
-    ensure!(left == 0, "{left} pages cannot be evicted");
+    ensure!(
+        left == 0,
+        "expected all pages to be evicted, but {left} stayed"
+    );
     drop(off);
     Ok(())
 }
@@ -146,23 +157,23 @@ fn promoted(small: bool) -> Result<()> {
     let before = (counter("promoted_pages")?, stat("pgpromote_success")?);
     let on = Promotion::on()?;
     bring_up(&file)?;
-    // A batch counts when it is done. After promotion is switched off no batch is under way.
+    // A batch is counted when it is done. After promotion is disabled, no batch is in flight.
     drop(on);
     let pages = counter("promoted_pages")? - before.0;
     let told = stat("pgpromote_success")? - before.1;
     ensure!(
         told >= pages,
-        "pgpromote_success rose by {told} for {pages} pages"
+        "expected pgpromote_success to grow by {pages}, got {told}"
     );
     ensure!(
         stat("numa_hint_page_cache")? > seen,
-        "no access was counted"
+        "expected numa_hint_page_cache to grow"
     );
     check(&file, LEN, 1)?;
     nothing_left(&file, LEN)
 }
 
-/// Switched off, nothing is recorded, nor promoted.
+/// While disabled, promotion records and promotes nothing.
 fn off() -> Result<()> {
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
@@ -171,12 +182,15 @@ fn off() -> Result<()> {
     warm_up(&file, LEN)?;
     sleep(Duration::from_millis(300));
     let after = (stat("numa_hint_page_cache")?, counter("promoted_pages")?);
-    ensure!(before == after, "{before:?} became {after:?}");
+    ensure!(
+        before == after,
+        "expected no change of the counters {before:?}, got {after:?}"
+    );
     Ok(())
 }
 
-/// What was read before it was switched off is not promoted when it is on again: the folio may be
-/// another by then.
+/// Reads recorded before promotion was disabled cause no promotion after it is enabled again,
+/// because the folio may be another one.
 fn forgotten() -> Result<()> {
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
@@ -200,12 +214,15 @@ fn forgotten() -> Result<()> {
     let _on = Promotion::on()?;
     sleep(Duration::from_millis(500));
     let after = (counter("candidates")?, counter("promoted_pages")?);
-    ensure!(before == after, "{before:?} became {after:?}");
+    ensure!(
+        before == after,
+        "expected no change of the counters {before:?}, got {after:?}"
+    );
     Ok(())
 }
 
-/// What is read long enough for others to come up stays where it is: `file` is read together with one
-/// that may be promoted.
+/// Reads `file` together with one that can be promoted, until most of the other is, and checks that
+/// `file` stays.
 fn stays(disk: &Ext4, file: &File, why: &str) -> Result<()> {
     let other = disk.create("other")?;
     place(&other, LEN, 1, true, 2)?;
@@ -216,16 +233,19 @@ fn stays(disk: &Ext4, file: &File, why: &str) -> Result<()> {
     };
     ensure!(
         read_until(&other, LEN, enough)?,
-        "little comes up beside what is {why}: brake {}, refused: {}",
+        "expected the other file to be promoted beside {why} pages; brake {}, refused: {}",
         counter("brake")?,
         refused()?
     );
     let up = count_on(file, LEN, 0)?;
-    ensure!(up == 0, "{up} pages that are {why} came up");
+    ensure!(
+        up == 0,
+        "expected no {why} pages to be promoted, but {up} were"
+    );
     check(file, LEN, 1)
 }
 
-/// Dirty pages, and pages that are mapped.
+/// Dirty and mapped pages stay.
 fn left() -> Result<()> {
     let disk = Ext4::new()?;
     let _late = [
@@ -240,7 +260,7 @@ fn left() -> Result<()> {
         map.advise(0, LEN, libc::MADV_POPULATE_READ)?;
         stays(&disk, &file, "mapped")?;
     }
-    // All of it is written again, and stays dirty.
+    // The whole file is written again, and stays dirty.
     let _lower = Policy::bind(1)?;
     file.write_all_at(&pattern::bytes(0, LEN / 8, 1), 0)?;
     drop(_lower);
@@ -248,7 +268,7 @@ fn left() -> Result<()> {
     place(&other, LEN, 1, true, 2)?;
     let dirtied = |file: &File| file.write_all_at(&pattern::bytes(0, LEN / 8, 1), 0);
     let _on = Promotion::on()?;
-    // The other file was synced, and this one may have been with it.
+    // Syncing the other file may have written back this one.
     dirtied(&file)?;
     let before = counter("promoted_pages")?;
     let enough = || {
@@ -258,17 +278,20 @@ fn left() -> Result<()> {
     };
     ensure!(
         read_until(&other, LEN, enough)?,
-        "little comes up beside what is dirty: brake {}, refused: {}",
+        "expected the other file to be promoted beside dirty pages; brake {}, refused: {}",
         counter("brake")?,
         refused()?
     );
     drop(_on);
     let up = count_on(&file, LEN, 0)?;
-    ensure!(up == 0, "{up} dirty pages came up");
+    ensure!(
+        up == 0,
+        "expected no dirty pages to be promoted, but {up} were"
+    );
     nothing_left(&file, LEN)
 }
 
-/// What is read by a task that may not use the top tier is not even recorded.
+/// Reads of a task that may not use the top tier are not recorded.
 fn not_for_one(file: &File, how: &str) -> Result<()> {
     let seen = stat("numa_hint_page_cache")?;
     warm_up(file, LEN)?;
@@ -277,12 +300,12 @@ fn not_for_one(file: &File, how: &str) -> Result<()> {
     let came = count_on(file, LEN, 0)?;
     ensure!(
         came == 0 && stat("numa_hint_page_cache")? == seen,
-        "{came} pages came up for a task {how} to node 1"
+        "expected no promotion for a task {how} to node 1, got {came} pages"
     );
     Ok(())
 }
 
-/// A policy that has none of the top tier.
+/// A memory policy without the top tier.
 fn policy() -> Result<()> {
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
@@ -293,7 +316,7 @@ fn policy() -> Result<()> {
     bring_up(&file)
 }
 
-/// The same for a cpuset.
+/// A cpuset without the top tier.
 fn cpuset() -> Result<()> {
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
@@ -306,8 +329,8 @@ fn cpuset() -> Result<()> {
     bring_up(&file)
 }
 
-/// Readers that look at what they read, and a writer that writes the same anew, while pages of the file
-/// are cut off and come again, holes are punched and filled, and another file is unlinked.
+/// Readers check the contents and a writer writes the same ones, while the file is truncated and
+/// extended, holes are punched and filled, and another file is unlinked.
 fn races() -> Result<()> {
     let rounds = if kernel::is_slow() { 5 } else { 12 };
     let disk = Ext4::new()?;
@@ -349,13 +372,16 @@ fn races() -> Result<()> {
         writer.join().ok().context("the writer panicked")??;
         changed
     })?;
-    ensure!(counter("promoted_pages")? > before, "nothing was promoted");
+    ensure!(
+        counter("promoted_pages")? > before,
+        "expected promoted pages"
+    );
     file.set_len(half as u64)?;
     check(&file, half, 1)?;
     nothing_left(&file, half)
 }
 
-/// Changes the second half of a file in every way, and looks at it each time.
+/// Changes the second half of a file in several ways, and checks it each time.
 fn change(disk: &Ext4, file: &File, half: usize, round: u64) -> Result<()> {
     let lower = Policy::bind(1)?;
     let seed = 100 + round;
@@ -374,7 +400,7 @@ fn change(disk: &Ext4, file: &File, half: usize, round: u64) -> Result<()> {
     for step in 0..4 {
         file.read_exact_at(&mut buf, half as u64)?;
         let wanted = pattern::bytes(0, half / 8, seed);
-        ensure!(buf == wanted, "step {step}: contents differ");
+        ensure!(buf == wanted, "step {step}: expected the written contents");
         fallocate(file, flags, hole, len)?;
         file.read_exact_at(&mut buf, half as u64)?;
         let (from, to) = (half / 4, half / 2);
@@ -382,7 +408,7 @@ fn change(disk: &Ext4, file: &File, half: usize, round: u64) -> Result<()> {
             buf[from..to].iter().all(|&byte| byte == 0)
                 && buf[..from] == wanted[..from]
                 && buf[to..] == wanted[to..],
-            "step {step}: beside the hole, or in it, contents differ"
+            "step {step}: expected zeroes in the hole and the written contents around it"
         );
         file.write_all_at(&wanted[from..to], hole as u64)?;
         file.sync_data()?;
@@ -390,7 +416,8 @@ fn change(disk: &Ext4, file: &File, half: usize, round: u64) -> Result<()> {
     check(&doomed, half, seed)
 }
 
-/// The file system goes away while its pages come up, and has all that was written when it is back.
+/// The file system is unmounted while pages are promoted, and has all contents when it is mounted
+/// again.
 fn remount() -> Result<()> {
     let mut disk = Ext4::new()?;
     place(&disk.create("file")?, LEN, 1, true, 1)?;
@@ -405,17 +432,21 @@ fn remount() -> Result<()> {
         drop(file);
         disk.remount()?;
     }
-    ensure!(counter("promoted_pages")? > before, "nothing was promoted");
+    ensure!(
+        counter("promoted_pages")? > before,
+        "expected promoted pages"
+    );
     nothing_left(&disk.open("file")?, LEN)
 }
 
-/// A group that has no room for all of the file: never more is charged to it than it may have.
+/// A cgroup with less memory than the file: its charge never exceeds its limit.
 fn memcg() -> Result<()> {
     let disk = Ext4::new()?;
     let groups = Groups::new(&["small"])?;
     let (len, max) = (2 * LEN, LEN + (4 << 20));
     let file = disk.create("file")?;
-    // What is written is charged twice, and the disk's part stays: that is another group's.
+    // Writing charges twice, and the part of the disk's image stays; it is charged to another
+    // group.
     place(&file, len, 1, true, 1)?;
     evict(&file)?;
     groups.set(0, "memory.max", &max.to_string())?;
@@ -427,11 +458,14 @@ fn memcg() -> Result<()> {
     drop(lower);
     let some = || {
         let charged: usize = groups.get(0, "memory.current")?.trim().parse()?;
-        ensure!(charged <= max, "{charged} bytes are charged, of {max}");
+        ensure!(
+            charged <= max,
+            "expected at most {max} bytes charged, got {charged}"
+        );
         Ok(counter("promoted_pages")? > before)
     };
-    ensure!(read_until(&file, LEN / 4, some)?, "nothing was promoted");
-    // Then all of it, of which a part is evicted for the rest.
+    ensure!(read_until(&file, LEN / 4, some)?, "expected promoted pages");
+    // Reading all of the file evicts parts of it.
     for _ in 0..4 {
         check(&file, len, 1)?;
         some()?;
@@ -441,13 +475,17 @@ fn memcg() -> Result<()> {
         .lines()
         .find_map(|line| line.strip_prefix("numa_pages_migrated "));
     let migrated: u64 = row
-        .context("no numa_pages_migrated in memory.stat")?
+        .context("memory.stat has no numa_pages_migrated")?
         .parse()?;
-    ensure!(migrated > 0, "the group's statistics know of no migration");
+    ensure!(
+        migrated > 0,
+        "expected numa_pages_migrated above 0 in memory.stat"
+    );
     nothing_left(&file, len)
 }
 
-/// A task of a group is killed for its memory, while the file that it reads comes up.
+/// A task is killed for exceeding its group's memory limit, while the file that it reads is
+/// promoted.
 fn oom() -> Result<()> {
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
@@ -459,7 +497,7 @@ fn oom() -> Result<()> {
             groups.set(0, "memory.swap.max", "0")?;
         }
         let child = fork_child(|| {
-            // Until it is moved to the group.
+            // Waits until the child is in the group.
             sleep(Duration::from_millis(100));
             let mut kept = Vec::new();
             for seed in 0.. {
@@ -473,18 +511,40 @@ fn oom() -> Result<()> {
         groups.add(0, child)?;
         match nix::sys::wait::waitpid(child, None)? {
             nix::sys::wait::WaitStatus::Signaled(_, nix::sys::signal::Signal::SIGKILL, _) => {}
-            other => bail!("round {round}: the child was not killed: {other:?}"),
+            other => {
+                bail!("round {round}: expected the OOM killer to kill the child, got {other:?}")
+            }
         }
         check(&file, LEN, 1)?;
     }
     nothing_left(&file, LEN)
 }
 
-/// Memory of the lower tier goes away while what is there comes up.
+/// Returns whether the memory block of a state file went offline.
+///
+/// The kernel retries without a limit while a page cannot move, such as metadata that the journal
+/// of the file system holds. So a child writes, and is killed after a while.
+fn goes_offline(state: &Path) -> Result<bool> {
+    let child = fork_child(|| std::fs::write(state, "offline").is_ok())?;
+    let start = Instant::now();
+    loop {
+        match waitpid(child, Some(WaitPidFlag::WNOHANG))? {
+            WaitStatus::StillAlive if start.elapsed() < PATIENCE => sleep(Duration::from_millis(5)),
+            WaitStatus::StillAlive => {
+                kill(child, Signal::SIGKILL)?;
+                waitpid(child, None)?;
+                return Ok(false);
+            }
+            status => return Ok(status == WaitStatus::Exited(child, 0)),
+        }
+    }
+}
+
+/// Memory of the lower tier goes offline while pages on it are promoted.
 fn offline() -> Result<()> {
     let blocks = kernel::memory_blocks(1)?;
     if blocks.is_empty() {
-        return Err(skip("node 1 has no block of memory to take away"));
+        return Err(skip("node 1 has no memory block that can go offline"));
     }
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
@@ -500,8 +560,8 @@ fn offline() -> Result<()> {
         let mut taken = 0;
         for block in blocks.iter().rev().cycle().take(24) {
             let state = block.join("state");
-            // Refused where something cannot be moved.
-            if std::fs::write(&state, "offline").is_ok() {
+            // Fails if a page cannot be moved.
+            if goes_offline(&state)? {
                 taken += 1;
                 sleep(Duration::from_millis(20));
                 kernel::write(&state, "online")?;
@@ -511,6 +571,9 @@ fn offline() -> Result<()> {
         reader.join().ok().context("the reader panicked")??;
         Ok(taken)
     })?;
-    ensure!(taken > 0, "no block of memory could be taken away");
+    ensure!(
+        taken > 0,
+        "expected to take a memory block offline, but none could be"
+    );
     nothing_left(&file, LEN)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is asked for is moved, and counted.
+//! Calls that move pages, and the counts that they return.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -37,7 +37,7 @@ fn moved(folio: FolioSize, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// One page of a huge folio is asked for, and all of it moves.
+/// A call for one page of a huge folio moves all of it.
 fn whole_folios() -> Result<()> {
     let map = memory(FolioSize::Huge, 4)?;
     let (addrs, service) = (map.addrs(FolioSize::Huge.bytes()), Service::open()?);
@@ -55,7 +55,7 @@ fn already_there() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     says(service.range(whole(&map, 0)), 0, 0, 0)?;
     says(service.phys(&table(&map)?, Call::range(0, 0, 0)), 0, 0, 0)?;
-    // Half of it.
+    // Half of the memory.
     says(
         service.range(Call::range(map.addr(), PAGES / 2 * PAGE, 1)),
         0,
@@ -67,7 +67,7 @@ fn already_there() -> Result<()> {
 
 fn within_pages() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
-    // The last byte of a page and the first of the next.
+    // The last byte of a page and the first one of the next.
     let call = Call::range(map.addr() + 2 * PAGE - 1, 2, 1);
     says(service.range(call), 0, 2, 0)?;
     says(service.range(Call::range(map.addr() + 5, 0, 1)), 0, 0, 0)?;
@@ -93,7 +93,8 @@ fn named_twice() -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-/// A table of more than a page names others' pages and none among its own, again and again.
+/// A table longer than a page has entries of other processes' pages and of no page among its own,
+/// repeatedly.
 fn long_tables() -> Result<()> {
     const PAGES: usize = 2048;
     let (map, service) = (memory(FolioSize::Small, PAGES)?, Service::open()?);
@@ -105,7 +106,7 @@ fn long_tables() -> Result<()> {
             std::thread::sleep(std::time::Duration::from_secs(3600));
         }
     })?;
-    // Of the child alone, as this process has let go of them.
+    // Only the child has these pages now, because this process discards them.
     let theirs = table(&others)?;
     others.advise(0, others.len(), libc::MADV_DONTNEED)?;
     for (node, flags) in [(1, LONG), (0, LONG | MT)] {
@@ -124,8 +125,8 @@ fn long_tables() -> Result<()> {
     Ok(())
 }
 
-/// In whatever order a table names what several page tables map, others' pages among it, the same moves:
-/// the process's own, and what it shares if it says so.
+/// Tables name pages of several page tables and foreign pages in any order. The process's own pages
+/// move, and shared ones with the flag.
 fn orders() -> Result<()> {
     const PAGES: usize = 2048;
     const ROW: usize = 7;
@@ -136,7 +137,7 @@ fn orders() -> Result<()> {
             std::thread::sleep(std::time::Duration::from_secs(3600));
         }
     })?;
-    // The child keeps what there was; this process has copies of all but a few.
+    // The child keeps the original pages; this process gets copies of all but a few.
     let theirs = table(&map)?;
     for (page, words) in map.words().chunks(PAGE / size_of::<u64>()).enumerate() {
         if !shared.contains(&page) {
@@ -164,7 +165,7 @@ fn orders() -> Result<()> {
             }
             order(&mut mixed);
             let call = Call::range(0, 0, node).flags(flags);
-            // Those are on node 0 all the time.
+            // The shared pages are on node 0 all the time.
             let failed = if node == 1 { shared.len() } else { 0 };
             says(service.phys(&mixed, call), 0, own.len(), failed)?;
             region::check_on(&own, node)?;
@@ -174,7 +175,7 @@ fn orders() -> Result<()> {
                 places(other.as_raw(), &addrs)?
                     .iter()
                     .all(|&place| place == 0),
-                "another process's pages were moved"
+                "expected the other process's pages to stay on node 0"
             );
         }
     }
@@ -189,10 +190,10 @@ fn orders() -> Result<()> {
     Ok(())
 }
 
-/// Memory that is not mapped ends the call, or is passed over; memory that was never touched is neither.
+/// An unmapped range ends the call, or is skipped with a flag. Untouched memory is no error.
 fn holes() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
-    // Two mappings beside each other, the second of which is given back.
+    // Two adjacent mappings, the second of which is unmapped.
     let far = Mapping::anon(PAGES * PAGE, PAGE)?;
     says(service.range(whole(&far, 1)), 0, 0, 0)?;
     map.advise(8 * PAGE, 8 * PAGE, libc::MADV_DONTNEED)?;
@@ -202,7 +203,7 @@ fn holes() -> Result<()> {
     let all = Call::range(addr - 16 * PAGE, len + 16 * PAGE, 0);
     ensure!(
         service.range(all).errno == libc::EFAULT,
-        "no error for what is not mapped"
+        "expected EFAULT for an unmapped range"
     );
     says(
         service.range(Call::range(addr, len, 0).flags(HOLES)),
@@ -210,13 +211,13 @@ fn holes() -> Result<()> {
         0,
         0,
     )?;
-    // All of the process, wherever it is.
+    // All memory of the process.
     let map = small_pages()?;
     let everything = Call::range(0, usize::MAX - 2 * PAGE, 1).flags(HOLES);
     let done = service.range(everything);
     ensure!(
         done.errno == 0 && done.successful >= PAGES as u64,
-        "{done:?} for the whole process"
+        "expected the whole process to move, got {done:?}"
     );
     region::check_on(&map.addrs(PAGE), 1)?;
     pattern::check(map.words(), 1)?;
@@ -224,7 +225,10 @@ fn holes() -> Result<()> {
         node: 0,
         ..everything
     });
-    ensure!(back.errno == 0, "{back:?} for the way back");
+    ensure!(
+        back.errno == 0,
+        "expected the whole process to move back, got {back:?}"
+    );
     Ok(())
 }
 
@@ -250,7 +254,10 @@ fn sysfs() -> Result<Counters> {
 fn counters() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     let before = service.counters()?;
-    ensure!(before == sysfs()?, "ioctl and sysfs differ");
+    ensure!(
+        before == sysfs()?,
+        "expected the same counters from the ioctl and sysfs"
+    );
     says(service.range(whole(&map, 1)), 0, PAGES, 0)?;
     let mut table = table(&map)?;
     table.extend([u64::MAX, 1 << 51]);
@@ -269,7 +276,10 @@ fn counters() -> Result<()> {
         ..before
     };
     let after = service.counters()?;
-    ensure!(after == expected, "{after:?} instead of {expected:?}");
-    ensure!(after == sysfs()?, "ioctl and sysfs differ");
+    ensure!(after == expected, "expected {expected:?}, got {after:?}");
+    ensure!(
+        after == sysfs()?,
+        "expected the same counters from the ioctl and sysfs"
+    );
     Ok(())
 }

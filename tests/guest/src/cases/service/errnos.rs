@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Each error that a call can end with, and that it has then done what came before.
+//! Each error that can end a call, and the work done before it.
 
 use anyhow::{Result, ensure};
 use libc::{EBADF, EFAULT, EINVAL, ENODEV, ENOTTY, ESRCH};
@@ -13,7 +13,7 @@ use crate::sys::service::{
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 use crate::{kernel, pattern, region};
 
-/// Seconds on a kernel that checks much.
+/// Seconds, for slow kernels.
 const SLOW: u32 = 240;
 
 pub fn cases() -> Vec<Case> {
@@ -30,7 +30,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Both calls for memory of ours fail with `errno`, and leave it.
+/// Both calls fail with `errno` and leave the memory where it is.
 fn both_fail(change: impl Fn(Call) -> Call, errno: i32) -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     says(service.range(change(whole(&map, 1))), errno, 0, 0)?;
@@ -52,13 +52,13 @@ fn enodev() -> Result<()> {
 }
 
 fn esrch() -> Result<()> {
-    // Nobody, and who is dead and was waited for.
+    // A number without a process, and a process that was reaped.
     let dead = sys::fork_child(|| true)?;
     nix::sys::wait::waitpid(dead, None)?;
     for pid in [i32::MAX, -1, i32::MIN, dead.as_raw()] {
         both_fail(|call| call.pid(pid), ESRCH)?;
     }
-    // Dead, and not waited for: it has no memory any more.
+    // An exited process that was not reaped has no memory.
     let zombie = sys::fork_child(|| true)?;
     let flags = nix::sys::wait::Id::Pid(zombie);
     nix::sys::wait::waitid(
@@ -83,7 +83,7 @@ fn einval() -> Result<()> {
         0,
     )?;
     says(service.range(whole(&map, 1).flags(LONG)), EINVAL, 0, 0)?;
-    // As long as a table may be, and one longer.
+    // A table of the maximum length, and one entry more.
     for (most, flags) in [(MAX_TABLE, 0), (MAX_LONG_TABLE, LONG)] {
         let mut longest = vec![0; most as usize];
         longest[..PAGES].copy_from_slice(&self::table(&map)?);
@@ -99,7 +99,7 @@ fn einval() -> Result<()> {
         says(service.phys_raw(endless), EINVAL, 0, 0)?;
         says(service.range(whole(&map, 0)), 0, PAGES, 0)?;
     }
-    // A thread of the kernel.
+    // A kernel thread.
     says(service.range(whole(&map, 1).pid(2)), EINVAL, 0, 0)?;
     region::check_on(&map.addrs(PAGE), 0)
 }
@@ -117,10 +117,13 @@ fn efault() -> Result<()> {
         (usize::MAX - 2 * PAGE + 1, PAGE),
     ] {
         let done = service.range(Call::range(at, length, 0));
-        ensure!(done.errno == EFAULT, "{at:#x}, {length:#x}: {done:?}");
+        ensure!(
+            done.errno == EFAULT,
+            "{at:#x}, {length:#x}: expected EFAULT, got {done:?}"
+        );
     }
     region::check_on(&map.addrs(PAGE), 0)?;
-    // A hole behind: what is before it has moved.
+    // A hole follows: pages before it move.
     let (half, hole) = (PAGES / 2, sys::Reserved::new(PAGE)?);
     let whole_len = map.len();
     let mut map = map;
@@ -133,12 +136,15 @@ fn efault() -> Result<()> {
     )?;
     region::check_on(&map.addrs(PAGE), 1)?;
     pattern::check(map.words(), 1)?;
-    // Structures and tables that are not there, or end too early.
+    // Missing structures and tables, and ones that end too early.
     let page = Mapping::anon(2 * PAGE, PAGE)?;
     for cmd in [PHYS, RANGE, service::COUNTERS] {
         for arg in [UserPtr::Null, UserPtr::Bad] {
             let ret = service.raw(cmd, arg)?;
-            ensure!(ret.errno == EFAULT, "{cmd:#x}: {ret:?}");
+            ensure!(
+                ret.errno == EFAULT,
+                "{cmd:#x}: expected EFAULT, got {ret:?}"
+            );
         }
     }
     let table = table(&map)?;
@@ -150,12 +156,15 @@ fn efault() -> Result<()> {
         };
         says(service.phys_raw(call), EFAULT, 0, 0)?;
     }
-    // Counts that cannot be written: done all the same.
+    // Counts that cannot be written: the pages move anyway.
     pattern::fill(page.words(), 0);
     put(&page, whole(&map, 0));
     page.protect(0, PAGE, libc::PROT_READ)?;
     let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
-    ensure!(ret.errno == EFAULT, "{ret:?} for counts that are read-only");
+    ensure!(
+        ret.errno == EFAULT,
+        "expected EFAULT for read-only counts, got {ret:?}"
+    );
     region::check_on(&map.addrs(PAGE), 0)?;
     pattern::check(map.words(), 1)
 }
@@ -179,7 +188,7 @@ fn in_range(service: &Service, map: &Mapping) -> Result<Done> {
     Ok(service.range(whole(map, 1)))
 }
 
-/// Table by table, as far as it goes.
+/// Makes calls with short tables, until one fails.
 fn by_address(service: &Service, map: &Mapping) -> Result<Done> {
     let mut all = Done::default();
     for part in table(map)?.chunks(MAX_TABLE as usize) {
@@ -200,11 +209,11 @@ fn by_long_table(service: &Service, map: &Mapping) -> Result<Done> {
     Ok(service.phys(&table(map)?, Call::range(0, 0, 1).flags(LONG)))
 }
 
-/// More than the node has: what fits moves, all is there.
+/// Moves more than the node has: pages move while there is room, and none is lost.
 fn enomem(to_node_1: fn(&Service, &Mapping) -> Result<Done>) -> Result<()> {
     const MOVED: usize = 192 << 20;
     let service = Service::open()?;
-    // So that most of it does not fit.
+    // Leaves room for only a part of the memory.
     let taken = region::take_all_but(1, 64 << 20)?;
     let free = kernel::node_free_bytes(1)?;
     let count = MOVED / PAGE;
@@ -213,18 +222,18 @@ fn enomem(to_node_1: fn(&Service, &Mapping) -> Result<Done>) -> Result<()> {
     let done = to_node_1(&service, &map)?;
     ensure!(
         done.errno == libc::ENOMEM && done.successful > 0 && done.failed > 0,
-        "{done:?} for {count} pages"
+        "expected ENOMEM after some of {count} pages moved, got {done:?}"
     );
     ensure!(
         done.successful as usize * PAGE <= free + (32 << 20),
-        "more has moved than there was room for: {done:?}"
+        "expected at most the free memory to move, got {done:?}"
     );
     pattern::check(map.words(), 1)?;
     drop(taken);
     let back = service.range(whole(&map, 0));
     ensure!(
         back.errno == 0 && back.failed == 0,
-        "{back:?} on the way back"
+        "expected all pages to move back, got {back:?}"
     );
     pattern::check(map.words(), 1)
 }
@@ -242,7 +251,10 @@ fn enotty() -> Result<()> {
     let (page, service) = (Mapping::anon(2 * PAGE, PAGE)?, Service::open()?);
     for cmd in [0xbc03, 0xbcff, 0xbd00, 0, 0xc030bc00, 0x4030bc01] {
         let ret = service.raw(cmd, UserPtr::In(&page, 0))?;
-        ensure!(ret.errno == ENOTTY, "{cmd:#x}: {ret:?}");
+        ensure!(
+            ret.errno == ENOTTY,
+            "{cmd:#x}: expected ENOTTY, got {ret:?}"
+        );
     }
     Ok(())
 }

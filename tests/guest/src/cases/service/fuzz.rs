@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Calls made up at random from what is nearly right: none may harm memory, leak, or make the kernel warn.
+//! Random calls that are nearly valid: none may corrupt memory, leak references, or cause a kernel
+//! warning.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,16 +18,16 @@ use crate::sys::service::{
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 use crate::{pattern, region};
 
-/// The calls of a run. Most of them are small. The nightly suite makes ten times as many.
+/// Number of calls in a run, most of them small. The nightly suite makes ten times as many.
 const CALLS: u64 = 100_000;
-/// One in so many is not: it may be about all there is. Fewer on a kernel that checks much.
+/// One of this many calls is large, up to the whole process; fewer on a slow kernel.
 const LARGE_ONE_IN: u64 = 50;
 const LARGE_ONE_IN_OF_SLOW: u64 = 400;
-/// Calls between two looks at where all is: of large ones, and of small ones.
+/// Calls between two updates of the page frames, in terms of large calls and of small ones.
 const LOOK_AFTER: [u64; 2] = [64, 4096];
-/// Few: what takes time is to move them.
+/// Few, because moving them takes time.
 const PAGES: usize = 32;
-/// Where a call's table is, in its memory, and how many bytes of it.
+/// Offset of a call's table in its memory, and its size in bytes.
 const TABLE_AT: usize = 2 * PAGE;
 const TABLE: usize = 8 * PAGE;
 
@@ -34,26 +35,26 @@ pub fn cases() -> Vec<Case> {
     vec![Case::new("service/fuzz", fuzz).limit(3600)]
 }
 
-/// How much a call is about.
+/// The amount of memory that a call names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Size {
-    /// A page or an address, and nearly always there is something wrong with it.
+    /// A page or an address, nearly always with an error.
     Small,
-    /// Anything, and mostly right.
+    /// Any amount, mostly valid.
     Large,
 }
 
-/// Everything that a call can be about.
+/// Memory and processes that a call can name.
 struct World {
     service: Service,
-    /// Memory at addresses of 32 bits: structures, then tables.
+    /// Memory at 32-bit addresses: structures, then tables.
     page: Mapping,
     small: Mapping,
     huge: Mapping,
     /// Shared with the child.
     shared: Mapping,
     child: i32,
-    /// Page frames of all of that, as they were a while ago.
+    /// Page frames of all this memory, updated at intervals.
     frames: Vec<u64>,
     is_compat: bool,
 }
@@ -107,29 +108,38 @@ fn fuzz(log: &mut Log) -> Result<()> {
             eprintln!("# service/fuzz: {i} of {calls} calls");
             isolated.push(counts_isolated()?);
             world.check()?;
-            // Without what the table and the counts have become.
+            // `small` is checked alone: the other memory contains the tables and counts.
             let frames = kernel::frames(&world.small)?;
-            ensure!(frames.iter().all(|&frame| frame != 0), "pages are missing");
+            ensure!(
+                frames.iter().all(|&frame| frame != 0),
+                "expected all small pages to be present"
+            );
         }
     }
     world.check()?;
     ensure!(
         moved > large / 100,
-        "of {large} large calls hardly one has moved anything"
+        "expected pages to move in 1 % of {large} large calls, but only {moved} calls moved any"
     );
-    // Nothing is left behind: all can be moved, so has no reference too many, and is on its list.
+    // All pages can still be moved, so none has a stray reference, and all are on their LRU lists.
     for map in [&world.small, &world.huge] {
         for node in [0, 1] {
             let done = world.service.range(whole(map, node));
-            ensure!((done.errno, done.failed) == (0, 0), "{done:?} in the end");
+            ensure!(
+                (done.errno, done.failed) == (0, 0),
+                "expected all pages to move in the end, got {done:?}"
+            );
         }
     }
     let done = world.service.range(whole(&world.shared, 0).flags(SHARED));
-    ensure!((done.errno, done.failed) == (0, 0), "{done:?} in the end");
+    ensure!(
+        (done.errno, done.failed) == (0, 0),
+        "expected all pages to move in the end, got {done:?}"
+    );
     world.check()?;
     nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL)?;
     nix::sys::wait::waitpid(child, None)?;
-    let what = format!("no page is counted as isolated; before: {isolated:?}");
+    let what = format!("no page is isolated; counts during the run: {isolated:?}");
     wait_until(&what, || Ok(counts_isolated()? == 0))?;
     let fresh = kernel_log()?;
     let fresh = fresh.strip_prefix(&*log_before).unwrap_or(&fresh);
@@ -141,15 +151,18 @@ fn fuzz(log: &mut Log) -> Result<()> {
         "general protection",
         "Oops",
     ] {
-        ensure!(!fresh.contains(bad), "the kernel says {bad}: {fresh}");
+        ensure!(
+            !fresh.contains(bad),
+            "expected no {bad} in the kernel log: {fresh}"
+        );
     }
     Ok(())
 }
 
-/// All that the kernel has said so far, or as much as it keeps.
+/// Returns the kernel log, as far as the kernel keeps it.
 fn kernel_log() -> Result<String> {
     let output = std::process::Command::new("dmesg").output()?;
-    ensure!(output.status.success(), "dmesg failed");
+    ensure!(output.status.success(), "expected dmesg to succeed");
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
@@ -172,7 +185,7 @@ impl World {
         for map in [&self.small, &self.shared, &self.page] {
             self.frames.extend(kernel::frames(map)?);
         }
-        // Any page of it moves all of it.
+        // Any page of the huge folio moves all of it.
         let huge = kernel::frames(&self.huge)?;
         self.frames.push(huge[rng.usize(..huge.len())]);
         Ok(())
@@ -187,7 +200,7 @@ impl World {
         }
     }
 
-    /// One call; whether it has moved something.
+    /// Makes one call. Returns 1 if it moved pages.
     fn one(&self, size: Size, rng: &mut Rng) -> Result<u64> {
         let words = self.page.words();
         let cmd = match rng.u8(..32) {
@@ -197,7 +210,7 @@ impl World {
             3..17 => PHYS,
             _ => RANGE,
         };
-        // Mostly what such a call has, with some of it spoilt.
+        // Mostly valid values, some of which are then corrupted.
         let call = match cmd {
             PHYS => self.phys(size, rng),
             COUNTERS => Call {
@@ -223,7 +236,7 @@ impl World {
             Size::Large => rng.u8(..16) == 0,
         };
         if spoilt {
-            // A small call stays one: not its length.
+            // The length is not corrupted, so that a small call stays small.
             let word = match size {
                 Size::Small => [0, 1, 3, 4, 5, 6, 7][rng.usize(..7)],
                 Size::Large => rng.usize(..8),
@@ -247,7 +260,7 @@ impl World {
         };
         ensure!(
             ret.ret == 0 || ret.ret == -1,
-            "{ret:?}: more than a yes or no for {cmd:#x}"
+            "expected 0 or -1 from {cmd:#x}, got {ret:?}"
         );
         let known = [
             0,
@@ -262,11 +275,11 @@ impl World {
             libc::ENOTTY,
             libc::ENOSYS,
         ];
-        // What others than the service say of their calls is theirs to say.
+        // Other ioctls may fail with any error.
         let is_own = matches!(cmd, PHYS | RANGE | COUNTERS);
         ensure!(
             !is_own || known.contains(&ret.errno),
-            "{ret:?} for {call:?}"
+            "unexpected error {ret:?} for {call:?}"
         );
         Ok(u64::from(
             is_own && cmd != COUNTERS && words[4].load(Relaxed) > 0,
@@ -317,7 +330,7 @@ impl World {
                 ((map.addr() + from) as u64, len as u64)
             }
         };
-        // The whole process takes long: not too often.
+        // Calls for the whole process take long, so they are rare.
         let holes = if length > 1 << 40 && rng.u8(..8) != 0 {
             HOLES
         } else {
@@ -359,7 +372,7 @@ impl World {
     }
 }
 
-/// Numbers near where something may go wrong.
+/// Returns a number near a boundary.
 fn number(rng: &mut Rng) -> u64 {
     let near = [
         0,

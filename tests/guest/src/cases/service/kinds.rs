@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory that must not be moved, or is moved in a way of its own.
+//! Memory that must not be moved, or needs special handling.
 
 use anyhow::{Context, Result, ensure};
 
@@ -31,7 +31,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Addresses of no memory, of the kernel's, and of nobody's: all are the same to the caller.
+/// Addresses without memory, of the kernel and of other processes all give the same result.
 fn nothing_there() -> Result<()> {
     let service = Service::open()?;
     let iomem = kernel::read("/proc/iomem")?;
@@ -43,17 +43,20 @@ fn nothing_there() -> Result<()> {
         let Some((start, _)) = range.split_once('-') else {
             continue;
         };
-        // Devices, what firmware keeps, the kernel's text and data.
+        // Devices, firmware, and the kernel's text and data.
         if what != "System RAM" {
             absent.push(u64::from_str_radix(start, 16)?);
         }
     }
-    ensure!(absent.len() > 10, "/proc/iomem says too little");
+    ensure!(
+        absent.len() > 10,
+        "expected more than 10 absent addresses from /proc/iomem"
+    );
     let nothing = Call::range(0, 0, 1);
     for part in absent.chunks(512) {
         says(service.phys(part, nothing), 0, 0, 0)?;
     }
-    // A walk over all of memory, to where this is: nothing of ours is at any of the others.
+    // Names addresses all over memory: none of the test's own pages is at the other addresses.
     let top = (kernel::free_bytes()? as u64).next_power_of_two() * 4;
     let map = small_pages()?;
     let own = table(&map)?;
@@ -65,7 +68,7 @@ fn nothing_there() -> Result<()> {
     let shared_memory = sum(&service, &others, nothing)?;
     ensure!(
         shared_memory.0 < 4096,
-        "{shared_memory:?} pages of this small process"
+        "expected fewer than 4096 pages of this small process, got {shared_memory:?}"
     );
     pattern::check(map.words(), 1)
 }
@@ -74,30 +77,39 @@ fn sum(service: &Service, table: &[u64], call: Call) -> Result<(u64, u64)> {
     let mut all = (0, 0);
     for part in table.chunks(512) {
         let done = service.phys(part, call);
-        ensure!(done.errno == 0, "{done:?}");
+        ensure!(done.errno == 0, "expected no error, got {done:?}");
         all = (all.0 + done.successful, all.1 + done.failed);
     }
     Ok(all)
 }
 
-/// Every second folio is in a pipe: it stays, and is counted.
+/// Every second folio is in a pipe: it must stay, and is counted as failed.
 fn pinned(folio: FolioSize, count: usize) -> Result<()> {
     let spliced = Spliced::new(folio, count)?;
     let service = Service::open()?;
     let half = count / 2 * folio.bytes() / PAGE;
-    // The others move once, by one call or the other.
+    // The other folios move once, by the first call.
     says(service.range(whole(&spliced.map, 1)), 0, half, half)?;
     let mut failed = 0;
     for part in table(&spliced.map)?.chunks(512) {
         let done = service.phys(part, Call::range(0, 0, 1));
-        ensure!(done.errno == 0 && done.successful == 0, "{done:?}");
+        ensure!(
+            done.errno == 0 && done.successful == 0,
+            "expected only failed pages, got {done:?}"
+        );
         failed += done.failed;
     }
-    // A folio that many name is counted once.
-    ensure!(failed == half as u64, "{failed} of {half} failed");
+    // A folio named by several entries is counted once.
+    ensure!(
+        failed == half as u64,
+        "expected {half} failed pages, got {failed}"
+    );
     let places = super::places(0, &spliced.addrs)?;
     let stayed = |(i, &node): (usize, &i32)| node == i32::from(i % 2 == 1);
-    ensure!(places.iter().enumerate().all(stayed), "{places:?}");
+    ensure!(
+        places.iter().enumerate().all(stayed),
+        "expected every second folio to stay: {places:?}"
+    );
     pattern::check(spliced.map.words(), 1)?;
     let (map, _) = spliced.drain()?;
     says(service.range(whole(&map, 1)), 0, half, 0)?;
@@ -116,15 +128,24 @@ fn secret() -> Result<()> {
     let before = super::places(0, &map.addrs(PAGE))?;
     for node in [0, 1] {
         let range = service.range(whole(&map, node));
-        ensure!((range.errno, range.successful) == (0, 0), "{range:?}");
+        ensure!(
+            (range.errno, range.successful) == (0, 0),
+            "expected no page to move, got {range:?}"
+        );
         let phys = service.phys(&frames, Call::range(0, 0, node));
-        ensure!((phys.errno, phys.successful) == (0, 0), "{phys:?}");
+        ensure!(
+            (phys.errno, phys.successful) == (0, 0),
+            "expected no page to move, got {phys:?}"
+        );
     }
     ensure!(
         super::places(0, &map.addrs(PAGE))? == before,
-        "it has moved"
+        "expected secret memory to stay on its nodes"
     );
-    ensure!(table(&map)? == frames, "it has moved");
+    ensure!(
+        table(&map)? == frames,
+        "expected secret memory to keep its frames"
+    );
     pattern::check(map.words(), 1)
 }
 
@@ -142,7 +163,7 @@ fn poisoned() -> Result<()> {
     )?;
     says(service.phys(&frames, Call::range(0, 0, 1)), 0, PAGES - 1, 0)?;
     says(service.range(whole(&map, 0)), 0, PAGES - 1, 0)?;
-    // Or its block, once taken away, could not come back.
+    // Otherwise the page's block could not come back after going offline.
     kernel::write(
         "/sys/kernel/debug/hwpoison/unpoison-pfn",
         &(frames[BAD] / PAGE as u64).to_string(),
@@ -152,7 +173,7 @@ fn poisoned() -> Result<()> {
     pattern::check_from(&map.words()[(BAD + 1) * words..], (BAD + 1) * words, 1)
 }
 
-/// Memory that is offline is nothing.
+/// Addresses of offline memory are skipped.
 fn offline() -> Result<()> {
     let service = Service::open()?;
     let size = kernel::read("/sys/devices/system/memory/block_size_bytes")?;
@@ -167,13 +188,13 @@ fn offline() -> Result<()> {
         let pages: Vec<u64> = (first..first + size).step_by(PAGE).collect();
         let result = sum(&service, &pages, Call::range(0, 0, 0));
         kernel::write(&state, "online")?;
-        ensure!(result? == (0, 0), "something was found in offline memory");
+        ensure!(result? == (0, 0), "expected no pages in offline memory");
         return Ok(());
     }
-    Err(skip("no block of memory can be put offline"))
+    Err(skip("no memory block can go offline"))
 }
 
-/// Memory of hugetlb on node 0, and pools that have as much on either.
+/// Returns hugetlb memory on node 0, and pools of twice the size on both nodes.
 fn of_hugetlb(count: usize) -> Result<(Mapping, Vec<Setting>)> {
     const POOL: &str = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages";
     let pools: Vec<Setting> = ["0", "1"]
@@ -188,7 +209,8 @@ fn of_hugetlb(count: usize) -> Result<(Mapping, Vec<Setting>)> {
     Ok((map, pools))
 }
 
-/// As `move_pages(2)`, a range does; by address they are nothing.
+/// A range call moves hugetlb folios, as `move_pages(2)` does; by physical address they are
+/// skipped.
 fn hugetlb() -> Result<()> {
     let (map, pools) = of_hugetlb(2)?;
     let (addrs, service) = (map.addrs(FolioSize::Huge.bytes()), Service::open()?);
@@ -204,8 +226,8 @@ fn hugetlb() -> Result<()> {
     Ok(())
 }
 
-/// Many of them, and with other pages before and after, while idle CPUs may take part, who have no way
-/// to migrate them.
+/// Many hugetlb folios, also with other pages before and after them, in calls that let idle CPUs
+/// take part. Crews do not migrate hugetlb folios.
 fn hugetlb_crew() -> Result<()> {
     const COUNT: usize = 16;
     let (map, pools) = of_hugetlb(COUNT)?;
@@ -228,11 +250,11 @@ fn hugetlb_crew() -> Result<()> {
     let ends = |map: &Mapping| map.addr() + map.len();
     let last = small.iter().map(ends).max().unwrap_or(0).max(ends(&map));
     for node in [1, 0] {
-        // What else is between them may move, too.
+        // Other memory in between may move too.
         let done = service.range(Call::range(first, last - first, node).flags(MT | HOLES));
         ensure!(
             done.errno == 0 && done.successful >= (pages + 2 * 4096) as u64,
-            "{done:?}"
+            "expected all pages to move, got {done:?}"
         );
         region::check_on(&map.addrs(FolioSize::Huge.bytes()), node)?;
         for map in &small {
@@ -247,7 +269,7 @@ fn hugetlb_crew() -> Result<()> {
     Ok(())
 }
 
-/// As devices pin them.
+/// Pages pinned long-term, as devices do.
 fn pinned_for_long() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     let pinned = Uring::pin(&map)?;
@@ -258,14 +280,14 @@ fn pinned_for_long() -> Result<()> {
     says(service.phys(&table(&map)?, by_address), 0, 0, PAGES)?;
     ensure!(
         super::places(0, &map.addrs(PAGE))? == places,
-        "pinned pages moved"
+        "expected pinned pages to stay"
     );
     drop(pinned);
-    // The kernel lets them go some time after.
+    // The kernel unpins the pages some time later.
     let mut moved = 0;
     while moved < PAGES as u64 {
         let done = service.range(whole(&map, elsewhere));
-        ensure!(done.errno == 0, "{done:?}");
+        ensure!(done.errno == 0, "expected no error, got {done:?}");
         moved += done.successful;
     }
     region::check_on(&map.addrs(PAGE), elsewhere)?;
@@ -274,7 +296,7 @@ fn pinned_for_long() -> Result<()> {
 
 fn zero_pages() -> Result<()> {
     let (map, service) = (Mapping::anon(PAGES * PAGE, PAGE)?, Service::open()?);
-    // Only read: all are the one zero page.
+    // Only read, so all are the zero page.
     let read =
         |word: &std::sync::atomic::AtomicU64| word.load(std::sync::atomic::Ordering::Relaxed) == 0;
     ensure!(map.words().iter().all(read));
@@ -308,17 +330,23 @@ fn mapped_file(file: &std::fs::File) -> Result<()> {
     pattern::fill(map.words(), 1);
     map.sync()?;
     let service = Service::open()?;
-    // From wherever they are.
+    // The new pages may be on any node.
     let done = service.range(whole(&map, 0));
-    ensure!((done.errno, done.failed) == (0, 0), "{done:?}");
+    ensure!(
+        (done.errno, done.failed) == (0, 0),
+        "expected no errors, got {done:?}"
+    );
     shuttle(&service, &map, 0, 0)?;
-    // No longer mapped they are nobody's, whoever has the file.
+    // Unmapped pages belong to no process, even if it has the file open.
     let frames = table(&map)?;
     drop(map);
     says(service.phys(&frames, Call::range(0, 0, 1)), 0, 0, 0)?;
     let map = Mapping::file(file, PAGES * PAGE, libc::MAP_SHARED, PAGE)?;
     pattern::check(map.words(), 1)?;
     region::check_on(&map.addrs(PAGE), 0)?;
-    ensure!(table(&map)? == frames, "other pages than before");
+    ensure!(
+        table(&map)? == frames,
+        "expected the same page frames as before"
+    );
     memory(FolioSize::Small, 1).map(drop)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Structures of other sizes than the kernel's, and programs of 32 bits.
+//! Structures of other sizes than the kernel's, and 32-bit programs.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,7 +22,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// A call as the words of a page; behind it all is 0.
+/// Writes a call to the start of a page, and zeroes the rest.
 fn put(page: &Mapping, call: Call) {
     page.words().iter().for_each(|word| word.store(0, Relaxed));
     let words = [
@@ -50,7 +50,7 @@ fn sizes() -> Result<()> {
     );
     let mut node = 1;
     for size in (0..=PAGE + 64).chain([1 << 20, u32::MAX as usize]) {
-        // All of the larger ones around what matters, and some others.
+        // All sizes near the valid ones, and some larger ones.
         if size > 2 * CALL && size % 101 != 0 && !(PAGE - 8..=PAGE + 8).contains(&size) {
             continue;
         }
@@ -65,10 +65,13 @@ fn sizes() -> Result<()> {
         };
         put(&page, call);
         let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
-        ensure!(ret.errno == errno, "{ret:?} for a size of {size}");
+        ensure!(
+            ret.errno == errno,
+            "expected errno {errno} for a size of {size}, got {ret:?}"
+        );
         ensure!(
             counts(&page) == (moved, 0),
-            "{:?} for {size}",
+            "unexpected counts {:?} for a size of {size}",
             counts(&page)
         );
         if errno == 0 {
@@ -76,37 +79,47 @@ fn sizes() -> Result<()> {
             node = 1 - node;
         }
         if size > CALL && size <= PAGE {
-            // One byte that this kernel does not know.
+            // A byte that this kernel does not know.
             put(&page, call);
             let at = CALL + fastrand::usize(..size - CALL);
             page.words()[at / 8].store(1 << (at % 8 * 8), Relaxed);
             let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
-            ensure!(ret.errno == E2BIG, "{ret:?} for byte {at} of {size}");
-            ensure!(counts(&page) == (0, 0), "counts for byte {at} of {size}");
+            ensure!(
+                ret.errno == E2BIG,
+                "expected E2BIG for byte {at} of {size}, got {ret:?}"
+            );
+            ensure!(
+                counts(&page) == (0, 0),
+                "expected no counts for byte {at} of {size}"
+            );
         }
     }
-    // Counters: nothing behind what the kernel knows is written, nothing behind what the caller says.
+    // The kernel writes no members beyond those that it knows, and nothing beyond the caller's
+    // size.
     page.words().iter().for_each(|word| word.store(0, Relaxed));
     page.words()[0].store(size_of::<Counters>() as u64 + 16, Relaxed);
     service
         .raw(COUNTERS, UserPtr::In(&page, 0))?
         .zero("larger counters")?;
     let words = size_of::<Counters>() / 8;
-    ensure!(page.words()[4].load(Relaxed) > 0, "no range was counted");
+    ensure!(
+        page.words()[4].load(Relaxed) > 0,
+        "expected range_calls above 0"
+    );
     ensure!(
         page.words()[words..].iter().all(|w| w.load(Relaxed) == 0),
-        "written behind the structure"
+        "expected no writes beyond the known members"
     );
     pattern::check(map.words(), 1)
 }
 
-/// Whether there is an `int $0x80`: it would kill this process where there is none.
+/// Returns whether `int $0x80` works. Without it, the instruction would kill this process.
 pub fn runs_32_bits(service: &Service) -> Result<bool> {
     let pid = sys::fork_child(|| service.raw_compat(COUNTERS, UserPtr::Null).is_ok())?;
     Ok(waitpid(pid, None)? == WaitStatus::Exited(pid, 0))
 }
 
-/// `int $0x80`, with everything below 4 GB.
+/// Calls by `int $0x80`, with all memory below 4 GB.
 fn compat() -> Result<()> {
     let (page, service) = (low_memory(4 * PAGE)?, Service::open()?);
     let map = low_memory(PAGES * PAGE)?;
@@ -114,26 +127,34 @@ fn compat() -> Result<()> {
     pattern::fill(map.words(), 1);
     put(&page, Call::range(map.addr(), map.len(), 1));
     if !runs_32_bits(&service)? {
-        return Err(skip("this kernel runs no programs of 32 bits"));
+        return Err(skip("this kernel does not run 32-bit programs"));
     }
     service
         .raw_compat(RANGE, UserPtr::In(&page, 0))?
-        .zero("a range by a program of 32 bits")?;
-    ensure!(counts(&page) == (PAGES as u64, 0), "{:?}", counts(&page));
+        .zero("a range call by a 32-bit program")?;
+    ensure!(
+        counts(&page) == (PAGES as u64, 0),
+        "expected {PAGES} migrated pages, got {:?}",
+        counts(&page)
+    );
     region::check_on(&map.addrs(PAGE), 1)?;
     pattern::check(map.words(), 1)?;
-    // The table is behind the structure.
+    // The table follows the structure.
     put(&page, Call::range(page.addr() + PAGE, PAGES, 0));
     for (word, entry) in page.words()[PAGE / 8..].iter().zip(table(&map)?) {
         word.store(entry, Relaxed);
     }
     service
         .raw_compat(PHYS, UserPtr::In(&page, 0))?
-        .zero("a table by a program of 32 bits")?;
-    ensure!(counts(&page) == (PAGES as u64, 0), "{:?}", counts(&page));
+        .zero("a table call by a 32-bit program")?;
+    ensure!(
+        counts(&page) == (PAGES as u64, 0),
+        "expected {PAGES} migrated pages, got {:?}",
+        counts(&page)
+    );
     region::check_on(&map.addrs(PAGE), 0)?;
     pattern::check(map.words(), 1)?;
-    // Both kinds of program read the same.
+    // 32-bit and 64-bit programs read the same counters.
     let read = |compat: bool| -> Result<Vec<u64>> {
         page.words().iter().for_each(|word| word.store(0, Relaxed));
         page.words()[0].store(size_of::<Counters>() as u64, Relaxed);
@@ -146,8 +167,14 @@ fn compat() -> Result<()> {
         let words = &page.words()[..size_of::<Counters>() / 8];
         Ok(words.iter().map(|word| word.load(Relaxed)).collect())
     };
-    ensure!(read(true)? == read(false)?, "other counters for 32 bits");
+    ensure!(
+        read(true)? == read(false)?,
+        "expected the same counters for a 32-bit program"
+    );
     let ret = service.raw_compat(0xbc03, UserPtr::In(&page, 0))?;
-    ensure!(ret.errno == libc::ENOTTY, "{ret:?} for an unknown call");
+    ensure!(
+        ret.errno == libc::ENOTTY,
+        "expected ENOTTY for an unknown ioctl, got {ret:?}"
+    );
     Ok(())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The service of `/dev/page_migrate`: what it moves, for whom, and what it says.
+//! The service of `/dev/page_migrate`: calls, errors, permissions and races.
 
 mod calls;
 mod errnos;
@@ -32,7 +32,7 @@ pub fn cases() -> Vec<Case> {
     all
 }
 
-/// Memory on node 0 with a pattern of seed 1.
+/// Returns memory on node 0 with the pattern of seed 1.
 fn memory(folio: FolioSize, count: usize) -> Result<Mapping> {
     let map = region::anon(folio, count)?;
     pattern::fill(map.words(), 1);
@@ -43,14 +43,17 @@ fn small_pages() -> Result<Mapping> {
     memory(FolioSize::Small, PAGES)
 }
 
-/// The physical addresses of the pages of `map`, which must all be there.
+/// Returns the physical addresses of the pages of `map`, all of which must be present.
 fn table(map: &Mapping) -> Result<Vec<u64>> {
     let frames = kernel::frames(map)?;
-    ensure!(frames.iter().all(|&frame| frame != 0), "pages are missing");
+    ensure!(
+        frames.iter().all(|&frame| frame != 0),
+        "expected all pages to be present"
+    );
     Ok(frames.iter().map(|frame| frame * PAGE as u64).collect())
 }
 
-/// All of `map`, to `node`.
+/// Returns a call that moves all of `map` to `node`.
 fn whole(map: &Mapping, node: i32) -> Call {
     Call::range(map.addr(), map.len(), node)
 }
@@ -61,18 +64,18 @@ fn says(done: Done, errno: i32, successful: usize, failed: usize) -> Result<()> 
         successful: successful as u64,
         failed: failed as u64,
     };
-    ensure!(done == expected, "{done:?} instead of {expected:?}");
+    ensure!(done == expected, "expected {expected:?}, got {done:?}");
     Ok(())
 }
 
-/// Where the pages of another process are.
+/// Returns the nodes of another process's pages.
 fn places(pid: i32, addrs: &[usize]) -> Result<Vec<i32>> {
     let mut status = vec![77; addrs.len()];
     sys::query_nodes(pid, addrs, &mut status).zero("query")?;
     Ok(status)
 }
 
-/// Runs `body` in a child, as what fails there fails here.
+/// Runs `body` in a child. A failure there fails the test.
 fn in_child(body: impl FnOnce() -> Result<()>) -> Result<()> {
     let pid = sys::fork_child(|| match body() {
         Ok(()) => true,
@@ -84,12 +87,12 @@ fn in_child(body: impl FnOnce() -> Result<()>) -> Result<()> {
     let status = nix::sys::wait::waitpid(pid, None)?;
     ensure!(
         status == nix::sys::wait::WaitStatus::Exited(pid, 0),
-        "a child ended with {status:?}"
+        "expected the child to exit with 0, got {status:?}"
     );
     Ok(())
 }
 
-/// Moves `map` by range, by tables and by a long table, both ways, and checks places and contents.
+/// Moves `map` to and fro by range, by tables and by a long table, and checks nodes and contents.
 fn shuttle(service: &Service, map: &Mapping, pid: i32, flags: u32) -> Result<()> {
     let pages = map.len() / PAGE;
     let addrs = map.addrs(PAGE);
@@ -104,10 +107,16 @@ fn shuttle(service: &Service, map: &Mapping, pid: i32, flags: u32) -> Result<()>
     let mut moved = 0;
     for part in table(map)?.chunks(512) {
         let done = service.phys(part, Call::range(0, 0, 0).pid(pid).flags(flags));
-        ensure!(done.errno == 0 && done.failed == 0, "{done:?}");
+        ensure!(
+            done.errno == 0 && done.failed == 0,
+            "expected no errors, got {done:?}"
+        );
         moved += done.successful as usize;
     }
-    ensure!(moved == pages, "{moved} of {pages} moved by address");
+    ensure!(
+        moved == pages,
+        "expected {pages} pages to move by address, got {moved}"
+    );
     region::check_on(&addrs, 0)?;
     pattern::check(map.words(), 1)?;
     for node in [1, 0] {

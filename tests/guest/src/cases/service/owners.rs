@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Whose pages are moved: those of the process that is named, and of who shares its memory.
+//! Ownership: a call moves pages of the named process, and of processes that share its memory.
 
 use std::os::fd::AsRawFd;
 
@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// By its number and by a pidfd; ours at the same addresses stay.
+/// Names a process by number and by pidfd. This process's pages at the same addresses stay.
 fn another_process() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     let addrs = map.addrs(PAGE);
@@ -41,7 +41,7 @@ fn another_process() -> Result<()> {
     says(service.range(by_fd), 0, PAGES, 0)?;
     region::check_status(&places(pid, &addrs)?, 0)?;
     region::check_on(&addrs, 0)?;
-    // By address, too.
+    // By physical address too.
     let frames = kernel::frames_of(pid, &map)?;
     let table: Vec<u64> = frames.iter().map(|frame| frame * PAGE as u64).collect();
     says(
@@ -57,12 +57,12 @@ fn another_process() -> Result<()> {
     let done = service.range(Call { node: 1, ..by_fd });
     ensure!(
         done.errno == libc::ESRCH,
-        "{done:?} for the pidfd of {gone}"
+        "expected ESRCH for the pidfd of {gone}, got {done:?}"
     );
     pattern::check(map.words(), 1)
 }
 
-/// Pages of others are what absent ones are.
+/// Pages of other processes are treated like absent ones.
 fn foreign_pages() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     let addrs = map.addrs(PAGE);
@@ -80,13 +80,16 @@ fn foreign_pages() -> Result<()> {
     for flags in [0, SHARED] {
         let call = Call::range(0, 0, 1).flags(flags);
         let foreign = service.phys(&theirs, call);
-        ensure!(foreign == service.phys(&absent, call), "{foreign:?}");
+        ensure!(
+            foreign == service.phys(&absent, call),
+            "expected the same result as for absent pages, got {foreign:?}"
+        );
         says(foreign, 0, 0, 0)?;
         says(service.phys(&ours, call.pid(pid)), 0, 0, 0)?;
     }
     region::check_on(&addrs, 0)?;
     region::check_status(&places(pid, &addrs)?, 0)?;
-    // Among its own they do not disturb.
+    // Foreign entries do not affect the process's own ones.
     let mut mixed: Vec<u64> = theirs.iter().chain(&ours).chain(&absent).copied().collect();
     fastrand::shuffle(&mut mixed);
     says(service.phys(&mixed, Call::range(0, 0, 1)), 0, PAGES, 0)?;
@@ -96,7 +99,7 @@ fn foreign_pages() -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-/// `CLONE_VM`: the memory of one is that of the other.
+/// With `CLONE_VM` both processes own the memory.
 fn shares_memory() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     let other = sys::clone_vm()?;
@@ -104,7 +107,7 @@ fn shares_memory() -> Result<()> {
         .and_then(|()| super::shuttle(&service, &map, 0, 0));
     kill(other, Signal::SIGKILL)?;
     waitpid(other, None)?;
-    result.context("with a process that shares this memory")
+    result.context("moves with a process that shares this memory")
 }
 
 fn shared_after_fork() -> Result<()> {
@@ -123,15 +126,18 @@ fn shared_after_fork() -> Result<()> {
         )?;
     }
     region::check_on(&addrs, 0)?;
-    ensure!(table(&map)? == frames, "shared pages have moved");
+    ensure!(
+        table(&map)? == frames,
+        "expected shared pages to keep their frames"
+    );
     super::shuttle(&service, &map, 0, SHARED)?;
     super::shuttle(&service, &map, pid, SHARED)?;
-    // Alone again they need no right.
+    // Pages that are no longer shared need no privilege.
     partner.finish()?;
     super::shuttle(&service, &map, 0, 0)
 }
 
-/// The child has written every second page: these are not shared any more.
+/// The child has written every second page, so that these are no longer shared.
 fn shared_in_part() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     let words = PAGE / 8;
@@ -152,12 +158,15 @@ fn shared_in_part() -> Result<()> {
     )?;
     let places = places(0, &map.addrs(PAGE))?;
     let expected = |(i, &node): (usize, &i32)| node == i32::from(i % 2 == 0);
-    ensure!(places.iter().enumerate().all(expected), "{places:?}");
+    ensure!(
+        places.iter().enumerate().all(expected),
+        "expected every second page to move: {places:?}"
+    );
     partner.finish()?;
     pattern::check(map.words(), 1)
 }
 
-/// Memory that one process has mapped twice is its own: by address that is seen.
+/// Pages that one process maps twice are its own, and move by physical address.
 fn same_pages() -> Result<()> {
     let dir = crate::cases::Tmpfs::new()?;
     let file = dir.create("file")?;
@@ -170,7 +179,10 @@ fn same_pages() -> Result<()> {
     let to = 1 - places(0, &first.addrs(PAGE)[..1])?[0];
     let here = table(&first)?;
     let done = service.phys(&here, Call::range(0, 0, to));
-    ensure!((done.errno, done.failed) == (0, 0), "{done:?}");
+    ensure!(
+        (done.errno, done.failed) == (0, 0),
+        "expected no errors, got {done:?}"
+    );
     region::check_on(&second.addrs(PAGE), to)?;
     pattern::check(second.words(), 1)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Memory that moves while two callers want it elsewhere, and its owner writes, forks, unmaps or exits.
+//! Memory that two callers move to different nodes, while its owner writes, forks, unmaps or exits.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,10 +19,10 @@ use crate::sys::{self, Mapping, PAGE};
 use crate::trace::Tracing;
 use crate::{kernel, pattern, region};
 
-/// Seconds on a kernel that checks much.
+/// Seconds, for slow kernels.
 const SLOW: u32 = 240;
 
-/// Of a case: fewer on a kernel that checks much.
+/// Returns the rounds of a case; fewer on a slow kernel.
 fn rounds(log: &Log) -> u64 {
     log.times * if kernel::is_slow() { 5 } else { 20 }
 }
@@ -49,14 +49,15 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Any error that a race may bring: the owner was gone, memory unmapped, or the node full.
+/// Checks for an error that a race can cause: the owner exited, memory was unmapped, or the node
+/// was full.
 fn may_be(errno: i32) -> Result<()> {
     let races = [0, libc::ESRCH, libc::EFAULT, libc::ENOMEM];
-    ensure!(races.contains(&errno), "errno {errno} in a race");
+    ensure!(races.contains(&errno), "unexpected errno {errno} in a race");
     Ok(())
 }
 
-/// What movers are told, and how many pages they have moved.
+/// Stop flag of the movers, and the number of pages that they moved.
 #[derive(Default)]
 struct Progress {
     stop: AtomicBool,
@@ -72,7 +73,7 @@ fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, progress: &Progress) -
         may_be(done.errno)?;
         progress.moved.fetch_add(done.successful, Relaxed);
         node = 1 - node;
-        // Where they were a moment ago: some are elsewhere now, or somebody else's.
+        // Old frames: by now some pages are elsewhere, or the frames belong to other tasks.
         let Ok(frames) = kernel::frames_of(
             if pid == 0 {
                 std::process::id() as i32
@@ -84,7 +85,7 @@ fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, progress: &Progress) -
             continue;
         };
         let table: Vec<u64> = frames.iter().map(|frame| frame * PAGE as u64).collect();
-        // One caller has tables; the other one long table, which names all again and again.
+        // One caller uses short tables, the other one long table with repeated entries.
         let (tables, long) = match first {
             0 => (table, 0),
             _ => (table.repeat(3), LONG),
@@ -101,7 +102,7 @@ fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, progress: &Progress) -
     Ok(())
 }
 
-/// Runs `body` while two callers move `map` of `pid`, each to another node than the other.
+/// Runs `body` while two callers move `map` of `pid`, always to different nodes.
 fn against(
     pid: i32,
     map: &Mapping,
@@ -117,15 +118,15 @@ fn against(
         let result = body(&progress);
         progress.stop.store(true, Relaxed);
         for mover in movers {
-            mover.join().expect("a mover panicked")?;
+            mover.join().expect("a moving thread panicked")?;
         }
         result
     })?;
     Ok(progress.moved.into_inner())
 }
 
-/// As [`against`]: `round`, with their numbers, until there were `rounds` of them at least and
-/// something has moved. On a loaded host the movers may begin when all rounds are over.
+/// As [`against`]: calls `round` with its number, until there were `rounds` rounds and pages have
+/// moved. On a loaded host the movers may start late.
 fn rounds_against(
     map: &Mapping,
     flags: u32,
@@ -145,11 +146,14 @@ fn two_callers(folio: FolioSize, count: usize, log: &Log) -> Result<()> {
         rounds_against(&map, flags, rounds(log), |_| pattern::check(map.words(), 1))?;
     }
     pattern::check(map.words(), 1)?;
-    // Nothing of it was lost on the way: all can still be moved.
+    // No page has a stray reference: all can still be moved.
     let service = Service::open()?;
     for node in [0, 1] {
         let done = service.range(whole(&map, node));
-        ensure!((done.errno, done.failed) == (0, 0), "{done:?}");
+        ensure!(
+            (done.errno, done.failed) == (0, 0),
+            "expected all pages to move, got {done:?}"
+        );
         region::check_on(&map.addrs(PAGE), node)?;
     }
     pattern::check(map.words(), 1)
@@ -166,7 +170,7 @@ fn written(log: &mut Log) -> Result<()> {
     pattern::check(map.words(), last)
 }
 
-/// Children check what they got, and write it; what this process has stays.
+/// Children check and write their copies; this process's contents stay.
 fn forked(log: &mut Log) -> Result<()> {
     let map = memory(FolioSize::Small, 512)?;
     rounds_against(&map, SHARED, rounds(log), |_| {
@@ -179,14 +183,14 @@ fn forked(log: &mut Log) -> Result<()> {
         let status = waitpid(child, None)?;
         ensure!(
             status == nix::sys::wait::WaitStatus::Exited(child, 0),
-            "a child found other contents: {status:?}"
+            "expected the child to exit with 0 after its checks, got {status:?}"
         );
         Ok(())
     })?;
     pattern::check(map.words(), 1)
 }
 
-/// Parts are given back and written anew.
+/// Parts are replaced by new memory and written.
 fn unmapped(log: &mut Log) -> Result<()> {
     const PART: usize = 64 * PAGE;
     let map = memory(FolioSize::Small, 512)?;
@@ -200,7 +204,7 @@ fn unmapped(log: &mut Log) -> Result<()> {
     })
 }
 
-/// Owners that die while their pages move; and others that live on.
+/// Owners that are killed while their pages move; this process keeps its own copies.
 fn exiting(log: &mut Log) -> Result<()> {
     let map = memory(FolioSize::Small, 512)?;
     let mut moved = 0;
@@ -222,7 +226,7 @@ fn exiting(log: &mut Log) -> Result<()> {
             let status = waitpid(owner, None)?;
             ensure!(
                 status == nix::sys::wait::WaitStatus::Signaled(owner, Signal::SIGKILL, false),
-                "the owner found its memory changed: {status:?}"
+                "expected the owner to run until it is killed, got {status:?}"
             );
             Ok(())
         })?;
@@ -231,10 +235,10 @@ fn exiting(log: &mut Log) -> Result<()> {
     table(&map).map(drop)
 }
 
-/// An owner that becomes one program after the other, with the same number.
+/// An owner that runs one program after another under the same number.
 fn executing(log: &mut Log) -> Result<()> {
     const AGAIN: &str = r#"[ "$2" -eq 0 ] || exec sh -c "$1" "$0" "$1" $(($2 - 1))"#;
-    /// All that a process can have.
+    /// All addresses that a process can have.
     const EVERYWHERE: usize = (1 << 47) - PAGE;
     let (map, service) = (memory(FolioSize::Small, 64)?, Service::open()?);
     let (mut moved, mut node) = (0, 1);
@@ -250,22 +254,28 @@ fn executing(log: &mut Log) -> Result<()> {
             let done = service.range(all);
             may_be(done.errno)?;
             moved += done.successful;
-            // What it has not, whichever program it is now.
+            // Pages of this process, which the owner does not map, whatever program it runs.
             let done = service.phys(&table(&map)?, Call::range(0, 0, node).pid(pid));
             may_be(done.errno)?;
-            ensure!((done.successful, done.failed) == (0, 0), "{done:?}");
+            ensure!(
+                (done.successful, done.failed) == (0, 0),
+                "expected foreign pages to be skipped, got {done:?}"
+            );
             node = 1 - node;
             if let Some(status) = owner.try_wait()? {
                 break status;
             }
         };
-        ensure!(status.success(), "the owner ended with {status}");
+        ensure!(
+            status.success(),
+            "expected the owner to exit with 0, got {status}"
+        );
     }
     pattern::check(map.words(), 1)
 }
 
-/// Blocks of memory that go and come back while all of their page frames are named, and others move
-/// pages that may be in them, by address too.
+/// Memory blocks go offline and online while all their page frames are named, and other callers
+/// move pages that may be in them.
 fn unplugged(log: &mut Log) -> Result<()> {
     let size = kernel::read("/sys/devices/system/memory/block_size_bytes")?;
     let size = u64::from_str_radix(size.trim(), 16)?;
@@ -280,11 +290,15 @@ fn unplugged(log: &mut Log) -> Result<()> {
         }
         Ok(())
     })?;
-    ensure!(taken > 0, "no block of memory could be taken away");
+    ensure!(
+        taken > 0,
+        "expected to take a memory block offline, but none could be"
+    );
     pattern::check(map.words(), 1)
 }
 
-/// Takes a block away, and has it back, if that can be, while its addresses are named; whether it could.
+/// Takes a block offline and online, if possible, while its addresses are named. Returns whether it
+/// was offline.
 fn named_while_away(block: &Path, addresses: std::ops::Range<u64>) -> Result<bool> {
     let (service, done) = (Service::open()?, AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -299,17 +313,17 @@ fn named_while_away(block: &Path, addresses: std::ops::Range<u64>) -> Result<boo
             }
             Ok(())
         });
-        // Refused where something cannot be moved.
+        // Fails if a page cannot be moved.
         let away = Away::memory(block).ok();
         let was_away = away.is_some();
         let back = away.map_or(Ok(()), Away::back);
         done.store(true, Relaxed);
-        namer.join().expect("a namer panicked").and(back)?;
+        namer.join().expect("a naming thread panicked").and(back)?;
         Ok(was_away)
     })
 }
 
-/// A call that would take long ends when its caller is killed, before it is done.
+/// A long call ends early when its caller is killed.
 fn killed(moves: Moves) -> Result<()> {
     let tracing = Tracing::new()?;
     let map = memory(FolioSize::Small, 16384)?;
@@ -317,7 +331,7 @@ fn killed(moves: Moves) -> Result<()> {
         let calls = tracing.of(&["ferry/ferry_service"], || killed_once(moves, &map))?;
         pattern::check(map.words(), 1)?;
         let interrupted = (-libc::EINTR).to_string();
-        // Or it was between two calls, or in one that was as good as done.
+        // The kill may have hit between two calls, or at the end of one.
         if calls
             .iter()
             .any(|call| call.field("error") == Some(&interrupted))
@@ -326,7 +340,10 @@ fn killed(moves: Moves) -> Result<()> {
         }
     }
     let done = Service::open()?.range(whole(&map, 0));
-    ensure!((done.errno, done.failed) == (0, 0), "{done:?} afterwards");
+    ensure!(
+        (done.errno, done.failed) == (0, 0),
+        "expected all pages to move afterwards, got {done:?}"
+    );
     pattern::check(map.words(), 1)
 }
 
@@ -370,7 +387,7 @@ fn killed_once(moves: Moves, map: &Mapping) -> Result<()> {
     let status = waitpid(Pid::from_raw(caller.as_raw()), None)?;
     ensure!(
         status == nix::sys::wait::WaitStatus::Signaled(caller, Signal::SIGKILL, false),
-        "the caller ended with {status:?}"
+        "expected the caller to be killed, got {status:?}"
     );
     Ok(())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Who may do what: root, an ordinary user, root of a user namespace, tasks in cpusets.
+//! Permissions: root, an ordinary user, root of a user namespace, and tasks in cpusets.
 
 use anyhow::{Context, Result, ensure};
 use libc::{ENODEV, EPERM};
@@ -28,7 +28,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// What somebody without rights may have of their own, and of root's.
+/// Checks which calls an unprivileged process can make for its own memory and for root's.
 fn without_rights(
     map: &Mapping,
     own: &Service,
@@ -36,7 +36,7 @@ fn without_rights(
     root: Pid,
     frames: &[u64],
 ) -> Result<()> {
-    // Inherited; from now on its own.
+    // The memory is inherited; writing makes the pages this process's own.
     pattern::fill(map.words(), 1);
     for service in [own, roots] {
         says(service.range(whole(map, 1)), 0, PAGES, 0)?;
@@ -69,7 +69,7 @@ fn ordinary_user() -> Result<()> {
     root.finish()
 }
 
-/// Of two processes of an ordinary user's one may move what the other has, if it may look at it.
+/// A process of an ordinary user may move memory of another one of that user, if it may ptrace it.
 fn users_processes() -> Result<()> {
     let map = small_pages()?;
     in_child(|| {
@@ -94,7 +94,7 @@ fn users_processes() -> Result<()> {
     })
 }
 
-/// Who opens the device needs the right, and who calls.
+/// Both the opener of the device and the caller need the privilege.
 fn opened_by_user() -> Result<()> {
     let (map, roots) = (small_pages()?, Service::open()?);
     let frames = table(&map)?;
@@ -109,7 +109,7 @@ fn opened_by_user() -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-/// All capabilities, but of a namespace of one's own.
+/// All capabilities, but only in a user namespace of its own.
 fn user_namespace() -> Result<()> {
     if !std::path::Path::new("/proc/self/ns/user").exists() {
         return Err(skip("this kernel has no user namespaces"));
@@ -120,7 +120,10 @@ fn user_namespace() -> Result<()> {
     in_child(|| {
         unshare(CloneFlags::CLONE_NEWUSER).context("unshare")?;
         kernel::write("/proc/self/uid_map", "0 0 1")?;
-        ensure!(Uid::effective().is_root(), "not root of the namespace");
+        ensure!(
+            Uid::effective().is_root(),
+            "expected to be root of the namespace"
+        );
         without_rights(&map, &Service::open()?, &roots, root.pid, &frames)
     })?;
     root.finish()
@@ -176,7 +179,7 @@ fn owners_cpuset() -> Result<()> {
         0,
     )?;
     region::check_status(&super::places(pid, &map.addrs(PAGE))?, 0)?;
-    // The caller itself may go there.
+    // The caller's own memory may go to that node.
     says(service.range(whole(&map, 1)), 0, PAGES, 0)?;
     owner.finish()?;
     pattern::check(map.words(), 1)
