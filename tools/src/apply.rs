@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `ferry apply`: puts Ferry into a user's kernel tree, wholly or not at all.
+//! `ferry apply`: puts Ferry into a user's kernel tree, completely or not at all.
 
 use crate::{
     cache::write_atomic,
@@ -25,7 +25,7 @@ pub fn apply(tree: &Path) -> Result<()> {
     let repo = context::repo()?;
     let version = check_tree(&tree)?;
     let series = patches::load(&repo)?;
-    // In a scratch folder first: if one patch does not apply, the tree is not touched.
+    // The patches are applied in a scratch folder first: if one fails, the tree is not touched.
     let mut overlay = patches::patched(&tree, &series, &version)?;
     overlay.extend(overlay::kernel_part(&repo)?);
     let how = if is_clean_git_tree(&tree)? {
@@ -43,7 +43,7 @@ pub fn apply(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the tree is the top of a git work tree with nothing uncommitted.
+/// Returns whether the tree is the top of a git work tree without uncommitted changes.
 fn is_clean_git_tree(tree: &Path) -> Result<bool> {
     if !tree.join(".git").exists() {
         return Ok(false);
@@ -56,11 +56,11 @@ fn is_clean_git_tree(tree: &Path) -> Result<bool> {
 fn git_am(repo: &Path, tree: &Path, version: &str) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let files = series::write(repo, tree, version, scratch.path())?;
-    // The first is the cover letter.
+    // The first file is the cover letter.
     am(tree, &files[1..])
 }
 
-/// Whether a `git am` or `git rebase` is under way in the tree.
+/// Returns whether a `git am` or `git rebase` is in progress in the tree.
 fn has_session(tree: &Path) -> Result<bool> {
     if !tree.join(".git").exists() {
         return Ok(false);
@@ -78,19 +78,19 @@ fn no_session(tree: &Path) -> Result<()> {
     if has_session(tree)? {
         bail!(
             "a `git am` or `git rebase` is stopped half way in {}; nothing was changed\n  \
-             what to do: finish or abort it, then call this again",
+             what to do: finish or abort it, then run `ferry apply` again",
             tree.display()
         );
     }
     Ok(())
 }
 
-/// `git am` of all the mails or of none.
+/// Applies all mails with `git am`, or none.
 pub fn am(tree: &Path, mails: &[PathBuf]) -> Result<()> {
-    // The user's own must not be there, or the abort below would end it.
+    // The user's own session must not exist, or the abort below would end it.
     no_session(tree)?;
     let mut am = git::command(tree);
-    // Who commits, if nobody has told git.
+    // Sets a committer if git has none configured.
     if output(git::command(tree).args(["config", "user.email"])).is_err() {
         am.env("GIT_COMMITTER_NAME", "ferry apply")
             .env("GIT_COMMITTER_EMAIL", "ferry@localhost");
@@ -98,7 +98,7 @@ pub fn am(tree: &Path, mails: &[PathBuf]) -> Result<()> {
     am.args(["am", "--quiet", "--whitespace=nowarn"]);
     am.args(mails);
     if let Err(error) = output(&mut am) {
-        // It may have failed before it began.
+        // `git am` may have failed before it started a session.
         if has_session(tree)? {
             if let Err(abort) = output(git::command(tree).args(["am", "--abort"])) {
                 bail!("{error:#}\n  and `git am --abort` failed: {abort:#}");
@@ -109,7 +109,7 @@ pub fn am(tree: &Path, mails: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Writes the files; on an error puts back what was there.
+/// Writes the files; on an error restores the previous content.
 fn replace(tree: &Path, overlay: &Overlay) -> Result<()> {
     let before: Vec<(PathBuf, Option<Vec<u8>>)> = overlay
         .keys()
@@ -124,9 +124,10 @@ fn replace(tree: &Path, overlay: &Overlay) -> Result<()> {
     for (done, ((path, _), content)) in before.iter().zip(overlay.values()).enumerate() {
         if let Err(error) = put(path, content.as_deref()) {
             for (path, old) in before[..done].iter().rev() {
-                put(path, old.as_deref()).context("cannot put back what was there")?;
+                put(path, old.as_deref()).context("cannot restore the previous content")?;
             }
-            // The deepest first. One that was not made, or is in use by now, cannot be removed.
+            // The deepest folder comes first. A folder that was not created, or is not empty,
+            // cannot be removed.
             for dir in new_dirs.iter().rev() {
                 let _ = fs::remove_dir(dir);
             }
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
     use crate::git::tests::{git, mail, repository};
 
-    /// Stops a `git am` of the user's with a clean tree.
+    /// Leaves the user's `git am` stopped in a clean tree.
     fn stopped_am(tree: &Path, temp: &Path) -> String {
         let bad = temp.join("bad.patch");
         let text = fs::read_to_string(mail(temp)).unwrap();
@@ -182,7 +183,7 @@ mod tests {
         repository(&main);
         git(&main, &["worktree", "add", "--quiet", "../k"]);
         git(&tree, &["commit", "--quiet", "--allow-empty", "-m", "two"]);
-        // `break` stops it with nothing in conflict.
+        // `break` stops the rebase without a conflict.
         git(
             &tree,
             &[
@@ -206,7 +207,8 @@ mod tests {
         repository(&tree);
         let before = git(&tree, &["log", "--format=%H"]);
         let good = mail(temp.path());
-        // The second time it does not apply; the other fails before it begins.
+        // The second mail does not apply; in the other case `git am` fails before it starts a
+        // session.
         for mails in [
             [good.clone(), good.clone()],
             [good, temp.path().join("none")],
@@ -237,7 +239,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let tree = temp.path();
         fs::write(tree.join("a"), "a").unwrap();
-        // A file where a folder is needed: the second write must fail.
+        // A file stands where a folder is needed, so the second write fails.
         fs::write(tree.join("b"), "b").unwrap();
         let overlay: Overlay = [("a", "new"), ("b/c", "new")]
             .map(|(path, text)| (PathBuf::from(path), Some(text.as_bytes().to_vec())))

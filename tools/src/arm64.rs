@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Runs the arm64 kernel on an emulated machine that has a real DMA engine: eight channels of a ZynqMP one,
-//! which mainline's driver drives. Its init is tests/arm64/dma_guest.c.
+//! Runs the arm64 kernel on an emulated machine with a ZynqMP DMA engine of eight channels, which
+//! mainline's driver drives. Its init is tests/arm64/dma_guest.c.
 
 use crate::{
     cache::write_atomic,
@@ -18,18 +18,18 @@ use std::{
 
 const KERNEL_ARGS: &str = "console=ttyAMA0 numa=fake=2 panic=-1 loglevel=6";
 const QEMU: &str = "qemu-system-aarch64";
-/// Boots in seconds; some minutes of moving pages.
+/// The guest boots in seconds, and moves pages for some minutes.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// What its clock counts.
+/// The unit of the guest's clock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
     Time,
-    /// A microsecond is a thousand instructions, and what checks the use of the DMA API is off.
+    /// A microsecond is a thousand instructions. The checks of DMA API use are off.
     Instructions,
 }
 
-/// Boots and moves pages by every method; the console's log has TAP and figures.
+/// Boots and moves pages by every method. Returns the console log, which has TAP lines and figures.
 pub fn run(context: &Context, clock: Clock) -> Result<PathBuf> {
     let kernel = kernel::build(context, Variant::Arm64)?;
     let scratch = tempfile::tempdir_in(context.cache.dir("guests")?)?;
@@ -43,10 +43,10 @@ pub fn run(context: &Context, clock: Clock) -> Result<PathBuf> {
         ),
     };
     let log = context.cache.log(name);
-    // Its exit status says nothing about the tests; the console does.
+    // QEMU's exit status says nothing about the tests; the console does.
     Step::new(format!("in the guest: {name}"), log.clone())
         .timeout(LIMIT)
-        .remedy("the log is the guest's console: see what it said last")
+        .remedy("read the end of the log, which is the guest's console")
         .run_any(
             Command::new(QEMU)
                 .args([
@@ -68,7 +68,7 @@ pub fn run(context: &Context, clock: Clock) -> Result<PathBuf> {
     Ok(log)
 }
 
-/// The guest's root: its init and a console.
+/// Writes the guest's root: its init and a console.
 fn initrd(context: &Context, kernel: &Built, scratch: &Path) -> Result<PathBuf> {
     let init = init(context, kernel, scratch)?;
     let list = scratch.join("list");
@@ -78,17 +78,17 @@ fn initrd(context: &Context, kernel: &Built, scratch: &Path) -> Result<PathBuf> 
     );
     write_atomic(&list, text.as_bytes())?;
     let initrd = scratch.join("initrd");
-    // The kernel's own tool; it was built with it.
+    // gen_init_cpio belongs to the kernel, which built it too.
     let status = Command::new(kernel.out.join("usr/gen_init_cpio"))
         .arg(&list)
         .stdout(File::create(&initrd)?)
         .status()
-        .context("usr/gen_init_cpio of the kernel's build")?;
+        .context("cannot run usr/gen_init_cpio of the kernel's build")?;
     anyhow::ensure!(status.success(), "gen_init_cpio: {status}");
     Ok(initrd)
 }
 
-/// Builds the init against the kernel's own little C library, so that no cross compiler is needed but LLVM.
+/// Builds the init against the kernel's nolibc, so LLVM is the only cross compiler needed.
 fn init(context: &Context, kernel: &Built, scratch: &Path) -> Result<PathBuf> {
     let toolchain = context.toolchain()?;
     Step::new(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Figures as an SVG: a row of panels a kind of figure, a panel a folio size, a line a configuration.
+//! Draws figures as an SVG: a row of panels per kind of figure, a panel per folio size, a line per
+//! configuration.
 
 use crate::results::{config_order, distinct, Figure};
 use anyhow::{anyhow, Result};
@@ -12,7 +13,7 @@ use std::{collections::BTreeSet, fmt::Display, path::Path};
 
 const PANEL: (u32, u32) = (620, 420);
 
-/// One row of panels, and what stands beside their axes.
+/// One row of panels, and the labels of their axes.
 pub struct Sheet<'a> {
     pub title: &'a str,
     pub figures: &'a [Figure],
@@ -22,7 +23,7 @@ pub struct Sheet<'a> {
 }
 
 impl<'a> Sheet<'a> {
-    /// Throughput by the number of folios.
+    /// Returns a sheet of throughput by the number of folios.
     pub fn by_count(title: &'a str, figures: &'a [Figure]) -> Self {
         Sheet {
             title,
@@ -127,7 +128,7 @@ fn color(config: &str) -> RGBColor {
         (0, _) => BLACK,
         (1, _) => GREY_500,
         (2, _) => ORANGE_700,
-        // Settings, of which each is about twice the one before.
+        // A colour for each doubling of a setting's value.
         (5, value) => {
             let at = value.checked_ilog2().unwrap_or(0) as usize;
             let (r, g, b) = Palette99::COLORS[at % Palette99::COLORS.len()];

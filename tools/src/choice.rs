@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How long it takes to choose who helps, on machines of 1024 CPUs that exist on paper: the kernel's own
-//! code, without what it costs to ask a CPU whether it is idle.
+//! Time to choose the helpers on simulated machines of 1024 CPUs. It runs the kernel's code,
+//! without the cost of reading whether a CPU is idle.
 
 use crate::{bench, cli::JsonArgs, results::Machine, steal::Steal, table};
 use anyhow::Result;
-use ferry_logic::topology::{order, seat, Place, Seat, View};
+use ferry_logic::topology::{order, seat, CpuPlace, Seat, View};
 use serde::Serialize;
 use std::{hint::black_box, time::Instant};
 
-/// Nodes, last-level caches of each, cores of those and threads of these.
+/// Numbers of nodes, of last-level caches per node, of cores per cache, and of threads per core.
 const SHAPES: [[u32; 4]; 2] = [[8, 8, 8, 2], [2, 1, 512, 1]];
-/// Of 16 CPUs so many are busy.
+/// How many of 16 CPUs are busy.
 const BUSY: [u64; 4] = [0, 8, 15, 16];
 const WANTED: [usize; 3] = [1, 3, 31];
 const RUNS: usize = 101;
 const CHOICES: u16 = 1000;
 
-/// Nanoseconds a choice: the median of `runs` runs of 1000, and their ends.
+/// Nanoseconds per choice: the median of `runs` runs of 1000 choices, the fastest and the slowest.
 #[derive(Serialize)]
 pub struct Choice {
     bench: &'static str,
@@ -46,7 +46,7 @@ pub fn measure(args: &JsonArgs) -> Result<()> {
     bench::save_json(&report, args.json.as_deref())
 }
 
-/// Every machine, with every share of its CPUs busy.
+/// Measures all machines, each with all shares of its CPUs busy.
 pub fn choices() -> Vec<Choice> {
     SHAPES.iter().flat_map(|&shape| on_machine(shape)).collect()
 }
@@ -68,13 +68,13 @@ pub fn rendered(choices: &[Choice]) -> String {
 
 fn on_machine([nodes, llcs, cores, threads]: [u32; 4]) -> Vec<Choice> {
     let all_cores = nodes * llcs * cores;
-    // Numbered as x86 does: a thread of each core, then the others.
-    let place = |cpu: u32| Place {
+    // CPUs are numbered as on x86: the first threads of all cores, then the second ones.
+    let place = |cpu: u32| CpuPlace {
         core: cpu % all_cores,
         llc: cpu % all_cores / cores,
         node: cpu % all_cores / (cores * llcs),
     };
-    let places: Vec<Place> = (0..all_cores * threads).map(place).collect();
+    let places: Vec<CpuPlace> = (0..all_cores * threads).map(place).collect();
     let mut seats = vec![Seat::default(); places.len()];
     seat(&places, &mut seats);
     let mut cpus = vec![0; places.len()];

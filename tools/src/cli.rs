@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The command line: what may be asked for, and who answers.
+//! The command line: the commands, their arguments and help texts, and the functions that run them.
 
 use crate::{
     apply, bench,
@@ -16,13 +16,14 @@ use std::path::PathBuf;
 
 /// Ferry: fast page migration between memory nodes, a Linux feature in Rust.
 ///
-/// Everything that is downloaded or built lies in $FERRY_CACHE (default: ~/.cache/ferry), with the
-/// log of every step in its folder logs/. The kernel source is the distribution's package, or the
-/// tree that KDIR or --kdir names.
+/// Downloads and builds are kept in $FERRY_CACHE (default: ~/.cache/ferry); its folder logs/ has a
+/// log of each step. The kernel source is the distribution's package, or the tree that KDIR or
+/// --kdir names.
 #[derive(Parser)]
 #[command(name = "ferry", version, disable_help_subcommand = true)]
 pub struct Cli {
-    /// A Linux source tree of your own to build from, of the series' version; it is copied, never changed
+    /// Build from this Linux source tree, of the series' version, instead of the distribution's
+    /// package; Ferry works on a copy of it
     #[arg(long, env = "KDIR", global = true, value_name = "DIR")]
     kdir: Option<PathBuf>,
     #[command(subcommand)]
@@ -31,34 +32,34 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Build vanilla and Ferry kernels, boot both on two NUMA nodes, compare move_pages()
+    /// Build a vanilla and a Ferry kernel, boot both on two NUMA nodes and compare move_pages()
     Run(RunArgs),
     /// Run the tests; the last line is `N passed, N failed`
     Test(TestArgs),
-    /// Measure; --json writes the figures, --svg draws them
+    /// Run a benchmark; --json writes the figures, --svg draws them
     Bench {
         #[command(subcommand)]
         what: Bench,
     },
-    /// Find hot pages in physical memory, migrate them by their addresses, and show what that is worth
+    /// Find hot pages in physical memory, migrate them by physical address, and show the effect
     Hot(HotArgs),
-    /// Open a shell inside the booted Ferry kernel, on two NUMA nodes
+    /// Open a shell in the booted Ferry kernel, on two NUMA nodes
     Shell,
-    /// Build one of the kernels that are tested, unless it is built, and print the path of its image
+    /// Build one of the test kernels, unless it is up to date, and print the path of its image
     Build {
-        /// Which kernel
+        /// The kernel to build
         #[arg(value_enum)]
         kernel: Variant,
     },
-    /// Show what Ferry does on the machine this runs on: live, or once for scripts
+    /// Show Ferry's activity on the running machine: live, or once for scripts
     Top(top::TopArgs),
-    /// Put Ferry into a Linux tree of your own: patches applied, the code in mm/ferry
+    /// Add Ferry to a Linux tree: apply the patches and put the code into mm/ferry
     Apply {
         /// The kernel tree to change
         #[arg(value_name = "KDIR")]
         tree: PathBuf,
     },
-    /// Write Ferry as a patch series that can be mailed and applied with `git am`
+    /// Write Ferry as a patch series, to mail or to apply with `git am`
     Series {
         /// The folder to write to; created if missing
         dir: PathBuf,
@@ -67,10 +68,10 @@ enum Command {
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// Fewer counts of folios: minutes less
+    /// Measure fewer folio counts; saves minutes
     #[arg(long)]
     pub quick: bool,
-    /// Where move_pages.json and move_pages.svg go
+    /// The folder for move_pages.json and move_pages.svg
     #[arg(long, value_name = "DIR", default_value = "ferry-results")]
     pub out: PathBuf,
 }
@@ -84,30 +85,30 @@ impl RunArgs {
 
 #[derive(Args)]
 pub struct HotArgs {
-    /// Write the figures here
+    /// Write the figures to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Runs with each placement
+    /// Number of runs with each placement
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
-    /// About how long a run is to be
+    /// Approximate duration of a run, in seconds
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub seconds: u32,
 }
 
 #[derive(Args)]
 pub struct TestArgs {
-    /// The suites to run; --list shows them, and which run by default. After `guest` or `rt`: the tests to
-    /// run, each a part of a name in which * stands for any characters
+    /// The suites to run; --list shows them, and which run by default. After `guest` or `rt`: the
+    /// tests to run, each a part of a test's name in which * stands for any characters
     #[arg(value_name = "SUITE|TEST")]
     pub words: Vec<String>,
-    /// The kernel to run the named tests of the suite guest in; the suite rt always uses `rt`
+    /// The kernel for the named tests of the suite guest; the suite rt always uses `rt`
     #[arg(long, value_enum, default_value_t = Variant::Ferry)]
     pub kernel: Variant,
-    /// The CPUs that this kernel has
+    /// Number of CPUs of that kernel
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
-    /// How many times the 100,000 iterations of each litmus test, for that suite
+    /// Repeat the 100,000 iterations of each litmus test this many times
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub times: u32,
     /// Show the suites, what each covers, and the tests of the suite guest
@@ -117,33 +118,37 @@ pub struct TestArgs {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// move_pages() on the vanilla and the Ferry kernel, booted side by side and measuring in turns
+    /// Throughput of move_pages() on the vanilla and the Ferry kernel, booted side by side and
+    /// measured in turns
     #[command(name = "move_pages")]
     MovePages(MovePagesArgs),
-    /// Crews beside the copy engine alone, in move_pages() or in others that migrate long lists
+    /// Crews compared with the copy engine alone, in move_pages() or another call that migrates
+    /// long lists
     Crew(CrewArgs),
-    /// What proactive reclaim (memory.reclaim) demotes to a lower memory tier, both kernels in turns
+    /// Demotion to a lower memory tier by proactive reclaim (memory.reclaim), both kernels in turns
     Demotion(DemotionArgs),
-    /// How long calls look pages up, and how long folios are unmapped, by trace events
+    /// Time to look up pages, and time that folios are unmapped, by trace events
     Phases(PhasesArgs),
-    /// That help is asked for where it is of use: with every CPU busy, for a handful of folios, for
-    /// several processes at once
+    /// Cost and benefit of helpers: with every CPU busy, with few folios, with several processes at
+    /// once
     Policy(PolicyArgs),
-    /// TLB flushes that migrc leaves for later: who is interrupted, and how fast it is, while others read
+    /// Deferred TLB flushes (migrc): TLB-shootdown IPIs and throughput while other threads read
     Migrc(MigrcArgs),
-    /// Promotion of page cache: what it costs readers, and what they gain
+    /// Promotion of page cache: its cost to readers, and their gain
     Promotion(JsonArgs),
-    /// 750 MB by the service of /dev/page_migrate, beside move_pages() of the same pages
+    /// 750 MB through the service of /dev/page_migrate, compared with move_pages() of the same
+    /// pages
     Service(ServiceArgs),
-    /// What the settings in /sys/kernel/mm/ferry/copy/ are worth, beside the defaults
+    /// The settings in /sys/kernel/mm/ferry/copy/, each compared with the defaults
     Settings(SettingsArgs),
-    /// The copy engine at native speed (UML) against this machine's own memcpy limit
+    /// The copy engine at native speed (UML), compared with this machine's memcpy throughput
     Copy(OutputArgs),
-    /// Copies by a DMA engine beside those by CPUs, on an emulated arm64 machine
+    /// Copies by a DMA engine compared with copies by CPUs, on an emulated arm64 machine
     Dma(OutputArgs),
-    /// How long it takes to choose who helps, on a machine of 1024 CPUs: here, without a kernel
+    /// Time to choose the helpers on a machine of 1024 CPUs; runs here, without a kernel
     Choice(JsonArgs),
-    /// Copies past the caches beside cached ones, and what either does to others: here, without a kernel
+    /// Non-temporal compared with cached copies, and their effect on other work; runs here, without
+    /// a kernel
     Method(JsonArgs),
 }
 
@@ -170,17 +175,17 @@ impl Bench {
 
 #[derive(Args)]
 pub struct OutputArgs {
-    /// Write the figures here
+    /// Write the figures to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the figures here
+    /// Draw the figures into this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub struct JsonArgs {
-    /// Write the figures here
+    /// Write the figures to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -189,7 +194,7 @@ pub struct JsonArgs {
 pub struct MeasureArgs {
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Keep every CPU of the guest busy with other work meanwhile
+    /// Keep every CPU of the guest busy with other work during the measurement
     #[arg(long)]
     pub busy: bool,
     #[command(flatten)]
@@ -198,10 +203,10 @@ pub struct MeasureArgs {
 
 #[derive(Args)]
 pub struct RepeatArgs {
-    /// Times to boot the two kernels
+    /// Number of boots of the two kernels
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub boots: u32,
-    /// Timed runs of each case in one boot; of 4 MiB and less 4 times as many, of 512 MiB and more at most 3
+    /// Timed runs of each case in one boot: four times as many up to 4 MiB, at most 3 from 512 MiB
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
 }
@@ -220,7 +225,8 @@ pub struct ServiceArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub repeat: RepeatArgs,
-    /// Let the guests' clocks count instructions: exact, but nothing is parallel; less than 750 MB
+    /// Let the guests' clocks count instructions: exact, but CPUs do not run in parallel; moves
+    /// less than 750 MB
     #[arg(long)]
     pub instructions: bool,
 }
@@ -231,7 +237,7 @@ pub struct PolicyArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub repeat: RepeatArgs,
-    /// Only these parts
+    /// Measure only these parts
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<bench::Part>,
 }
@@ -248,7 +254,7 @@ pub struct SettingsArgs {
 pub struct CrewArgs {
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// What migrates the pages
+    /// The interface that migrates the pages
     #[arg(long, value_name = "WHAT", default_value = "move_pages")]
     pub by: By,
 }
@@ -256,17 +262,18 @@ pub struct CrewArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum By {
-    /// Several callers are measured as well
+    /// move_pages(2); also measured with two user threads on the vanilla kernel
     MovePages,
-    /// With all else that the process has
+    /// migrate_pages(2), which also moves the rest of the process's memory
     MigratePages,
+    /// mbind(2)
     Mbind,
-    /// A DAMON scheme of this process's memory
+    /// A DAMON scheme on the process's own memory
     Damon,
 }
 
 impl By {
-    /// In the guest program's words.
+    /// Returns the guest program's name of the interface.
     pub fn name(self) -> &'static str {
         match self {
             By::MovePages => "move_pages",
@@ -276,7 +283,7 @@ impl By {
         }
     }
 
-    /// What the figures of its crews are called.
+    /// Returns the benchmark name of its figures with crews.
     pub fn crew_bench(self) -> &'static str {
         match self {
             By::MovePages => "crew",
@@ -291,23 +298,24 @@ impl By {
 pub struct DemotionArgs {
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// With the multi-generational LRU
+    /// Use the multi-generational LRU
     #[arg(long)]
     pub generations: bool,
 }
 
 #[derive(Args)]
 pub struct PhasesArgs {
-    /// Write the figures here
+    /// Write the figures to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Times to boot each kernel, both with two CPUs and with a clock that counts instructions
+    /// Number of boots of each kernel in each of two modes: two CPUs, and a clock that counts
+    /// instructions
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub boots: u32,
-    /// Calls of each case in one boot
+    /// Number of calls of each case in one boot
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
-    /// What migrates the pages: a system call
+    /// The system call that migrates the pages
     #[arg(long, value_name = "WHAT", default_value = "move_pages")]
     pub by: By,
 }
@@ -316,13 +324,13 @@ pub struct PhasesArgs {
 pub struct MovePagesArgs {
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Let the guests' clocks count instructions: exact, but all CPUs run as one, so nothing is parallel
+    /// Let the guests' clocks count instructions: exact, but CPUs do not run in parallel
     #[arg(long, conflicts_with = "busy")]
     pub instructions: bool,
-    /// Only these folio sizes
+    /// Measure only these folio sizes
     #[arg(long, value_delimiter = ',', value_name = "SIZE")]
     pub only: Vec<Folio>,
-    /// Only these counts of folios
+    /// Measure only these folio counts
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub counts: Vec<u32>,
 }
@@ -363,7 +371,7 @@ impl Command {
 }
 
 impl Cli {
-    /// Does what was asked. `Ok(false)`: it ran, and what it checked did not hold.
+    /// Runs the command. Returns `Ok(false)` if it ran and a check failed.
     pub fn execute(self) -> Result<bool> {
         self.command.check_files()?;
         let kdir = self.kdir;

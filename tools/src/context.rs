@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What every command works with: the repository, the cache, the source and tools (found once).
+//! State that every command uses: the repository, the cache, the kernel source and the toolchain.
+//! The latter two are looked up once, at first use.
 
 use crate::{
     cache::Cache,
@@ -33,14 +34,14 @@ impl Context {
         })
     }
 
-    /// The unpatched kernel source, had from the distribution or from `kdir` at first use.
+    /// Returns the unpatched kernel source, from the distribution or from `kdir`.
     pub fn source(&self) -> Result<&Source> {
         get_or_try(&self.source, || {
             source::obtain(&self.cache, self.kdir.as_deref())
         })
     }
 
-    /// The compilers that can build this kernel.
+    /// Returns the compilers that can build this kernel.
     pub fn toolchain(&self) -> Result<&Toolchain> {
         get_or_try(&self.toolchain, || toolchain::find(&self.cache))
     }
@@ -68,7 +69,8 @@ fn get_or_try<T>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result
     Ok(cell.get_or_init(|| value))
 }
 
-/// The repository: named by the bootstrap script, else where this program was built from.
+/// Returns the repository: the one that the bootstrap script names, else the one this program was
+/// built from.
 pub fn repo() -> Result<PathBuf> {
     let named = std::env::var_os("FERRY_REPO").map(PathBuf::from);
     let built = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -82,7 +84,7 @@ pub fn repo() -> Result<PathBuf> {
     bail!("cannot find the Ferry repository: start this program with the script `ferry` in it")
 }
 
-/// Processors of this machine.
+/// Returns the number of CPUs that this process may use.
 pub fn jobs() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }

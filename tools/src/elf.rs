@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The machine code of object files, to tell whether two are the same.
+//! Reads the machine code of object files, to compare two builds.
 
 use anyhow::{Context as _, Result};
 use object::{Object, ObjectSection, SectionFlags};
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// Content of each executable section, by name.
+/// Returns the content of each executable section, by name.
 pub fn code(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let data = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    code_of(&data).with_context(|| format!("{} is no object file", path.display()))
+    code_of(&data).with_context(|| format!("{} is not an object file", path.display()))
 }
 
 fn code_of(data: &[u8]) -> Result<BTreeMap<String, Vec<u8>>> {
@@ -19,7 +19,7 @@ fn code_of(data: &[u8]) -> Result<BTreeMap<String, Vec<u8>>> {
             continue;
         };
         if sh_flags.contains(object::elf::SHF_EXECINSTR) {
-            // Sections of one name are told apart by their order.
+            // Sections with the same name get different numbers.
             let name = format!("{}#{}", section.name()?, sections.len());
             sections.insert(name, section.data()?.to_vec());
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! git as every part of this program runs it: in the folder it is told, whoever calls.
+//! Runs git in a given folder, independent of the caller's environment.
 
 use std::{path::Path, process::Command};
 
-/// What git's hooks and aliases set and would lead git to the caller's repository.
+/// Variables set by git's hooks and aliases that would make git use the caller's repository.
 const LEADS_ELSEWHERE: [&str; 10] = [
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
@@ -17,7 +17,7 @@ const LEADS_ELSEWHERE: [&str; 10] = [
     "GIT_WORK_TREE",
 ];
 
-/// `git` in `dir`.
+/// Returns a `git` command for `dir`.
 pub fn command(dir: &Path) -> Command {
     let mut git = Command::new("git");
     for name in LEADS_ELSEWHERE {
@@ -42,7 +42,7 @@ pub mod tests {
         output(command(dir).args(args)).unwrap()
     }
 
-    /// A repository with the file `a` in one commit.
+    /// Creates a repository with the file `a` in one commit.
     pub fn repository(dir: &Path) {
         fs::create_dir_all(dir).unwrap();
         git(dir, &["init", "--quiet"]);
@@ -58,7 +58,7 @@ pub mod tests {
         git(dir, &["commit", "--quiet", "-m", "base"]);
     }
 
-    /// A patch as a mail, which changes the file `a`.
+    /// Writes a patch as a mail that changes the file `a`.
     pub fn mail(dir: &Path) -> PathBuf {
         fs::create_dir_all(dir).unwrap();
         let path = dir.join("0001-new.patch");
@@ -72,7 +72,7 @@ pub mod tests {
 
     #[test]
     fn caller_s_repository_is_left_alone() {
-        // The environment is one for all threads, so a process of its own stands for the hook.
+        // The environment belongs to the whole process, so a child process stands for the hook.
         if let Some(dir) = std::env::var_os(INSIDE) {
             return all_that_writes(Path::new(&dir));
         }
@@ -83,7 +83,7 @@ pub mod tests {
         let before = state(&users);
         let out = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "git::tests::caller_s_repository_is_left_alone"])
-            // In the work tree, where `git apply` would skip what it takes for outside.
+            // Inside the work tree `git apply` would skip files that it takes to be outside.
             .env(INSIDE, users.join("inside"))
             .env("GIT_DIR", users.join(".git"))
             .env("GIT_WORK_TREE", &users)

@@ -17,18 +17,20 @@ use std::{
 use tempfile::TempDir;
 
 const VIRTME_NG: &str = "1.42";
-/// Emulation does `rep movs` element by element: without the first argument copies look six times slower.
-/// With the second one no clocksource is compared between CPUs. In about one boot in 70 with four CPUs the
-/// timer of that comparison waits with interrupts off for a CPU that waits for it in stop_machine(). Its
-/// timeout does not expire: it is by the clock, which is jiffies until the clocksource is chosen.
+/// Emulation runs `rep movs` one element at a time: without the first argument copies look six
+/// times slower. The second one disables the comparison of clocksources between CPUs. In about one
+/// boot in 70 with four CPUs the timer of that comparison waits, with interrupts disabled, for a
+/// CPU that waits for it in stop_machine(). Its timeout never expires, because it reads the clock,
+/// which is jiffies until the clocksource is chosen.
 const KERNEL_ARGS: &str = "clearcpuid=rep_good,erms,fsrm tsc=nowatchdog log_buf_len=16M";
-/// Node 1's memory is said to be slower, and so a lower memory tier. Both are as fast here.
+/// The HMAT describes node 1's memory as slower, and so as a lower memory tier. Both are equally
+/// fast.
 const TIERS: &str = "-machine hmat=on \
     -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-latency,latency=10 \
     -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=10G \
     -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=40 \
     -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=2G";
-/// Written by the script when the guest's command has ended.
+/// The file with the exit status; the script writes it when the guest's command has ended.
 const STATUS: &str = "status";
 
 pub struct Guest {
@@ -47,8 +49,8 @@ pub struct Guest {
     folders: Vec<PathBuf>,
 }
 
-/// Processors and memory: CPUs on node 0, the same memory on both nodes, of which that without CPUs is a
-/// lower tier.
+/// CPUs and memory: all CPUs are on node 0, and both nodes have the same amount of memory. Node 1
+/// is a lower tier.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub cpus: u32,
@@ -87,7 +89,7 @@ impl Guest {
         })
     }
 
-    /// Lets the guest write a folder that others see as well.
+    /// Lets the guest write one more folder, which it shares with the host and other guests.
     pub fn folder(mut self, dir: &Path) -> Self {
         self.folders.push(dir.to_path_buf());
         self
@@ -98,24 +100,24 @@ impl Guest {
         self
     }
 
-    /// More for the kernel's command line.
+    /// Adds arguments to the kernel's command line.
     pub fn kernel_args(mut self, args: &str) -> Self {
         self.args.push(args.to_owned());
         self
     }
 
-    /// More for the emulator's command line.
+    /// Adds arguments to the emulator's command line.
     pub fn qemu_args(mut self, args: &str) -> Self {
         self.qemu_args = format!("{} {args}", self.qemu_args);
         self
     }
 
-    /// The shared folder; its path is the same inside.
+    /// Returns the shared folder. Its path in the guest is the same.
     pub fn share(&self) -> &Path {
         self.share.path()
     }
 
-    /// Puts the guest's program into the shared folder, and those of the service.
+    /// Copies the guest's program and those of the service into the shared folder.
     pub fn bring_programs(&self, program: &Path) -> Result<()> {
         self.bring(program)?;
         for name in SERVICE_PROGRAMS {
@@ -124,7 +126,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Puts a program or a file into the shared folder.
+    /// Copies a program or another file into the shared folder.
     pub fn bring(&self, file: &Path) -> Result<PathBuf> {
         let name = file.file_name().context("not a file")?;
         let to = self.share().join(name);
@@ -140,13 +142,14 @@ impl Guest {
         &self.console
     }
 
-    /// Boots, runs the shell script in the shared folder, powers off. The script's exit status;
-    /// an error if the guest never got to its end. The kernel's log is then in `dmesg` there.
+    /// Boots, runs the shell script in the shared folder and powers off. Returns the script's exit
+    /// status, or an error if the guest went down before the script ended. Afterwards the folder's
+    /// `dmesg` has the kernel log.
     pub fn run(&self, script: &str) -> Result<i32> {
         self.run_unless(script, || false)
     }
 
-    /// As `run`, but the guest is stopped, which is an error, once it is `unwanted`.
+    /// As `run`, but stops the guest and fails once `unwanted` returns true.
     pub fn run_unless(&self, script: &str, unwanted: impl Fn() -> bool) -> Result<i32> {
         let share = self.share().display();
         let wrapper = format!(
@@ -159,7 +162,7 @@ impl Guest {
         write_atomic(&self.share().join("run.sh"), wrapper.as_bytes())?;
         let step = Step::new(format!("in the guest: {}", self.name), self.console.clone())
             .timeout(self.timeout)
-            .remedy("the log is the guest's console: see what it said last")
+            .remedy("read the end of the log, which is the guest's console")
             .stop_when(unwanted);
         let mut vng = self.vng();
         vng.arg("--verbose")
@@ -169,9 +172,9 @@ impl Guest {
         let status = fs::read_to_string(self.share().join(STATUS)).unwrap_or_default();
         status.trim().parse().map_err(|_| {
             anyhow::anyhow!(
-                "in the guest: {}: it went down before its command ended ({exit})\n  | {}\n  log: {}\n  \
-                 what to do: see what the log says last; if nothing, whether this machine has {} GiB of \
-                 memory to spare for each guest",
+                "in the guest: {}: the guest ended before its command ({exit})\n  | {}\n  log: {}\n  \
+                 what to do: read the end of the log; if it is empty, check that this machine has {} GiB \
+                 of free memory for each guest",
                 self.name,
                 tail(&self.console, 15).join("\n  | "),
                 self.console.display(),
@@ -180,7 +183,7 @@ impl Guest {
         })
     }
 
-    /// What the kernel said during `run`.
+    /// Returns the kernel log of `run`.
     pub fn dmesg(&self) -> Result<String> {
         let path = self.share().join("dmesg");
         Ok(String::from_utf8_lossy(&fs::read(&path)?).into_owned())
@@ -190,7 +193,7 @@ impl Guest {
     pub fn vng(&self) -> Command {
         let program = &self.vng;
         let mut vng = Command::new(program);
-        // It starts its other half, virtme-run, by name.
+        // vng starts virtme-run by name.
         let mut path = program
             .parent()
             .unwrap_or(Path::new("/"))
@@ -228,7 +231,8 @@ fn virtme_ng(context: &Context) -> Result<PathBuf> {
     if ready.is(VIRTME_NG) {
         return Ok(vng);
     }
-    // Its scripts name the folder they were made in, so it cannot be renamed when complete.
+    // Scripts of a Python environment contain its path, so it cannot be built elsewhere and
+    // renamed.
     crate::cache::remove_dir(&venv)?;
     let python = Command::new("python3")
         .arg("-m")
@@ -251,7 +255,7 @@ fn virtme_ng(context: &Context) -> Result<PathBuf> {
     Ok(vng)
 }
 
-/// The programs of the page migration service, which lie beside the guest's own.
+/// The programs of the page migration service, in the same folder as the guest's own.
 const SERVICE_PROGRAMS: [&str; 5] = ["ph", "v", "vmig", "victim", "migstat"];
 
 /// Returns where the guest's program is in a cache, if it is built.

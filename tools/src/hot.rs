@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `ferry hot`: the hot pages of a process are found in physical memory, by idle page tracking, and
-//! migrated by their addresses while it works; beside a placement at random that stays, and one that
-//! was right from the start.
+//! `ferry hot`: finds the hot pages of a process in physical memory by idle page tracking, and
+//! migrates them by physical address while the process works. Compares this with a random placement
+//! that stays, and with one that is optimal from the start.
 
 use crate::{
     bench::{ask, save_json},
@@ -22,10 +22,10 @@ const SHAPE: Shape = Shape {
     cpus: 2,
     node_gib: 2,
 };
-/// Runs of a placement take as long as was asked for, or a slow host longer.
+/// Time limit of a run, as a multiple of its intended duration: the host may be slow.
 const SLOW: u32 = 4;
 
-/// What the guest answers; its own words for everything.
+/// The guest's answer; the names are the guest program's.
 #[derive(Serialize, Deserialize)]
 struct Answer {
     mib: usize,
@@ -102,11 +102,11 @@ pub fn hot(context: &Context, args: &HotArgs) -> Result<()> {
     save_json(&report, args.json.as_deref())
 }
 
-/// Everything that is said of it.
+/// Returns the whole report as text.
 fn text(answer: &Answer) -> String {
     let [mib, hot] = [answer.mib, answer.hot_mib];
     let mut text = format!(
-        "{} accesses at random: one in {} to any of {mib} MB, the others to {hot} MB that are spread among \
+        "{} random accesses: one in {} goes to all {mib} MB, the others to {hot} MB of hot pages spread over \
          them;\nmedians of {} runs\n{}\n",
         answer.accesses,
         answer.cold_one_in,
@@ -129,13 +129,13 @@ fn text(answer: &Answer) -> String {
         ));
     }
     text.push_str(
-        "The contents were checked. Emulated nodes are equally near: times differ by chance, and by what \
-         finding and\nmigrating cost, never by what they gain. What they are for is the share of accesses \
-         near.\n",
+        "All contents were checked. Emulated nodes are equally fast: run times vary by chance and by the cost \
+         of finding\nand migrating pages, and never improve. The result is the share of accesses to the near \
+         node.\n",
     );
     if let Some([near, far]) = answer.latency_ns {
         text.push_str(&format!(
-            "Latency: what an access would take on average, by what the guest's firmware says of its nodes \
+            "Latency: the average of an access, by the values that the guest's firmware has for its nodes \
              ({near:.0} and {far:.0} ns):\ncomputed, not measured.\n"
         ));
     }
@@ -183,7 +183,7 @@ fn of(answer: &Answer, placement: Placement) -> impl Iterator<Item = &Run> {
     runs.filter(move |run| run.placement == placement)
 }
 
-/// The median, and the least and the most.
+/// Formats the median with the minimum and the maximum.
 fn spread(numbers: impl Iterator<Item = f64>) -> String {
     let all: Vec<f64> = numbers.collect();
     let least = all.iter().copied().fold(f64::INFINITY, f64::min);
@@ -191,7 +191,7 @@ fn spread(numbers: impl Iterator<Item = f64>) -> String {
     format!("{:.2} ({least:.2}-{most:.2})", median(all.into_iter()))
 }
 
-/// Of a few numbers; of two in the middle the higher.
+/// Returns the median; of an even number, the upper of the two in the middle.
 fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut numbers: Vec<f64> = numbers.collect();
     numbers.sort_by(f64::total_cmp);

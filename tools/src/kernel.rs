@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kernels: which there are, how each is configured, and building one only when its input changed.
+//! The kernels: their variants, their configuration, and building them only when the input changed.
 
 use crate::{
     cache::{write_atomic, Key, Stamp},
@@ -17,22 +17,22 @@ use std::{
 };
 use walkdir::WalkDir;
 
-/// A cold build takes minutes on two cores; this is for slow machines.
+/// A build from scratch takes minutes on two cores; the limit allows for slow machines.
 const BUILD_LIMIT: Duration = Duration::from_secs(5400);
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Variant {
-    /// The source as it came
+    /// The unpatched source
     Vanilla,
-    /// With Ferry, same options
+    /// With Ferry; otherwise the same options
     Ferry,
     /// With Ferry, KUnit, KASAN, lockdep and DEBUG_VM
     Debug,
-    /// With Ferry and migrc's debug option alone: fast enough to reproduce rare races
+    /// With Ferry and only the debug option of migrc: fast enough to reproduce rare races
     Litmus,
     /// With Ferry, PREEMPT_RT, KUnit, lockdep and DEBUG_VM
     Rt,
-    /// With Ferry as a user-space program, at native speed
+    /// With Ferry, as a user-space program at native speed
     Uml,
     /// With Ferry, for a machine with a DMA engine
     Arm64,
@@ -99,11 +99,12 @@ impl Variant {
         }
     }
 
-    /// What it is to be booted with.
+    /// Returns kernel arguments that the variant needs.
     pub fn boot_args(self) -> &'static str {
         match self {
-            // With five levels of page tables KASAN now and then reports the first interrupts: where its
-            // shadow begins is asked of a feature bit, and identify_cpu() clears these for a moment.
+            // With five-level page tables KASAN sometimes reports the first interrupts: the start
+            // of its shadow depends on a CPU feature bit, and identify_cpu() clears the bits for a
+            // moment.
             Variant::Debug => "no5lvl",
             _ => "",
         }
@@ -123,7 +124,7 @@ pub struct Built {
     pub tree: PathBuf,
 }
 
-/// Builds the kernel unless what it is made from is what it was made from last time.
+/// Builds the kernel unless its input is the same as last time.
 pub fn build(context: &Context, variant: Variant) -> Result<Built> {
     let input = Input::of(context, variant)?;
     let image = input.out.join(variant.image());
@@ -132,7 +133,7 @@ pub fn build(context: &Context, variant: Variant) -> Result<Built> {
         stamp.clear()?;
         input.make(context, variant.target(), "kernel")?;
         if !image.is_file() {
-            bail!("the build ended well but made no {}", image.display());
+            bail!("the build succeeded but did not write {}", image.display());
         }
         stamp.set(&input.key)?;
     }
@@ -143,7 +144,7 @@ pub fn build(context: &Context, variant: Variant) -> Result<Built> {
     })
 }
 
-/// Compiles only mm/ferry, unless that or the whole kernel is built already.
+/// Compiles only mm/ferry, unless it or the whole kernel is up to date.
 pub fn compile(context: &Context, variant: Variant) -> Result<()> {
     let input = Input::of(context, variant)?;
     let stamp = Stamp::new(input.out.join("ferry.part.key"));
@@ -155,7 +156,7 @@ pub fn compile(context: &Context, variant: Variant) -> Result<()> {
     stamp.set(&input.key)
 }
 
-/// The sources and options that a kernel is built from, and its folders.
+/// The sources and options of a kernel, and the folders of its build.
 struct Input {
     variant: Variant,
     tree: Tree,
@@ -182,7 +183,7 @@ impl Input {
         Stamp::new(self.out.join("ferry.key"))
     }
 
-    /// Configures the kernel, and makes the target; a warning is an error.
+    /// Configures the kernel and builds the target. Warnings of a patched kernel are errors.
     fn make(&self, context: &Context, target: &str, what: &str) -> Result<()> {
         let (name, arch) = (self.variant.name(), self.variant.arch());
         let log = context.cache.log(&format!("build-{name}"));
@@ -190,7 +191,7 @@ impl Input {
         let mut make = context.toolchain()?.make(&self.tree.dir, &self.out, arch);
         Step::new(format!("building {what} {name}"), log.clone())
             .timeout(BUILD_LIMIT)
-            .remedy("read the log from the first `error`; a second call goes on from there")
+            .remedy("read the log from the first `error`; another run continues the build")
             .run(make.arg(target))?;
         if self.variant != Variant::Vanilla {
             no_warnings(&log, &self.out)?;
@@ -199,8 +200,8 @@ impl Input {
     }
 }
 
-/// Fails if the compiler, or objtool, has warned of anything. What Ferry was compiled to is then
-/// removed, so that it is compiled, and warned of, again.
+/// Fails if the compiler or objtool warned. Then removes Ferry's objects, so that the next build
+/// compiles them again and repeats the warning.
 fn no_warnings(log: &Path, out: &Path) -> Result<()> {
     let text = fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
     let Some(warning) = warning(&String::from_utf8_lossy(&text)) else {
@@ -213,13 +214,13 @@ fn no_warnings(log: &Path, out: &Path) -> Result<()> {
         }
     }
     bail!(
-        "the build warned: {warning}\n  what to do: see {}",
+        "the build has a warning: {warning}\n  what to do: see {}",
         log.display()
     )
 }
 
-/// The first warning in the log of a build. Those of the linker, of options that are not used, and of a
-/// header that UML's I/O ports make add to a null pointer, are of the whole kernel's making.
+/// Returns the first warning in a build log. It ignores warnings that the unpatched kernel has too:
+/// by the linker, of unused options, and of a header where UML's I/O ports add to a null pointer.
 fn warning(log: &str) -> Option<String> {
     let is_theirs = |line: &str| {
         line.contains("ld: warning:")
@@ -230,7 +231,7 @@ fn warning(log: &str) -> Option<String> {
     log.lines().find(is_one).map(str::to_owned)
 }
 
-/// Where a build of this source goes.
+/// Returns the output folder `name` for builds of this source.
 pub fn out_dir(context: &Context, name: &str) -> Result<PathBuf> {
     let out = context.source()?.home.join("build").join(name);
     fs::create_dir_all(&out)?;
@@ -246,7 +247,7 @@ pub fn key(context: &Context, tree: &Tree, arch: &str, config: &Config) -> Resul
     Ok(key.finish())
 }
 
-/// Makes `.config` in `out` from the fragments alone, and checks that it has what they ask for.
+/// Writes `.config` in `out` from the fragments alone, and checks that it has all their options.
 pub fn configure(
     context: &Context,
     tree: &Tree,
@@ -274,8 +275,8 @@ pub fn configure(
     let missing = config.missing(&result);
     if !missing.is_empty() {
         bail!(
-            "the {name} kernel's configuration lacks {}\n  what to do: their dependencies are not \
-             met in this kernel; see {}",
+            "the {name} kernel's configuration lacks {}\n  what to do: this kernel does not meet their \
+             dependencies; see {}",
             missing.join(", "),
             out.join(".config").display()
         );
@@ -317,7 +318,7 @@ impl Config {
             .collect()
     }
 
-    /// Options that the finished `.config` has otherwise than asked.
+    /// Returns the options whose value in the finished `.config` differs.
     fn missing(&self, finished: &str) -> Vec<String> {
         let mut found = Config::default();
         found.extend(finished);
@@ -329,7 +330,7 @@ impl Config {
     }
 }
 
-/// `CONFIG_X=value`, or `# CONFIG_X is not set` for `n`.
+/// Parses `CONFIG_X=value`, or `# CONFIG_X is not set` as `n`.
 fn option(line: &str) -> Option<(&str, &str)> {
     let line = line.trim();
     if let Some(rest) = line.strip_prefix("# ") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Test results as others print them: KUnit's through the kernel's own parser, and plain TAP.
+//! Parses test results: KUnit's by the kernel's own parser, and plain TAP.
 
 use crate::step::Step;
 use anyhow::{Context as _, Result};
@@ -35,12 +35,12 @@ struct Leaf {
     status: String,
 }
 
-/// The KUnit cases in a kernel log, parsed by the kernel tree's `kunit.py`.
+/// Returns the KUnit cases in a kernel log, parsed by the kernel tree's `kunit.py`.
 pub fn kunit(tree: &Path, log: &Path, parser_log: PathBuf) -> Result<Vec<Case>> {
     let json = tempfile::NamedTempFile::new()?;
     let mut json_arg = std::ffi::OsString::from("--json=");
     json_arg.push(json.path());
-    // It exits non-zero when a test failed; what it found is in the file either way.
+    // kunit.py fails if a test failed; the file has the results in any case.
     Step::new("reading KUnit's results", parser_log)
         .timeout(Duration::from_secs(120))
         .quiet()
@@ -53,7 +53,7 @@ pub fn kunit(tree: &Path, log: &Path, parser_log: PathBuf) -> Result<Vec<Case>> 
                 .arg(log),
         )?;
     let text = fs::read_to_string(json.path())?;
-    parse_json(&text).with_context(|| format!("KUnit's results in {}", log.display()))
+    parse_json(&text).with_context(|| format!("cannot parse KUnit's results in {}", log.display()))
 }
 
 fn parse_json(text: &str) -> Result<Vec<Case>> {
@@ -77,7 +77,8 @@ fn flatten(group: &Group, prefix: &str, cases: &mut Vec<Case>) {
     }
 }
 
-/// The cases of a TAP stream. What the plan announced and did not come is a failure.
+/// Returns the cases of a TAP stream. Cases that the plan announces but that are missing have
+/// failed.
 pub fn tap(text: &str) -> Vec<Case> {
     let mut cases = Vec::new();
     let mut planned = None;
@@ -92,10 +93,13 @@ pub fn tap(text: &str) -> Vec<Case> {
         }
     }
     match planned {
-        None => cases.push(("plan".to_owned(), Outcome::Failed("no TAP plan".to_owned()))),
+        None => cases.push((
+            "plan".to_owned(),
+            Outcome::Failed("no TAP plan in the output".to_owned()),
+        )),
         Some(planned) => {
             for number in cases.len() + 1..=planned {
-                let why = Outcome::Failed("announced, but did not come".to_owned());
+                let why = Outcome::Failed("in the plan, but not in the output".to_owned());
                 cases.push((format!("case {number}"), why));
             }
         }
@@ -103,7 +107,7 @@ pub fn tap(text: &str) -> Vec<Case> {
     cases
 }
 
-/// `ok 3 - name # SKIP why`, in the variants that are about.
+/// Parses `ok 3 - name # SKIP why`, with or without the hyphen and the note.
 pub fn tap_line(line: &str) -> Option<Case> {
     let line = line.trim_end();
     let (good, rest) = match line.strip_prefix("ok ") {
@@ -141,7 +145,7 @@ mod tests {
                 ("d e".to_owned(), Outcome::Failed("went wrong".to_owned())),
                 (
                     "case 4".to_owned(),
-                    Outcome::Failed("announced, but did not come".to_owned())
+                    Outcome::Failed("in the plan, but not in the output".to_owned())
                 ),
             ]
         );

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `ferry`: builds, boots, tests and measures Ferry; puts it into a kernel tree.
+//! `ferry`: builds, boots, tests and measures Ferry, and adds it to a kernel tree.
 
 mod apply;
 mod arm64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! This machine's own limit: memcpy of 4 KB blocks, one pinned thread a CPU.
+//! This machine's memcpy throughput: copies of 4 KB blocks, with one pinned thread per CPU.
 
 use anyhow::{Context as _, Result};
 use nix::{
@@ -9,11 +9,11 @@ use nix::{
 use std::{hint::black_box, sync::Barrier, thread, time::Instant};
 
 const BLOCK: usize = 4096;
-/// Far beyond the caches, as page migration is.
+/// Much larger than the caches, as page migration is.
 const BYTES: usize = 128 << 20;
 const PASSES: usize = 15;
 
-/// One sample a pass, in 1e9 bytes a second, all threads together.
+/// Returns one sample per pass: the throughput of all threads together, in 1e9 bytes a second.
 pub fn limit(threads: usize) -> Result<Vec<f64>> {
     let cpus = allowed_cpus()?;
     let barrier = Barrier::new(threads);
@@ -56,23 +56,23 @@ fn copy_passes(cpu: usize, barrier: &Barrier) -> Vec<(Instant, Instant)> {
         .collect()
 }
 
-/// Keeps this thread on `cpu`.
+/// Pins this thread to `cpu`.
 pub fn pin(cpu: usize) {
     let mut set = CpuSet::new();
-    // A CPU that went away meanwhile only makes the figure worse.
+    // If the CPU has gone offline, the figure only gets worse.
     let _ = set
         .set(cpu)
         .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
 }
 
-/// The CPUs that this process may run on.
+/// Returns the CPUs that this process may run on.
 pub fn allowed_cpus() -> Result<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(0))?;
     let cpus: Vec<usize> = (0..CpuSet::count())
         .filter(|&cpu| set.is_set(cpu).unwrap_or(false))
         .collect();
     if cpus.is_empty() {
-        anyhow::bail!("this process may run on no CPU");
+        anyhow::bail!("the CPU affinity of this process is empty");
     }
     Ok(cpus)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What it costs to copy folios past the caches, and what it spares: on this machine, natively, with the
-//! kernel's own instructions.
+//! Cost and benefit of copying folios past the caches (non-temporal stores), measured natively on
+//! this machine with the kernel's own instructions.
 
 use crate::{
     bench,
@@ -26,7 +26,7 @@ const FOLIOS: [(&str, usize); 6] = [
     ("256K", 256 << 10),
     ("2M", 2 << 20),
 ];
-/// Far beyond the caches: each folio that is copied is cold, as those are that are demoted.
+/// Much larger than the caches, so each copied folio is cold, as folios to demote are.
 const BYTES: usize = 256 << 20;
 const PASSES: usize = 9;
 const RUNS: usize = 101;
@@ -44,7 +44,7 @@ struct Speed {
     runs: usize,
 }
 
-/// A working set that was in the cache is read again after the same CPU has copied. Medians.
+/// Times to read a cached working set again after the same CPU has copied folios. Medians.
 #[derive(Serialize)]
 struct Bystander {
     bench: &'static str,
@@ -52,11 +52,11 @@ struct Bystander {
     copied_bytes: usize,
     working_set_bytes: usize,
     method: &'static str,
-    /// How long the copy took.
+    /// Duration of the copy.
     copy_us: f64,
-    /// How long it then took to read the working set.
+    /// Duration of reading the working set after the copy.
     after_us: f64,
-    /// How long it takes if nothing was copied.
+    /// Duration of reading the working set without a copy.
     undisturbed_us: f64,
     runs: usize,
 }
@@ -70,7 +70,7 @@ struct Report {
 
 pub fn measure(args: &JsonArgs) -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
-        bail!("there are copies past the caches on x86-64 alone");
+        bail!("only x86-64 has copies past the caches");
     }
     let steal = Steal::start();
     let cpus = allowed_cpus()?;
@@ -105,7 +105,7 @@ pub fn measure(args: &JsonArgs) -> Result<()> {
     bench::save_json(&report, args.json.as_deref())
 }
 
-/// Random numbers below `end`, the same in each run of the program.
+/// Random numbers, the same in each run of the program.
 struct Random(u64);
 
 impl Random {
@@ -117,7 +117,7 @@ impl Random {
         ((u128::from(self.0) * end as u128) >> 64) as usize
     }
 
-    /// All numbers below `end`, in random order.
+    /// Returns all numbers below `end`, in random order.
     fn order(&mut self, end: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..end).collect();
         for at in (1..end).rev() {
@@ -143,7 +143,7 @@ impl Ground {
         })
     }
 
-    /// Where to copy folios of `size` bytes from and to, `bytes` in all.
+    /// Returns random pairs of source and destination, in folios of `size` bytes, `bytes` in all.
     fn plan(&mut self, size: usize, bytes: usize) -> Vec<(usize, usize)> {
         let all = self.from.len() * size_of::<u64>() / size;
         let mut order = || self.random.order(all).into_iter().take(bytes / size);
@@ -159,7 +159,7 @@ impl Ground {
     }
 }
 
-/// Times `threads` threads, each with its own memory, that copy folios in random order.
+/// Times `threads` threads that copy folios in random order, each in its own memory.
 fn speed(cpus: &[usize], threads: usize, pool: &mut Pool) -> Result<()> {
     let barrier = Barrier::new(threads);
     let work = |index: usize| -> Result<Vec<(Instant, Instant)>> {
@@ -196,14 +196,14 @@ fn speed(cpus: &[usize], threads: usize, pool: &mut Pool) -> Result<()> {
     for (at, (folio, method)) in cases.enumerate() {
         let start = times.iter().map(|of| of[at].0).min();
         let end = times.iter().map(|of| of[at].1).max();
-        let (start, end) = start.zip(end).context("nothing was measured")?;
+        let (start, end) = start.zip(end).context("no thread was measured")?;
         let gbps = (BYTES / threads * threads) as f64 / (end - start).as_secs_f64() / 1e9;
         pool.add(folio, threads as u32, method, &[gbps]);
     }
     Ok(())
 }
 
-/// A working set: its cache lines, linked in random order.
+/// A working set: cache lines, linked in random order.
 struct WorkingSet(Memory);
 
 impl WorkingSet {
@@ -216,7 +216,7 @@ impl WorkingSet {
         Ok(Self(memory))
     }
 
-    /// Microseconds that it takes to go along all lines.
+    /// Follows the links through all lines. Returns the time in microseconds.
     fn walk(&self) -> f64 {
         let start = Instant::now();
         let mut at = 0;
@@ -228,7 +228,8 @@ impl WorkingSet {
     }
 }
 
-/// Half of the second-level and of the last-level cache: a working set that fits and is not all there is.
+/// Measures with half of the second-level and half of the last-level cache, so that the set fits
+/// beside other data.
 fn bystanders(cpu: usize) -> Result<Vec<Bystander>> {
     let (l2, last) = caches(cpu)?;
     let mut ground = Ground::new(BYTES, 7)?;
@@ -287,7 +288,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples[samples.len() / 2]
 }
 
-/// Bytes of the second-level and of the last-level cache of a CPU.
+/// Returns the bytes of a CPU's second-level and last-level cache.
 fn caches(cpu: usize) -> Result<(usize, usize)> {
     let dir = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
     let mut sizes = BTreeMap::new();
@@ -303,12 +304,12 @@ fn caches(cpu: usize) -> Result<(usize, usize)> {
     }
     let l2 = sizes
         .get(&2)
-        .context("this CPU tells no second-level cache")?;
+        .context("sysfs shows no second-level cache for this CPU")?;
     let last = sizes.values().last().unwrap_or(l2);
     Ok((*l2, *last))
 }
 
-/// Bytes, of a text such as `1024K`.
+/// Parses a size such as `1024K`. Returns bytes.
 fn kilobytes(text: &str) -> Option<usize> {
     let number: usize = text.trim().strip_suffix('K')?.parse().ok()?;
     Some(number << 10)
@@ -370,7 +371,7 @@ fn print_bystanders(bystanders: &[Bystander]) {
             format!("{:.0}", b.copy_us + b.after_us),
         ]);
     }
-    println!("\na working set that was in the cache, read again after the copy (medians)\n{table}");
+    println!("\nreading a cached working set again after the copy (medians)\n{table}");
 }
 
 #[cfg(test)]

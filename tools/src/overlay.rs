@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Files laid over a kernel tree: Ferry's own under mm/ferry and include/uapi, and mainline's patched files.
-//! A file is written only where its content differs, so make rebuilds only what that touches.
+//! Files laid over a kernel tree: Ferry's own under mm/ferry and include/uapi, and patched mainline
+//! files. A file is written only if its content differs, so that make rebuilds only what depends on
+//! it.
 
 use crate::{
     cache::{write_atomic, Key},
@@ -15,10 +16,10 @@ use std::{
 };
 use walkdir::{DirEntry, WalkDir};
 
-/// Content by path in the tree; `None` where a patch removes the file.
+/// File contents by path in the tree; `None` for a file that a patch removes.
 pub type Overlay = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
-/// What of the repository belongs in a kernel tree.
+/// The files and folders of the repository that belong into a kernel tree.
 const KERNEL_PART: [&str; 8] = [
     "Kbuild",
     "Kconfig",
@@ -30,11 +31,12 @@ const KERNEL_PART: [&str; 8] = [
     "rust",
 ];
 const HOME: &str = "mm/ferry";
-/// Headers for user space, which `make headers_install` looks for in `UAPI` alone.
+/// Headers for user space; `make headers_install` looks for them only in `UAPI`.
 const OWN_UAPI: &str = "c-glue/include/uapi";
 const UAPI: &str = "include/uapi";
 
-/// Returns Ferry's own files at their place in a kernel tree: mm/ferry, except for headers for user space.
+/// Returns Ferry's files by their path in a kernel tree: mm/ferry, except for headers for user
+/// space.
 pub fn kernel_part(repo: &Path) -> Result<Overlay> {
     let mut overlay = Overlay::new();
     for part in KERNEL_PART {
@@ -57,7 +59,7 @@ pub fn kernel_part(repo: &Path) -> Result<Overlay> {
     Ok(overlay)
 }
 
-/// Leaves out the patches and what only Cargo builds.
+/// Leaves out the patches, and files that only Cargo uses.
 fn wanted(entry: &DirEntry) -> bool {
     let path = entry.path();
     !(path.ends_with("c-glue/patches")
@@ -80,14 +82,15 @@ pub fn key(overlay: &Overlay) -> String {
     key.finish()
 }
 
-/// Which files of a tree are not the source's own: the journal that makes a change redoable.
+/// Journal of the files in a tree that differ from the source's; with it an interrupted `lay` is
+/// redone.
 #[derive(Default, Serialize, Deserialize)]
 struct Laid {
     key: String,
     paths: BTreeSet<PathBuf>,
 }
 
-/// Makes `tree` (a copy of `vanilla`) hold exactly the overlay on top. Returns the overlay's key.
+/// Makes `tree`, a copy of `vanilla`, hold exactly the overlay on top. Returns the overlay's key.
 pub fn lay(overlay: &Overlay, vanilla: &Path, tree: &Path, journal: &Path) -> Result<String> {
     let key = key(overlay);
     let before: Laid = match read_if_there(journal)? {
@@ -120,7 +123,7 @@ fn write_journal(journal: &Path, key: String, paths: &BTreeSet<PathBuf>) -> Resu
     write_atomic(journal, &serde_json::to_vec(&laid)?)
 }
 
-/// Replaces a file by renaming: it may be a hard link to the unpatched tree's.
+/// Replaces a file by renaming, because it may be a hard link to the unpatched tree's.
 fn put(path: &Path, wanted: Option<Vec<u8>>) -> Result<()> {
     if read_if_there(path)? == wanted {
         return Ok(());
@@ -171,7 +174,7 @@ mod tests {
 
     #[test]
     fn header_for_user_space_is_where_the_kernel_exports_it() {
-        // Cargo names the folder at run time: another clone may have built this program.
+        // Cargo sets the folder at run time: another clone may have built this program.
         let tools = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
         let overlay = kernel_part(tools.parent().unwrap()).unwrap();
         let at = |path: &str| overlay.contains_key(Path::new(path));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The series of changes to mainline files, and what the touched files are after it.
+//! The series of changes to mainline files, and the content of these files after it.
 
 use crate::{
     git,
@@ -31,7 +31,7 @@ impl Patch {
     }
 }
 
-/// The series, in order.
+/// Returns the series, in order.
 pub fn load(repo: &Path) -> Result<Vec<Patch>> {
     let dir = repo.join("c-glue/patches").join(SERIES);
     let mut files: Vec<PathBuf> = fs::read_dir(&dir)
@@ -56,7 +56,7 @@ pub fn load(repo: &Path) -> Result<Vec<Patch>> {
         .collect()
 }
 
-/// Files that a git patch names, before and after.
+/// Returns the files that a git patch names, before and after.
 fn touched(patch: &str) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for line in patch.lines() {
@@ -71,7 +71,7 @@ fn touched(patch: &str) -> BTreeSet<PathBuf> {
     found
 }
 
-/// `git apply` that takes `dir` for a plain folder even inside somebody's repository.
+/// Returns a `git apply` that treats `dir` as a plain folder even inside a repository.
 pub fn git_apply(dir: &Path) -> Command {
     let mut git = git::command(dir);
     git.args(["apply", "--whitespace=nowarn"]);
@@ -81,7 +81,7 @@ pub fn git_apply(dir: &Path) -> Command {
     git
 }
 
-/// The touched files as the patches leave them, made in a scratch folder from `vanilla`.
+/// Applies the patches to copies of the touched files in a scratch folder, and returns the result.
 pub fn patched(vanilla: &Path, patches: &[Patch], version: &str) -> Result<Overlay> {
     let scratch = tempfile::tempdir()?;
     let dir = scratch.path().join("tree");
@@ -104,7 +104,7 @@ pub fn patched(vanilla: &Path, patches: &[Patch], version: &str) -> Result<Overl
     Ok(overlay)
 }
 
-/// Copies what the patches touch, where it exists, from one tree to another.
+/// Copies the files that the patches touch, if they exist, from one tree to another.
 pub fn copy_touched(from: &Path, patches: &[Patch], to: &Path) -> Result<()> {
     for path in patches.iter().flat_map(|patch| &patch.touches) {
         if from.join(path).is_file() {
@@ -114,7 +114,7 @@ pub fn copy_touched(from: &Path, patches: &[Patch], to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies a file of a tree into another.
+/// Copies a file from one tree into another.
 pub fn copy_file(from: &Path, path: &Path, to: &Path) -> Result<()> {
     let copy = to.join(path);
     fs::create_dir_all(copy.parent().context("a relative path has a parent")?)?;
@@ -130,13 +130,13 @@ fn does_not_apply(patch: &Patch, version: &str, dir: &Path, said: &[String]) -> 
     let (name, file) = (patch.name(), patch.path.display());
     if reversed.is_ok_and(|out| out.status.success()) {
         return anyhow!(
-            "{name} is in this Linux {version} tree already; nothing was changed\n  \
-             what to do: name a tree without Ferry, or take out what it has of it"
+            "{name} is already in this Linux {version} tree; nothing was changed\n  \
+             what to do: name a tree without Ferry, or revert its patches first"
         );
     }
     anyhow!(
         "{name} does not apply to Linux {version}; nothing was changed\n  | {}\n  \
-         what to do: use a kernel for which this series is made, or refresh {file}",
+         what to do: use a kernel of the series' version, or refresh {file}",
         said.join("\n  | "),
     )
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a system call that migrates does when, by trace events: instructions to look up and isolate a page, and
-//! for how long folios are unmapped.
+//! The phases of a system call that migrates, by trace events: instructions to look up and isolate
+//! a page, and the time that folios are unmapped.
 
 use crate::{
     bench::{self, Plan, SIDES},
@@ -40,12 +40,12 @@ struct Report {
 pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
     ensure!(
         args.by != By::Damon,
-        "phases are those of a system call: --by move_pages, migrate_pages or mbind"
+        "only a system call has phases: choose --by move_pages, migrate_pages or mbind"
     );
     let program = guest::program(context)?;
     let base = Plan {
         way: args.by.name(),
-        // One caller, who has the machine to himself.
+        // A single caller, without other load on the guest.
         vanilla: &["vanilla"],
         ferry: &["ferry-off", "ferry-2", "ferry-4"],
         name: "phases",
@@ -67,7 +67,8 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
                     ..base
                 };
                 for a in one_boot(context, &program, &plan, side, boot)? {
-                    // Each from the guests that tell it well: where nothing is parallel nobody waits.
+                    // Isolation comes from the guests that count instructions. Unmapped time comes
+                    // from the others: with one CPU no task waits in parallel.
                     let samples = match instructions {
                         true => [Some(&a.isolation_ns), None, None],
                         false => [None, Some(&a.unmapped_us), Some(&a.longest_us)],
@@ -102,7 +103,7 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
     bench::save_json(&report, args.json.as_deref())
 }
 
-/// One kernel's answers, from a guest that has the machine to itself.
+/// Returns one kernel's answers, from a guest that runs alone.
 fn one_boot(
     context: &Context,
     program: &Path,

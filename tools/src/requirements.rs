@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What Ferry promises against the unpatched kernel, and the worst that was measured of it.
+//! The performance that Ferry promises relative to the vanilla kernel, and the worst measured case
+//! of each.
 
 use crate::{
     results::{engine_on, Figure},
@@ -9,19 +10,19 @@ use crate::{
 struct Requirement {
     measure: &'static str,
     at_least: f64,
-    /// The benchmarks that can answer.
+    /// Benchmarks with figures for this requirement.
     benches: &'static [&'static str],
-    /// What to compare with; without it the figure itself is a ratio.
+    /// The configuration to compare with; `None` if the figure itself is a ratio.
     base: Option<&'static str>,
     pick: Pick,
     applies: fn(&Figure) -> bool,
 }
 
-/// Which of all ratios decides.
+/// Selects the ratio that decides.
 #[derive(Clone, Copy, PartialEq)]
 enum Pick {
     Worst,
-    /// The one in the middle, to the hundredth: of things that are alike half are a little slower.
+    /// The median, rounded to hundredths: of equal things, half are slightly slower.
     Median,
 }
 
@@ -32,7 +33,7 @@ const BUSY: &str = "move_pages_busy";
 const CREW_BUSY: &str = "crew_busy";
 const DEMOTION: &str = "demotion";
 const DEMOTION_GENERATIONS: &str = "demotion_generations";
-/// On idle machines, whatever migrates.
+/// Benchmarks on an idle machine, by any interface.
 const ANY: &[&str] = &[
     IDLE,
     CREW,
@@ -134,7 +135,7 @@ const REQUIREMENTS: [Requirement; 16] = [
         applies: engine_on,
     },
     Requirement {
-        measure: "all CPUs busy: what the others compute meanwhile",
+        measure: "all CPUs busy: work of the other tasks",
         at_least: 0.95,
         benches: &["policy_busy_stressor"],
         base: Some("vanilla"),
@@ -166,7 +167,7 @@ const REQUIREMENTS: [Requirement; 16] = [
         applies: engine_on,
     },
     Requirement {
-        measure: "2, 4 and 8 processes: the slowest of the fastest",
+        measure: "2, 4 and 8 processes: the slowest over the fastest",
         at_least: 0.5,
         benches: &["policy_crowd_fairness"],
         base: None,
@@ -175,7 +176,7 @@ const REQUIREMENTS: [Requirement; 16] = [
     },
 ];
 
-/// The case that decides whether a requirement is reached.
+/// The case that decides whether a requirement is met.
 struct Decisive<'a> {
     requirement: &'a Requirement,
     ratio: f64,
@@ -233,7 +234,7 @@ fn decisive<'a>(requirement: &'a Requirement, figures: &'a [Figure]) -> Option<D
     all.into_iter().nth(at)
 }
 
-/// What is decided in another way, as it stands in the table.
+/// A requirement that is decided elsewhere, as a row of the table.
 pub struct Other {
     pub what: String,
     pub wanted: String,
@@ -242,13 +243,13 @@ pub struct Other {
     pub reached: bool,
 }
 
-/// A table of what the figures can answer.
+/// Returns a table of the requirements that the figures can answer.
 pub fn summary(figures: &[Figure]) -> String {
     summary_with(figures, Vec::new())
 }
 
 pub fn summary_with(figures: &[Figure], others: Vec<Other>) -> String {
-    let header = ["what", "at least", "worst", "where", "reached"];
+    let header = ["requirement", "at least", "worst", "where", "met"];
     let mut table = table::plain(&header.map(str::to_owned));
     let decided = REQUIREMENTS
         .iter()
@@ -305,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Figures of one benchmark: each setting beside vanilla's 1.0.
+    /// Returns figures of one benchmark, with vanilla at 1.0.
     fn beside_vanilla(
         bench: &str,
         processes: Option<u32>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Figures: samples pooled over runs and boots, their medians, and the JSON they are kept as.
+//! Figures: samples pooled over runs and boots, their medians, and their JSON format.
 
 use crate::steal::{self, Steal};
 use serde::{Deserialize, Serialize};
@@ -21,15 +21,16 @@ pub struct Machine {
     pub cpus: usize,
     /// What ran the kernels: `qemu-tcg` or `uml`.
     pub how: String,
-    /// CPU time that was wanted meanwhile and a hypervisor gave to others, in percent.
+    /// Share of the CPU time wanted by this machine that its hypervisor gave to others, in percent.
     pub steal_percent: f64,
-    /// What the guest says of itself.
+    /// The guest's description of itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<serde_json::Value>,
 }
 
 impl Machine {
-    /// What was measured since `steal` was started; tells where that is not to be trusted.
+    /// Returns the description of a measurement since `steal` was started. Warns if much time was
+    /// stolen.
     pub fn this(how: &str, guest: Option<serde_json::Value>, steal: &Steal) -> Self {
         let steal_percent = (10.0 * steal.percent()).round() / 10.0;
         if let Some(warning) = steal::warning(steal_percent) {
@@ -50,7 +51,7 @@ impl Machine {
     }
 }
 
-/// The median of `runs` samples, in 1e9 bytes a second, and their ends.
+/// The median of `runs` samples in 1e9 bytes a second, and their minimum and maximum.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     pub bench: String,
@@ -61,14 +62,14 @@ pub struct Figure {
     pub min: f64,
     pub max: f64,
     pub runs: usize,
-    /// How many migrated as much at the same time, all of them together; of a stream of calls.
+    /// Number of processes that migrate at the same time, in streams of calls. `gbps` is their sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub busy: bool,
 }
 
-/// As `Figure`, of something that is no throughput: the median in the unit that `measure` names.
+/// As `Figure`, for other measures than throughput: the median in the unit that `measure` names.
 #[derive(Serialize)]
 pub struct Measure {
     pub bench: String,
@@ -147,7 +148,7 @@ impl Pool {
     }
 }
 
-/// Smallest, median, largest; `None` of nothing.
+/// Returns the minimum, the median and the maximum; `None` without samples.
 pub fn spread(samples: &[f64]) -> Option<(f64, f64, f64)> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -161,7 +162,7 @@ pub fn spread(samples: &[f64]) -> Option<(f64, f64, f64)> {
     Some((sorted[0], median, sorted[sorted.len() - 1]))
 }
 
-/// `64K` in bytes; 0 for what is no size.
+/// Returns the bytes of a size such as `64K`; 0 if it is malformed.
 pub fn folio_bytes(name: &str) -> u64 {
     let number = |unit| name.strip_suffix(unit).and_then(|n| n.parse::<u64>().ok());
     if let Some(kib) = number("K") {
@@ -171,7 +172,7 @@ pub fn folio_bytes(name: &str) -> u64 {
     }
 }
 
-/// The order of columns: what there is without Ferry, Ferry off, then by threads, then by settings.
+/// Returns the order of columns: without Ferry, Ferry off, other names, by threads, by settings.
 pub fn config_order(config: &str) -> (u8, u32) {
     if let Some((_, value)) = config.split_once('=') {
         return (5, value.parse().unwrap_or(0));
@@ -187,7 +188,7 @@ pub fn config_order(config: &str) -> (u8, u32) {
     }
 }
 
-/// Figures of one folio size, by count and configuration.
+/// Returns the figure of one folio size, count and configuration.
 pub fn find<'a>(
     figures: &'a [Figure],
     folio: &str,
@@ -199,12 +200,12 @@ pub fn find<'a>(
         .find(|f| f.folio == folio && f.count == count && f.config == config)
 }
 
-/// A figure of Ferry switched on.
+/// Returns whether a figure was measured with the engine on.
 pub fn engine_on(figure: &Figure) -> bool {
     figure.config.starts_with("ferry-") && figure.config != "ferry-off"
 }
 
-/// The values of one property, each once, in the figures' order.
+/// Returns the distinct values of one property, in the figures' order.
 pub fn distinct<T: PartialEq>(figures: &[Figure], of: impl Fn(&Figure) -> T) -> Vec<T> {
     let mut found = Vec::new();
     for figure in figures {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `ferry run`: the main job, start to end.
+//! `ferry run`: builds both kernels, measures move_pages() and reports the result.
 
 use crate::{
     bench::{self, Plan},
@@ -28,7 +28,7 @@ pub fn run(context: &Context, args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// What was shown, in a sentence or two.
+/// Returns the result in one or two sentences.
 fn conclusion(report: &Report) -> String {
     let figures = &report.results;
     let best = figures

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `ferry series`: Ferry as mails. mm/ferry comes first, since the patches include its headers;
-//! the last patch has it built, so each step builds.
+//! `ferry series`: writes Ferry as mails. mm/ferry comes first, because the patches include its
+//! headers. The last patch adds it to the build, so the tree builds after each patch.
 
 use crate::{context::Context, git, overlay, patches, step::output};
 use anyhow::{bail, Context as _, Result};
@@ -14,30 +14,29 @@ const COVER: &str = "mm: Ferry, page migration by several CPUs
 
 Page migration unmaps folios in batches, but copies them one after the other,
 and does all of it on one CPU. This series copies the folios of a batch
-together, between the TLB flush and the switch of mappings, and lets idle
-CPUs take part. Long lists it cuts into chunks, which the caller and tasks on
-idle CPUs carry through unmap, flush, copy and switch.
+together, after the TLB flush and before the remap, and lets idle CPUs take
+part. Long lists are cut into chunks, which the caller and worker threads on
+idle CPUs unmap, flush, copy and remap.
 
-Ferry is written in Rust. The first patch adds it; the others are the hooks
-in mainline files, empty without CONFIG_FERRY. With the option on, nothing
-changes until vm.mt_page_copy is set to 1, and whatever Ferry declines is
-migrated as before.
+Ferry is written in Rust. The first patch adds it; the others add the hooks
+in mainline files, which are empty without CONFIG_FERRY. With the option on,
+nothing changes until a setting such as vm.mt_page_copy enables a feature,
+and folios that Ferry does not handle are migrated as before.
 ";
 
 const FIRST: &str = "mm/ferry: add Ferry's copy engine and crews
 
-Add the sources of a copy engine for page migration: a batch of folios is
-cut into grains, which the caller and idle CPUs claim and copy. And of
-crews: a long list is cut into chunks, which the caller and tasks on idle
-CPUs claim and migrate. The pure logic, the abstractions over the kernel's
-C, the engine and the crews are Rust; the C is wrappers for inline
-functions, what needs the insides of mm/, the sysctls and three tracepoints.
+Add a copy engine for page migration and crews. The engine cuts a batch of
+folios into grains, which the caller and idle CPUs claim and copy. A crew
+cuts a long list into chunks, which the caller and worker threads on idle
+CPUs claim and migrate. The logic, the abstractions over the kernel's C, the
+engine and the crews are Rust. The C code wraps inline functions and
+internals of mm/, and defines the sysctls and tracepoints.
 
-With them come, each with an option and a switch of its own, the batches
-whose TLB flushes are left for later, the workers that promote page cache,
-and migration by physical address.
+Also add deferred TLB flushes (migrc), promotion of page cache, and migration
+by physical address, each with its own option and runtime setting.
 
-Nothing builds it yet: the hooks and the option follow.
+Nothing builds this code yet: the hooks and the options follow.
 ";
 
 pub fn series(context: &Context, dir: &Path) -> Result<()> {
@@ -64,7 +63,7 @@ pub fn series(context: &Context, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the cover letter and the patches into `out`; their paths, in order.
+/// Writes the cover letter and the patches into `out`. Returns their paths, in order.
 pub fn write(repo: &Path, vanilla: &Path, version: &str, out: &Path) -> Result<Vec<PathBuf>> {
     let series = patches::load(repo)?;
     patches::patched(vanilla, &series, version)?;
@@ -86,7 +85,8 @@ pub fn write(repo: &Path, vanilla: &Path, version: &str, out: &Path) -> Result<V
         git.args(args);
         git
     };
-    // A repository of the touched files alone: their blobs have the same names as in a whole one.
+    // The repository has only the touched files: their blobs have the same names as in a complete
+    // one.
     output(&mut git(&["init", "--quiet", "--initial-branch=ferry"]))?;
     patches::copy_touched(vanilla, &series, scratch.path())?;
     commit_all(&git, &format!("Linux {version}"))?;
@@ -130,7 +130,7 @@ fn signed(message: &str, author: &(String, String)) -> String {
     format!("{message}\nSigned-off-by: {} <{}>\n", author.0, author.1)
 }
 
-/// Name and address of who wrote a patch.
+/// Returns the name and address of a patch's author.
 fn author(patch: &Path) -> Result<(String, String)> {
     let text = fs::read_to_string(patch)?;
     parse_author(&text).with_context(|| format!("{} has no From: line", patch.display()))

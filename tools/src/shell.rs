@@ -31,10 +31,10 @@ pub fn shell(context: &Context) -> Result<()> {
     fs::write(&login, script(&user_shell(), guest.share()))?;
     fs::set_permissions(&login, Permissions::from_mode(0o755))?;
     eprintln!(
-        "Ferry is off until: sysctl vm.mt_page_copy=1\n\
-         What it does: ferry top\n\
-         The service of 2004: ph, v, victim and vmig, migstat\n\
-         {} is here and writable from both sides; leave with `exit`.",
+        "Ferry is off; to turn it on: sysctl vm.mt_page_copy=1\n\
+         To watch it: ferry top\n\
+         Programs of the page migration service: ph, v, victim and vmig, migstat\n\
+         {} is shared with the host and writable from both sides; leave with `exit`.",
         guest.share().display()
     );
     let mut vng = guest.vng();
@@ -46,7 +46,7 @@ pub fn shell(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The user's own shell, which the guest has as well: it runs on this machine's files.
+/// Returns the user's own shell, which exists in the guest too: it runs on this machine's files.
 fn user_shell() -> PathBuf {
     env::var_os("SHELL")
         .map(PathBuf::from)
@@ -54,7 +54,8 @@ fn user_shell() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("/bin/sh"))
 }
 
-/// What the guest starts as its shell: the user's, which finds what was brought.
+/// Returns the script that the guest starts as its shell: it runs the user's, with the shared
+/// folder in PATH.
 fn script(shell: &Path, folder: &Path) -> String {
     format!(
         "#!/bin/sh\nPATH='{folder}':$PATH\nSHELL='{shell}'\nexport PATH SHELL\nexec '{shell}' \"$@\"\n",
@@ -79,7 +80,8 @@ mod tests {
         };
         put("ph", "#!/bin/sh\necho found $1\n");
         let login = put("shell", &script(Path::new("/bin/sh"), temp.path()));
-        // Not the file itself: one that was just written may still be open in a child of another test.
+        // The file is run by a shell: a file just written may still be open for writing in a child
+        // of another test.
         let run = Command::new("/bin/sh")
             .arg(login)
             .args(["-c", "ph $SHELL"])

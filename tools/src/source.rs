@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The unpatched kernel source: the distribution's package, or a tree of the user's own.
+//! The unpatched kernel source: the distribution's package, or a tree of the user.
 
 use crate::{
     cache::{Cache, Key, Stamp},
@@ -16,20 +16,20 @@ use std::{
 };
 use walkdir::WalkDir;
 
-/// The kernel series this repository's patches are made for.
+/// The kernel series that the patches apply to.
 pub const SERIES: &str = "7.3";
 const PACKAGE: &str = "linux-source-7.3";
 const SUITE: &str = "trixie-backports";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Source, two patched trees (mostly hard links) and six builds.
+/// Space for the source, two patched trees (mostly hard links) and six builds.
 const SPACE_GIB: u64 = 15;
 
 pub struct Source {
-    /// As in the Makefile, `7.3.4`.
+    /// The version in the Makefile, such as `7.3.4`.
     pub version: String,
-    /// Changes when any file of the source does.
+    /// Changes when any file of the source changes.
     pub key: String,
-    /// Folder of the cache for this source, its trees and its builds.
+    /// Folder in the cache for this source, its trees and its builds.
     pub home: PathBuf,
 }
 
@@ -46,7 +46,7 @@ pub fn obtain(cache: &Cache, kdir: Option<&Path>) -> Result<Source> {
     }
 }
 
-/// The version a kernel tree's Makefile gives.
+/// Returns the version in the Makefile of a kernel tree.
 pub fn kernel_version(tree: &Path) -> Result<String> {
     let makefile = tree.join("Makefile");
     let text = fs::read_to_string(&makefile).with_context(|| {
@@ -69,11 +69,11 @@ fn parse_version(makefile: &str) -> Result<String> {
         (Some(major), Some(minor), Some(sub)) if !major.is_empty() && !minor.is_empty() => {
             Ok(format!("{major}.{minor}.{sub}"))
         }
-        _ => bail!("its Makefile names no version"),
+        _ => bail!("its Makefile has no version"),
     }
 }
 
-/// Refuses a tree this series is not for, or that has it already, wholly or partly.
+/// Rejects a tree of another series, and one that has Ferry in it, even partly.
 pub fn check_tree(tree: &Path) -> Result<String> {
     let version = kernel_version(tree)?;
     if !version.starts_with(&format!("{SERIES}.")) {
@@ -86,7 +86,7 @@ pub fn check_tree(tree: &Path) -> Result<String> {
         |file: &str| fs::read_to_string(tree.join(file)).is_ok_and(|text| text.contains("ferry/"));
     if tree.join("mm/ferry").exists() || mentions("mm/Kconfig") || mentions("mm/Makefile") {
         bail!(
-            "{} has Ferry in it already: name a tree without it, or take it out first",
+            "{} already has Ferry in it: name a tree without Ferry, or remove it first",
             tree.display()
         );
     }
@@ -100,7 +100,7 @@ fn from_kdir(cache: &Cache, dir: &Path) -> Result<Source> {
     let version = check_tree(&tree)?;
     if tree.join(".config").exists() || tree.join("include/config").exists() {
         bail!(
-            "{} was built in place, which kernels built elsewhere do not stand: \
+            "{} was built in place, and the kernel cannot be built elsewhere from such a tree: \
              run `make mrproper` in it",
             tree.display()
         );
@@ -127,7 +127,7 @@ fn from_kdir(cache: &Cache, dir: &Path) -> Result<Source> {
     Ok(Source { version, key, home })
 }
 
-/// Changes when a file of the tree is added, removed or written.
+/// Returns a key that changes when a file of the tree is added, removed or written.
 fn metadata_key(tree: &Path) -> Result<String> {
     let mut key = Key::default();
     let walk = WalkDir::new(tree)
@@ -166,7 +166,7 @@ fn from_package(cache: &Cache) -> Result<Source> {
     describe(home, name)
 }
 
-/// The newest package that was extracted before.
+/// Returns the newest package that is already extracted.
 fn extracted(src: &Path) -> Result<Option<Source>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(src)? {
@@ -182,7 +182,7 @@ fn extracted(src: &Path) -> Result<Option<Source>> {
         .transpose()
 }
 
-/// `7.3.10-1` is after `7.3.9-1`.
+/// Returns a sort key by which `7.3.10-1` comes after `7.3.9-1`.
 fn version_order(name: &str) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit())
         .filter_map(|part| part.parse().ok())
@@ -194,7 +194,7 @@ fn describe(home: PathBuf, key: String) -> Result<Source> {
     Ok(Source { version, key, home })
 }
 
-/// Fetches the package through an apt root of our own: the system's sources stay as they are.
+/// Fetches the package with an apt root in the cache; the system's own stays unchanged.
 fn download(cache: &Cache) -> Result<PathBuf> {
     let root = cache.dir("apt")?;
     for sub in ["lists/partial", "cache/archives/partial", "packages"] {
@@ -243,7 +243,7 @@ fn download(cache: &Cache) -> Result<PathBuf> {
     found.pop().context("apt-get downloaded no package")
 }
 
-/// The mirror this machine's own apt uses.
+/// Returns the mirror that this machine's apt uses.
 fn mirror() -> Result<String> {
     let targets = output(Command::new("apt-get").args([
         "indextargets",

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPU time that a hypervisor gave to others while this machine wanted it: figures taken meanwhile vary.
+//! CPU time that the hypervisor gave to others while this machine wanted it. It makes figures vary.
 
 use std::fs;
 
-/// More than this, in percent, and a measurement comes with a warning.
+/// A share above this, in percent, causes a warning.
 const MUCH: f64 = 3.0;
 
-/// Since when it is counted.
+/// The CPU times at the start of a measurement.
 pub struct Steal(Times);
 
-/// From `/proc/stat`, in ticks since the boot.
+/// CPU times of `/proc/stat`, in ticks since boot.
 #[derive(Clone, Copy, Default)]
 struct Times {
     wanted: u64,
@@ -28,7 +28,7 @@ impl Times {
             .split_whitespace()
             .map_while(|word| word.parse().ok())
             .collect();
-        // user nice system idle iowait irq softirq steal; guests' time is in user and nice already.
+        // Fields: user nice system idle iowait irq softirq steal. user and nice include guest time.
         let [user, nice, system, _, _, irq, softirq, stolen, ..] = ticks[..] else {
             return Self::default();
         };
@@ -44,7 +44,7 @@ impl Steal {
         Self(Times::now())
     }
 
-    /// What part of the time that was wanted since then was not to be had.
+    /// Returns the share of the CPU time wanted since the start that was stolen, in percent.
     pub fn percent(&self) -> f64 {
         Self::between(self.0, Times::now())
     }
@@ -57,12 +57,12 @@ impl Steal {
     }
 }
 
-/// What to say of figures that were taken while so much was stolen.
+/// Returns the warning for figures taken while this share was stolen, if it is large.
 pub fn warning(percent: f64) -> Option<String> {
     (percent > MUCH).then(|| {
         format!(
-            "warning: this machine is a virtual one, and its host gave {percent:.0} % of the CPU time \
-             that was wanted to others; figures by time are not to be trusted, --instructions are"
+            "warning: the hypervisor of this machine gave {percent:.0} % of the CPU time it wanted to others; \
+             do not trust figures by time, only those with --instructions"
         )
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Copies with the kernel's own instructions, and memory to copy. What is `unsafe` here is all there is
-//! in this program.
+//! Copies with the kernel's own instructions, and memory in huge pages. This file has all `unsafe`
+//! code of the program.
 
 use anyhow::{Context, Result};
 use nix::sys::mman::{madvise, mmap_anonymous, munmap, MapFlags, MmapAdvise, ProtFlags};
@@ -11,30 +11,30 @@ use std::{
     ptr::NonNull,
 };
 
-/// Bytes of a cache line.
+/// Bytes per cache line.
 pub const LINE: usize = 64;
-/// Words of it.
+/// Words per cache line.
 pub const WORDS: usize = LINE / size_of::<u64>();
 
-/// Words of memory in huge pages, as the kernel sees all memory, if there are any to be had.
+/// Anonymous memory, in huge pages if the system has any, because the kernel maps memory that way.
 pub struct Memory {
     start: NonNull<u64>,
     words: usize,
 }
 
-// SAFETY: It is like a boxed slice, and owned by one.
+// SAFETY: `Memory` owns its mapping, as a boxed slice owns its memory.
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// So many bytes, all touched.
+    /// Maps and touches `bytes` bytes.
     pub fn new(bytes: usize) -> Result<Self> {
         let len = NonZeroUsize::new(bytes).context("no memory wanted")?;
         let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: A new mapping, of nothing that exists.
+        // SAFETY: A new anonymous mapping affects no existing memory.
         let start = unsafe { mmap_anonymous(None, len, prot, MapFlags::MAP_PRIVATE) }
             .with_context(|| format!("cannot get {bytes} bytes of memory"))?;
-        // Refused where there are no huge pages: then without.
-        // SAFETY: It is the mapping just made, whose content this does not change.
+        // Fails without huge pages; the mapping then has base pages.
+        // SAFETY: The range is the mapping made above, and the advice does not change its content.
         let _ = unsafe { madvise(start, bytes, MmapAdvise::MADV_HUGEPAGE) };
         let mut memory = Memory {
             start: start.cast(),
@@ -49,31 +49,32 @@ impl Deref for Memory {
     type Target = [u64];
 
     fn deref(&self) -> &[u64] {
-        // SAFETY: The mapping is ours, that long, and was zeroed by the kernel.
+        // SAFETY: `self` owns the mapping of this length, and the kernel zeroed it.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 }
 
 impl DerefMut for Memory {
     fn deref_mut(&mut self) -> &mut [u64] {
-        // SAFETY: As above; and exclusively borrowed.
+        // SAFETY: As in `deref()`; `&mut self` makes the borrow exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.words) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: It is our mapping, to which there is no reference any more.
+        // SAFETY: `self` owns the mapping, and no reference to it is left.
         let _ = unsafe { munmap(self.start.cast::<c_void>(), size_of_val(&**self)) };
     }
 }
 
-/// Copies a slice of another's length, through the caches: as `copy_mc_to_kernel()`.
+/// Copies a slice through the caches, as `copy_mc_to_kernel()` does. Both slices have the same
+/// length.
 pub fn cached(to: &mut [u64], from: &[u64]) {
     assert_eq!(to.len(), from.len());
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("ermsb") {
-        // SAFETY: Both have as many bytes as are counted down, and do not overlap.
+        // SAFETY: Both slices have the number of bytes in `rcx`, and do not overlap.
         unsafe {
             std::arch::asm!(
                 "rep movsb",
@@ -88,13 +89,14 @@ pub fn cached(to: &mut [u64], from: &[u64]) {
     to.copy_from_slice(from);
 }
 
-/// Copies a slice of another's length, whole cache lines, past the caches: as `c-glue/copy/x86/copy_nt.S`.
+/// Copies a slice of whole cache lines past the caches, as `c-glue/copy/x86/copy_nt.S` does. Both
+/// slices have the same length.
 #[cfg(target_arch = "x86_64")]
 pub fn past_caches(to: &mut [u64], from: &[u64]) {
     assert_eq!(to.len(), from.len());
     assert!(!to.is_empty() && to.len() % WORDS == 0);
-    // SAFETY: Both have as many bytes as are counted down, not 0 and by whole lines, and do not
-    // overlap. To prefetch beyond the end is but a hint.
+    // SAFETY: Both slices have the number of bytes in `rdx`, which is a multiple of a line and not
+    // 0, and do not overlap. A prefetch beyond the end is only a hint.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -129,7 +131,7 @@ pub fn past_caches(to: &mut [u64], from: &[u64]) {
     }
 }
 
-/// There is no such way on other machines.
+/// Falls back to a plain copy on other architectures.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn past_caches(to: &mut [u64], from: &[u64]) {
     to.copy_from_slice(from);

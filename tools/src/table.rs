@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Figures as tables on the screen: one a folio size, a row a count, a column a configuration.
+//! Prints figures as tables: one per folio size, a row per count, a column per configuration.
 
 use crate::results::{config_order, distinct, engine_on, find, Figure};
 use comfy_table::{presets, CellAlignment, Table};
 
-/// All tables, as text.
+/// Returns all tables as text.
 pub fn render(figures: &[Figure], baseline: &str) -> String {
     let mut text = String::new();
     for folio in distinct(figures, |f| f.folio.clone()) {
@@ -39,7 +39,7 @@ fn one_size(figures: &[Figure], folio: &str, baseline: &str) -> String {
     table.to_string()
 }
 
-/// A row a case, as `label` has it, and a column a configuration.
+/// Returns a table with a row per case, named by `label`, and a column per configuration.
 pub fn cases(
     figures: &[Figure],
     label: impl Fn(&Figure) -> String,
@@ -63,7 +63,7 @@ pub fn cases(
     table.to_string()
 }
 
-/// Two decimals, or as many as leave two digits of a small number.
+/// Formats with two decimals, or more for a small number, so that two digits remain.
 pub fn number(gbps: f64) -> String {
     if gbps < 0.01 {
         format!("{gbps:.4}")
@@ -74,7 +74,7 @@ pub fn number(gbps: f64) -> String {
     }
 }
 
-/// The best of Ferry's settings against the baseline.
+/// Returns the best configuration with the engine on, relative to the baseline.
 fn gain(figures: &[Figure], folio: &str, count: u32, baseline: &str) -> Option<String> {
     let base = find(figures, folio, count, baseline)?;
     let best = figures
@@ -84,7 +84,7 @@ fn gain(figures: &[Figure], folio: &str, count: u32, baseline: &str) -> Option<S
     Some(format!("{:.2}x {}", best.gbps / base.gbps, best.config))
 }
 
-/// A table whose numbers are aligned to the right.
+/// Returns a table with right-aligned columns.
 pub fn plain(header: &[String]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compilers that can build this kernel: a rustc with the core sources, an LLVM, bindgen.
+//! Finds compilers that can build this kernel: rustc with the core sources, LLVM and bindgen.
 
 use crate::{
     cache::Cache,
@@ -27,17 +27,17 @@ pub struct Toolchain {
     rustc: PathBuf,
     bindgen: PathBuf,
     llvm: PathBuf,
-    /// Versions of all three: part of every build's key.
+    /// Versions of all three; part of every build's key.
     pub key: String,
 }
 
 impl Toolchain {
-    /// `make` in a kernel tree, with output in `out`.
+    /// Returns a `make` command for a kernel tree, with output in `out`.
     pub fn make(&self, tree: &Path, out: &Path, arch: &str) -> Command {
         let mut make = Command::new("make");
         make.arg("-C").arg(tree).arg("LLVM=1");
         make.arg(format!("ARCH={arch}"));
-        // One more than there are processors: each waits for the disk now and then.
+        // One more job than CPUs, because each job sometimes waits for the disk.
         make.arg(format!("-j{}", jobs() + 1));
         make.arg(set("O=", out));
         make.arg(set("RUSTC=", &self.rustc));
@@ -49,7 +49,7 @@ impl Toolchain {
         ] {
             make.arg(set(variable, &self.rust_tool(name)));
         }
-        // The same input makes the same bytes.
+        // The same input produces the same bytes.
         make.args([
             "KBUILD_BUILD_TIMESTAMP=2026-01-01",
             "KBUILD_BUILD_USER=ferry",
@@ -63,7 +63,7 @@ impl Toolchain {
         make
     }
 
-    /// Gives a command this LLVM.
+    /// Puts this LLVM first in a command's environment.
     pub fn environment(&self, command: &mut Command) {
         let mut path = OsString::from(&self.llvm);
         if let Some(rest) = env::var_os("PATH") {
@@ -74,7 +74,7 @@ impl Toolchain {
         command.env("LIBCLANG_PATH", libclang(&self.llvm));
     }
 
-    /// A program that comes with rustc: rustdoc, rustfmt, clippy-driver.
+    /// Returns a program that comes with rustc: rustdoc, rustfmt, clippy-driver.
     pub fn rust_tool(&self, name: &str) -> PathBuf {
         let beside = self.rustc.with_file_name(name);
         if beside.exists() {
@@ -103,7 +103,8 @@ pub fn find(cache: &Cache) -> Result<Toolchain> {
     })
 }
 
-/// The distribution's rustc comes first: a rustup one in PATH mostly lacks the core sources.
+/// Finds rustc. The distribution's comes before that in PATH, because rustup's often lacks the core
+/// sources.
 fn find_rustc() -> Result<(PathBuf, String)> {
     let mut seen = Vec::new();
     let named = env::var_os("RUSTC").map(PathBuf::from);
@@ -134,7 +135,7 @@ fn find_rustc() -> Result<(PathBuf, String)> {
     )
 }
 
-/// The newest LLVM of the distribution, else the one in PATH.
+/// Finds the newest LLVM of the distribution, else the one in PATH.
 fn find_llvm() -> Result<(PathBuf, String)> {
     let mut dirs: Vec<(u32, PathBuf)> = Vec::new();
     for entry in fs::read_dir("/usr/lib").into_iter().flatten().flatten() {
@@ -205,18 +206,18 @@ fn find_bindgen(cache: &Cache, llvm: &Path) -> Result<(PathBuf, String)> {
                 .env("LIBCLANG_PATH", libclang(llvm)),
         )?;
     crate::cache::remove_dir(&cache.path("bindgen-target"))?;
-    let version = bindgen_version(&own).context("the bindgen just built does not run")?;
+    let version = bindgen_version(&own).context("the newly built bindgen does not run")?;
     Ok((own, version))
 }
 
-/// Its version, if it runs and is new enough.
+/// Returns the version, if the program runs and is new enough.
 fn bindgen_version(bindgen: &Path) -> Option<String> {
     let text = output(Command::new(bindgen).arg("--version")).ok()?;
     let text = text.trim().to_owned();
     (parse_version(&text)? >= BINDGEN_MIN).then_some(text)
 }
 
-/// The first thing in the text that looks like a version.
+/// Returns the first version number in the text.
 fn parse_version(text: &str) -> Option<Version> {
     text.split_whitespace().find_map(|word| {
         let mut parts = word.split(['.', '-', '+', '~']);
@@ -225,7 +226,7 @@ fn parse_version(text: &str) -> Option<Version> {
     })
 }
 
-/// A program in PATH.
+/// Returns the path of a program in PATH.
 pub fn which(name: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?)
         .map(|dir| dir.join(name))

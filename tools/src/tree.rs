@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Kernel trees of the cache: the source as it came, and copies of it with Ferry laid over.
+//! Kernel trees in the cache: the unpatched source, and copies of it with Ferry laid over.
 
 use crate::{
     cache::Stamp,
@@ -13,7 +13,7 @@ use std::{path::PathBuf, process::Command, time::Duration};
 
 pub struct Tree {
     pub dir: PathBuf,
-    /// Changes with any file of the tree.
+    /// Changes when any file of the tree changes.
     pub key: String,
 }
 
@@ -25,7 +25,7 @@ pub fn vanilla(context: &Context) -> Result<Tree> {
     })
 }
 
-/// The source with Ferry: every patch, and the repository's kernel part in mm/ferry.
+/// Returns the source with all patches, and the repository's kernel part in mm/ferry.
 pub fn ferry(context: &Context) -> Result<Tree> {
     let source = context.source()?;
     let series = patches::load(&context.repo)?;
@@ -34,7 +34,7 @@ pub fn ferry(context: &Context) -> Result<Tree> {
     laid(context, "ferry", &overlay)
 }
 
-/// A copy of the source named `name` that holds the overlay.
+/// Returns a copy of the source, named `name`, that holds the overlay.
 pub fn laid(context: &Context, name: &str, overlay: &Overlay) -> Result<Tree> {
     let source = context.source()?;
     let dir = source.home.join(name);
@@ -43,7 +43,8 @@ pub fn laid(context: &Context, name: &str, overlay: &Overlay) -> Result<Tree> {
     if !base.is(&source.key) {
         base.clear()?;
         Stamp::new(journal.clone()).clear()?;
-        // Linked, not copied: a tree costs little, and a file is only ever replaced, not written.
+        // Files are hard links, so a tree takes little space. A changed file is replaced, never
+        // written in place.
         let mut link_from = std::ffi::OsString::from("--link-dest=");
         link_from.push(source.vanilla());
         Step::new(

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Runs the UML kernel: KUnit at native speed, its console in a log.
+//! Runs the UML kernel: KUnit at native speed, with the console in a log.
 
 use crate::{context::Context, kernel::Built, step::Step};
 use anyhow::Result;
 use std::{path::PathBuf, process::Command, time::Duration};
 
-/// Boots on two CPUs, runs the KUnit suites that `filter` names, halts. The console's log.
+/// Boots on two CPUs, runs the KUnit suites that `filter` names, and halts. Returns the console
+/// log.
 pub fn kunit(context: &Context, kernel: &Built, filter: &str, name: &str) -> Result<PathBuf> {
     let log = context.cache.log(name);
     let scratch = tempfile::tempdir_in(context.cache.dir("guests")?)?;
-    // Its exit status says nothing about the tests; the console does.
+    // The exit status says nothing about the tests; the console does.
     Step::new(format!("UML kernel: {name}"), log.clone())
         .timeout(Duration::from_secs(600))
-        .remedy("the log is the kernel's console: see what it said last")
+        .remedy("read the end of the log, which is the kernel's console")
         .run_any(
             Command::new(&kernel.image)
                 .args(["mem=1G", "seccomp=on", "ncpus=2", "con=null"])

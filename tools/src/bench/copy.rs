@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The copy engine at native speed, beside this machine's own memcpy.
+//! The copy engine at native speed, compared with this machine's memcpy throughput.
 
 use super::save;
 use crate::{
@@ -20,8 +20,12 @@ pub fn copy(context: &Context, args: &OutputArgs) -> Result<()> {
     let steal = Steal::start();
     let log = uml::kunit(context, &kernel, "ferry_copy_bench", "bench-copy")?;
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
-    let mut results = parse_copy(&text)
-        .with_context(|| format!("what the kernel printed, in {}", log.display()))?;
+    let mut results = parse_copy(&text).with_context(|| {
+        format!(
+            "cannot parse the figures that the kernel printed; log: {}",
+            log.display()
+        )
+    })?;
     if results.is_empty() {
         bail!("the UML kernel printed no figures; log: {}", log.display());
     }
@@ -53,7 +57,8 @@ pub fn copy(context: &Context, args: &OutputArgs) -> Result<()> {
     )
 }
 
-/// Adds this machine's memcpy limits to the figures; the medians for one CPU and two.
+/// Adds this machine's memcpy throughput to the figures. Returns the medians for one CPU and for
+/// two.
 fn native(results: &mut Vec<Figure>) -> Result<[f64; 2]> {
     let mut medians = [0.0; 2];
     for (threads, median) in (1..).zip(medians.iter_mut()) {
@@ -61,13 +66,16 @@ fn native(results: &mut Vec<Figure>) -> Result<[f64; 2]> {
         let mut pool = Pool::default();
         pool.add("4K", 32768, &format!("memcpy-{threads}"), &samples);
         let figures = pool.figures("memcpy", false);
-        *median = figures.first().context("nothing was measured")?.gbps;
+        *median = figures
+            .first()
+            .context("the memcpy measurement has no samples")?
+            .gbps;
         results.extend(figures);
     }
     Ok(medians)
 }
 
-/// One line of the kernel's benchmark: it has no floating point, so nanoseconds a batch.
+/// One line of the kernel's benchmark. The kernel has no floating point, so it prints nanoseconds.
 #[derive(Deserialize)]
 struct CopyLine {
     bench: String,
@@ -81,15 +89,15 @@ struct CopyLine {
     runs: usize,
 }
 
-/// Figures from the lines `ferry-bench: {…}` of a console.
+/// Returns the figures of the console lines `ferry-bench: {…}`.
 fn parse_copy(console: &str) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for line in console.lines() {
         let Some((_, json)) = line.split_once("ferry-bench: ") else {
             continue;
         };
-        let line: CopyLine =
-            serde_json::from_str(json.trim()).with_context(|| format!("not as agreed: {json}"))?;
+        let line: CopyLine = serde_json::from_str(json.trim())
+            .with_context(|| format!("malformed line of the benchmark: {json}"))?;
         let gbps = |ns: u64| line.bytes as f64 / ns.max(1) as f64;
         figures.push(Figure {
             gbps: gbps(line.median_ns),

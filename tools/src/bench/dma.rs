@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Copies by a DMA engine beside those by CPUs, on an emulated arm64 machine.
+//! Copies by a DMA engine compared with copies by CPUs, on an emulated arm64 machine.
 
 use super::save;
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 use anyhow::{Context as _, Result};
 use std::fs;
 
-/// Pages of 4 KB that the guest moves in a call.
+/// Number of 4 KB pages that the guest moves in a call.
 const PAGES: u32 = 2048;
 
 pub fn dma(context: &Context, args: &OutputArgs) -> Result<()> {
@@ -22,8 +22,8 @@ pub fn dma(context: &Context, args: &OutputArgs) -> Result<()> {
     let results = pool.figures("dma", false);
     println!("{}", table::render(&results, "serial"));
     println!(
-        "METHOD-N: by N channels. The engine is emulated by the processor that it is to spare: how fast one is \
-         this cannot show.\n"
+        "METHOD-N: copies by N channels. A CPU of the host emulates the engine, so these figures do not show \
+         the speed of a real one.\n"
     );
     let (pool, channel) = figures(context, Clock::Instructions)?;
     println!("{}", submission(&pool.figures("dma", false), channel)?);
@@ -41,7 +41,7 @@ pub fn dma(context: &Context, args: &OutputArgs) -> Result<()> {
     )
 }
 
-/// What the guest measured of each method, and the microseconds of taking a channel and giving it back.
+/// Returns the guest's figures of each method, and the microseconds to take and release a channel.
 fn figures(context: &Context, clock: Clock) -> Result<(Pool, u64)> {
     let log = arm64::run(context, clock)?;
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
@@ -49,38 +49,43 @@ fn figures(context: &Context, clock: Clock) -> Result<(Pool, u64)> {
     let mut channel = None;
     for line in text.lines() {
         if let Some(line) = line.strip_prefix("figure: ") {
-            add(line, &mut pool).with_context(|| format!("what the guest printed: {line}"))?;
+            add(line, &mut pool).with_context(|| format!("malformed line of the guest: {line}"))?;
         } else if let Some(us) = line.strip_prefix("channel: ") {
             channel = us.trim().parse().ok();
         }
     }
-    let channel = channel.with_context(|| format!("no figures; log: {}", log.display()))?;
+    let channel = channel.with_context(|| {
+        format!(
+            "the guest printed no time for taking a channel; log: {}",
+            log.display()
+        )
+    })?;
     Ok((pool, channel))
 }
 
-/// What it costs to have an engine copy a folio, in instructions: what a page of 4 KB takes more than where
-/// the CPU copies it, which spares that copy.
+/// Returns the cost of a DMA copy in instructions: the difference for a page of 4 KB between a copy
+/// by a channel and one by the CPU.
 fn submission(figures: &[Figure], channel: u64) -> Result<String> {
     let a_page = |config| {
-        let figure = find(figures, "4K", PAGES, config).context("no figure of 4 KB folios")?;
-        // GB/s at an instruction a nanosecond.
+        let figure = find(figures, "4K", PAGES, config).context("no figure for 4 KB folios")?;
+        // 1 GB/s is one byte per nanosecond, and one nanosecond is one instruction.
         Ok::<_, anyhow::Error>(4096.0 / figure.gbps)
     };
     let (serial, dma) = (a_page("serial")?, a_page("dma-1")?);
     Ok(format!(
-        "instructions a folio of 4 KB: {serial:.0} if the CPU copies it, {dma:.0} if a channel does \
-         ({:+.0}); to take a channel and give it back: {}\n",
+        "instructions per folio of 4 KB: {serial:.0} copied by the CPU, {dma:.0} copied by a channel \
+         ({:+.0}); taking and releasing a channel: {}\n",
         dma - serial,
         channel * 1000
     ))
 }
 
-/// A line of the guest's: size, count, method, and microseconds of each call.
+/// Adds a line of the guest: folio size, count, method, and microseconds of each call.
 fn add(line: &str, pool: &mut Pool) -> Result<()> {
     let mut words = line.split_whitespace();
     let mut word = || words.next().context("too few words");
     let (folio, count, config) = (word()?, word()?.parse::<u32>()?, word()?);
-    // Of CPUs alone.
+    // `-0` marks copies by CPUs alone.
     let config = config.trim_end_matches("-0");
     let bytes = f64::from(count) * if folio == "2M" { 2_097_152.0 } else { 4096.0 };
     let samples = words

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the guests tell, gathered over cases, boots and kernels.
+//! Collects the guests' answers over cases, boots and kernels.
 
 use super::Plan;
 use crate::results::{Figure, Pool, Unavailable};
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The guest program's answer.
+/// The answer of the guest program.
 #[derive(Deserialize)]
 pub struct Answer {
     machine: Value,
@@ -58,7 +58,7 @@ impl Pools {
     }
 }
 
-/// What the guests told, of all that was planned.
+/// The answers of all guests.
 #[derive(Default)]
 pub struct Gathered {
     pub machine: Option<Value>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is spared by flushes that are left for later: memory goes to and fro while threads on all other
-//! CPUs read it. Where it is clean and read-only nearly none need be interrupted; where it is written
-//! all must, and nothing may be lost.
+//! The benefit of deferred TLB flushes (migrc): memory is migrated to and fro while threads on all
+//! other CPUs read it. Clean read-only memory should need almost no TLB-shootdown IPIs; written
+//! memory needs all of them, and must not lose data.
 
 use super::{draw, measure_all, save_json, Plan};
 use crate::{
@@ -22,18 +22,18 @@ const ROWS: &[&str] = &[
 ];
 const CPUS: u32 = 4;
 const RUN_MS: u32 = 3000;
-/// Fewer than a batch, a batch of mainline's, and long lists.
+/// Below a batch, one batch of mainline, and long lists.
 const COUNTS: [u32; 4] = [32, 512, 4096, 16384];
-/// What part of the interrupts must be spared.
+/// Fraction of the IPIs that must be avoided.
 const SPARED: f64 = 0.97;
 
 pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
     let plan = |name, stuff| Plan {
-        // By the reading process itself: a thread for each call would have its stack unmapped, and
-        // all flushed for that.
+        // The reading process itself migrates. A thread for each call would have its stack unmapped
+        // when it ends, which flushes everything that is deferred.
         way: "mbind",
         stuff,
-        // Long beside what is kept for a while, or flushed for to begin.
+        // Long in relation to the time that flushes are deferred, and to the flushes at its start.
         run_ms: Some(RUN_MS),
         readers: CPUS - 1,
         cpus: CPUS,
@@ -59,7 +59,7 @@ pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
             "{}",
             table::cases(&of(&measured.report.results), case, table::number)
         );
-        println!("{what}: rows of /proc/vmstat, for each GiB that was moved");
+        println!("{what}: rows of /proc/vmstat per GiB moved");
         let row = |f: &Figure| {
             let name = f
                 .bench
@@ -82,7 +82,7 @@ pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
         if let Some(left) = left(&received, count) {
             let verdict = if left <= 1.0 - SPARED { "yes" } else { "NO" };
             println!(
-                "interrupts spared, {count} x 4K: {:.1} % (at least {:.0} %: {verdict})",
+                "TLB-shootdown IPIs avoided, {count} x 4K: {:.1} % (at least {:.0} %: {verdict})",
                 (1.0 - left) * 100.0,
                 SPARED * 100.0
             );
@@ -103,7 +103,7 @@ pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
     )
 }
 
-/// What part of vanilla's interrupts there still are.
+/// Returns the number of IPIs with migrc as a fraction of vanilla's.
 fn left(received: &[Figure], count: u32) -> Option<f64> {
     let of = |config| find(received, "4K", count, config).map(|f| f.gbps);
     Some(of("ferry-migrc")? / of("vanilla")?)

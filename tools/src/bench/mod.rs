@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The benchmarks: what is measured where, and what becomes of the samples.
+//! The benchmarks. The host boots guests, each measures what its plan says, and the host turns the
+//! samples into figures, tables and charts.
 
 mod copy;
 mod dma;
@@ -37,12 +38,12 @@ use serde::Serialize;
 use serde_json::{json, Value};
 use std::{fs, path::Path, slice, sync::OnceLock, time::Duration};
 
-/// The two kernels; the first begins.
+/// The two kernels. The first one takes the first turn.
 pub const SIDES: [(&str, Variant); 2] = [("vanilla", Variant::Vanilla), ("ferry", Variant::Ferry)];
-/// How each moves pages.
+/// The configurations of each kernel.
 const VANILLA: &[&str] = &["vanilla", "vanilla-user2"];
 const FERRY: &[&str] = &["ferry-off", "ferry-1", "ferry-2", "ferry-4", "ferry-32"];
-/// The same with the crew beside the copy engine alone.
+/// The same for crews, with `ferry-2-copy`, the copy engine without crews.
 const CREW: &[&str] = &[
     "ferry-off",
     "ferry-2-copy",
@@ -50,50 +51,50 @@ const CREW: &[&str] = &[
     "ferry-4",
     "ferry-32",
 ];
-/// Demotion as it was, in longer lists, and by crews.
+/// Demotion with Ferry off, with the copy engine alone, and with crews.
 const DEMOTION: &[&str] = &["ferry-off", "ferry-2-copy", "ferry-2", "ferry-4"];
-/// Reclaim that is asked for few pages may take them of what else the guest's program has.
+/// Reclaim that is asked for fewer pages may take them from the guest program's other memory.
 const DEMOTED: [(Folio, u32); 4] = [
     (Folio::K4, 1024),
     (Folio::K4, 16384),
     (Folio::M2, 32),
     (Folio::M2, 128),
 ];
-/// Where a call does much beside migration, whatever the count.
+/// Counts for calls with a large fixed cost beside migration.
 const LONG_COUNTS: [u32; 4] = [32, 128, 1024, 16384];
 const CREW_COUNTS: [u32; 6] = [1, 16, 32, 128, 1024, 16384];
 const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
 const SIZES: [Folio; 3] = [Folio::K4, Folio::K64, Folio::M2];
-/// QEMU's clock goes on by 1 ns an instruction, and skips what nobody computes in.
+/// QEMU's clock advances by 1 ns for each instruction, and skips time in which all CPUs are idle.
 const COUNT_INSTRUCTIONS: &str = "-icount shift=0,sleep=off";
-/// Memory of a node, and what one case may take of it.
+/// Memory of a node, and the most that one case may use.
 const NODE_GIB: u32 = 2;
 const LARGEST_CASE: u64 = 1 << 30;
 const BOOT_LIMIT: Duration = Duration::from_secs(3600);
 
-/// What `move_pages` measures, beside the configurations.
+/// The cases and parameters of a measurement.
 pub struct Plan {
     pub cells: Vec<(Folio, u32)>,
     pub boots: u32,
     pub runs: u32,
     pub busy: bool,
-    /// The guests' clocks count instructions, and there is no second CPU: if it were idle, that would be
-    /// charged to the first.
+    /// The guests' clocks count instructions. These guests have one CPU, because the time of an
+    /// idle second one would be charged to the first.
     pub instructions: bool,
-    /// How pages get to the other node, and what they are, in the guest program's words.
+    /// The interface that migrates the pages, and their kind, in the guest program's words.
     pub way: &'static str,
     pub stuff: &'static str,
-    /// How long each run goes on, in milliseconds, if it is not the guest's to know.
+    /// Duration of each run in milliseconds; `None` lets the guest decide.
     pub run_ms: Option<u32>,
-    /// So many threads read them meanwhile, in guests of so many CPUs.
+    /// Number of threads that read the memory during the run, and CPUs of the guest.
     pub readers: u32,
     pub cpus: u32,
-    /// Rows of /proc/vmstat that are compared.
+    /// Rows of /proc/vmstat to compare.
     pub rows: &'static [&'static str],
-    /// So many processes migrate each case at once, measured as a stream of calls; with none it is
-    /// the benchmark's own process, and single calls are.
+    /// Numbers of processes that migrate each case at once, measured as a stream of calls. If
+    /// empty, the benchmark's own process migrates, and single calls are measured.
     pub processes: &'static [u32],
-    /// What is measured without Ferry and with it, and the figures' name.
+    /// Configurations to measure without Ferry and with it, and the name of the figures.
     pub vanilla: &'static [&'static str],
     pub ferry: &'static [&'static str],
     pub name: &'static str,
@@ -167,8 +168,8 @@ impl Plan {
         })
     }
 
-    /// A guest with the program and what it is asked to measure. With `turns`, a folder, it shares the
-    /// machine with the other side's.
+    /// Returns a guest with the program and its plan. With the folder `turns` it takes turns with
+    /// the guest of the other kernel.
     pub fn guest(
         &self,
         context: &Context,
@@ -221,7 +222,7 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
     measure_and_tell(context, &plan, "move_pages()", &measure.output)
 }
 
-/// As `move_pages`, with and without crews; also what else has them.
+/// As `move_pages`, with and without crews; also for the other calls that use crews.
 pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
     let (by, measure) = (args.by, &args.measure);
     let several = by == By::MovePages;
@@ -245,7 +246,7 @@ pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
     measure_and_tell(context, &plan, by.name(), &measure.output)
 }
 
-/// What proactive reclaim demotes, with crews and without.
+/// Measures demotion by proactive reclaim, with crews and without.
 pub fn demotion(context: &Context, args: &DemotionArgs) -> Result<()> {
     let measure = &args.measure;
     let (way, name) = match args.generations {
@@ -286,7 +287,7 @@ pub fn save(report: &Report, title: &str, json: Option<&Path>, svg: Option<&Path
     draw(&[Sheet::by_count(title, &report.results)], svg)
 }
 
-/// Draws figures into a file, if one is named.
+/// Draws figures into a file, if a path is given.
 fn draw(sheets: &[Sheet], path: Option<&Path>) -> Result<()> {
     if let Some(path) = path {
         chart::draw(sheets, path)?;
@@ -305,23 +306,23 @@ pub fn save_json(report: &impl Serialize, path: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Figures, and what was measured beside throughput.
+/// Figures of throughput, and of the other measures.
 pub struct Measured {
     pub report: Report,
-    /// Of what kept the CPUs busy, in millions of its loops a second.
+    /// Speed of the stressors that keep the CPUs busy, in millions of loops a second.
     stressor: Vec<Figure>,
-    /// The slowest process's throughput over the fastest's.
+    /// Throughput of the slowest process divided by that of the fastest.
     fairness: Vec<Figure>,
-    /// What rows of /proc/vmstat gained, for each GiB that was moved.
+    /// Increase of rows of /proc/vmstat for each GiB that was moved.
     rows: Vec<Figure>,
 }
 
-/// Boots the two kernels side by side; there they measure in turns.
+/// Boots the two kernels side by side; they measure in turns.
 pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
     Ok(measure_all(context, slice::from_ref(plan))?.report)
 }
 
-/// One plan after the other, each with boots of its own.
+/// Measures one plan after the other, with separate boots.
 fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
     if plans.iter().any(|plan| plan.cells.is_empty()) {
         bail!(
@@ -329,7 +330,7 @@ fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
             LARGEST_CASE >> 20
         );
     }
-    // First what needs no time to fail.
+    // Steps that can fail early come first.
     context.source()?;
     let program = guest::program(context)?;
     let mut kernels = Vec::new();
@@ -347,7 +348,7 @@ fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
     }
     for cell in &gathered.unavailable {
         eprintln!(
-            "{} x {}: not measured everywhere: {}",
+            "{} x {}: could not be measured in all configurations: {}",
             cell.count, cell.folio, cell.why
         );
     }
@@ -358,7 +359,7 @@ fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
     };
     let results = gathered.throughput.figures(busy);
     if results.is_empty() {
-        bail!("nothing could be measured");
+        bail!("no case could be measured; the reasons are above");
     }
     Ok(Measured {
         stressor: gathered.stressor.figures(busy),
@@ -373,8 +374,8 @@ fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
     })
 }
 
-/// Both kernels' answers. Where one guest fails, the other is stopped: alone it would measure nothing
-/// to compare.
+/// Returns both kernels' answers. If one guest fails, the other is stopped: alone it would measure
+/// nothing to compare with.
 fn one_boot(
     context: &Context,
     kernels: &[Built],
@@ -386,7 +387,8 @@ fn one_boot(
         .prefix("turns-")
         .tempdir_in(context.cache.dir("guests")?)?;
     fs::write(turns.path().join(format!("turn-{}", SIDES[0].0)), "")?;
-    // Guests whose clocks count instructions need none: nothing on the host makes them differ.
+    // Guests whose clocks count instructions need no turns: the load of the host does not affect
+    // them.
     let dir = (!plan.instructions).then(|| turns.path());
     let mut guests = Vec::new();
     for (side, kernel) in kernels.iter().enumerate() {
@@ -395,8 +397,8 @@ fn one_boot(
     side_by_side(&guests, |guest, failed| answer(guest, failed))
 }
 
-/// Does `work` for all at the same time. It may ask whether it failed for another; the error is that
-/// of the first that failed.
+/// Runs `work` for all items at the same time. `work` can ask whether another one has failed.
+/// Returns the error of the first that failed.
 fn side_by_side<T: Sync, R: Send>(
     all: &[T],
     work: impl Fn(&T, &dyn Fn() -> bool) -> Result<R> + Sync,
@@ -404,7 +406,7 @@ fn side_by_side<T: Sync, R: Send>(
     let cause = OnceLock::new();
     let one = |each| {
         work(each, &|| cause.get().is_some())
-            // What fails after the first fails because of it.
+            // Later errors are consequences of the first.
             .map_err(|error| drop(cause.set(error)))
             .ok()
     };
@@ -430,7 +432,7 @@ fn answer(guest: &Guest, unwanted: impl Fn() -> bool) -> Result<Answer> {
     serde_json::from_slice(&answer).with_context(|| format!("{}: the guest's answer", guest.name()))
 }
 
-/// What the guest's program answers to the plan that the guest has.
+/// Returns the answer of the guest's program to the guest's plan.
 pub fn ask(guest: &Guest, command: &str, unwanted: impl Fn() -> bool) -> Result<Vec<u8>> {
     let label = guest.name();
     let status = guest.run_unless(
@@ -445,7 +447,7 @@ pub fn ask(guest: &Guest, command: &str, unwanted: impl Fn() -> bool) -> Result<
         );
     }
     fs::read(guest.share().join("answer.json"))
-        .with_context(|| format!("{label}: the guest left no answer"))
+        .with_context(|| format!("{label}: the guest wrote no answer"))
 }
 
 #[cfg(test)]

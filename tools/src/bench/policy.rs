@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Whether help is asked for where it is of use, and nowhere else: with every CPU busy, for a handful
-//! of folios, for several processes at once; and how long it takes to choose who helps.
+//! Tests the policy that chooses helpers: with every CPU busy, with few folios and with several
+//! processes at once helpers must not slow anything down. Also measures the time to choose them.
 
 use super::{draw, measure_all, save_json, Measured, Plan};
 use crate::{
@@ -16,7 +16,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// Every thread limit that may be asked for, doubling.
+/// Thread limits to measure, doubling.
 const LIMITS: &[&str] = &[
     "ferry-off",
     "ferry-1",
@@ -26,13 +26,14 @@ const LIMITS: &[&str] = &[
     "ferry-16",
     "ferry-32",
 ];
-/// Where many processes share two CPUs.
+/// Thread limits for many processes that share two CPUs.
 const CROWD_LIMITS: &[&str] = &["ferry-off", "ferry-2", "ferry-32"];
-/// With every setting compared with it, its own scatter must be less than theirs.
+/// Vanilla is measured as often, because its scatter must be less than that of the settings
+/// compared with it.
 const VANILLA: &[&str] = &["vanilla", "vanilla", "vanilla"];
-/// What several would copy, and what a crew would migrate, were there idle CPUs. Nobody is asked to
-/// help with less, and its time is that of the calls' waits: tenfold more in one run than in another,
-/// on a vanilla kernel.
+/// Batches that threads would copy together, and lists that a crew would migrate, if CPUs were
+/// idle. Smaller cases never ask for helpers, and their time is mostly waiting: on a vanilla kernel
+/// it varies tenfold between runs.
 const BUSY_CELLS: [(Folio, u32); 5] = [
     (Folio::K4, 128),
     (Folio::K4, 1024),
@@ -41,10 +42,10 @@ const BUSY_CELLS: [(Folio, u32); 5] = [
     (Folio::M2, 16),
 ];
 const FEW: [u32; 4] = [1, 2, 4, 8];
-/// Of each process; eight have room on a node.
+/// For each process; a node has room for eight.
 const CROWD_CELLS: [(Folio, u32); 2] = [(Folio::K4, 4096), (Folio::M2, 16)];
 const CROWDS: &[u32] = &[2, 4, 8];
-/// To choose who helps may take so long, on a machine of 1024 CPUs.
+/// The most that choosing helpers may take on a machine of 1024 CPUs, in nanoseconds.
 const CHOICE_NS: f64 = 1000.0;
 
 const STRESSOR: &str = "stressor, million loops a second";
@@ -56,7 +57,7 @@ pub enum Part {
     Busy,
     /// 1 to 8 folios on an idle machine
     Few,
-    /// 2, 4 and 8 processes that migrate at once
+    /// 2, 4 and 8 processes that migrate at the same time
     Crowd,
 }
 
@@ -96,7 +97,7 @@ impl Part {
 struct PolicyReport {
     #[serde(flatten)]
     report: Report,
-    /// Beside throughput.
+    /// Measures other than throughput.
     measures: Vec<Measure>,
     choice: Vec<Choice>,
 }
@@ -110,7 +111,7 @@ pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
         .iter()
         .map(|part| part.plan(args.repeat.boots, args.repeat.runs))
         .collect();
-    // Before anything else runs on this machine.
+    // The choice is measured before the guests load this machine.
     let choice = choice::choices();
     let Measured {
         report,
@@ -121,7 +122,10 @@ pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
     tell("GB/s", &report.results);
     tell(STRESSOR, &stressor);
     tell(FAIRNESS, &fairness);
-    println!("\nto choose who helps\n{}", choice::rendered(&choice));
+    println!(
+        "\ntime to choose the helpers\n{}",
+        choice::rendered(&choice)
+    );
     let all: Vec<Figure> = [&report.results, &stressor, &fairness]
         .into_iter()
         .flatten()
@@ -145,7 +149,7 @@ pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
     drawn
 }
 
-/// A table for each benchmark among the figures.
+/// Prints a table for each benchmark among the figures.
 fn tell(unit: &str, figures: &[Figure]) {
     for bench in crate::results::distinct(figures, |f| f.bench.clone()) {
         let of_it = of(figures, &bench);
@@ -169,13 +173,13 @@ fn case(figure: &Figure) -> String {
     }
 }
 
-/// What takes longest to choose.
+/// Returns the slowest choice, as a requirement.
 fn chosen(choices: &[Choice]) -> Option<Other> {
     let slowest = choices
         .iter()
         .max_by(|a, b| a.median_ns.total_cmp(&b.median_ns))?;
     Some(Other {
-        what: "to choose who helps, of 1024 CPUs".to_owned(),
+        what: "time to choose the helpers of 1024 CPUs".to_owned(),
         wanted: format!("<{CHOICE_NS:.0} ns"),
         found: format!("{:.0} ns", slowest.median_ns),
         place: slowest.machine.clone(),
@@ -196,9 +200,9 @@ fn draw_all(
         Sheet::by_count("every CPU busy", &busy),
         Sheet {
             y_name: "million loops a second",
-            ..Sheet::by_count("what others compute meanwhile", stressor)
+            ..Sheet::by_count("work of the other tasks", stressor)
         },
-        Sheet::by_count("a handful", &few),
+        Sheet::by_count("1 to 8 folios", &few),
         Sheet {
             x: processes,
             x_name: "processes",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Promotion of page cache: what it costs readers, in instructions; what part of random reads reaches the
-//! top tier, and when; what it does to linear reads, of a file that fits there and of one that does not.
+//! Promotion of page cache: its cost to readers in instructions, the share of random reads from the
+//! top tier over time, and its effect on linear reads of a file that fits there and of one that
+//! does not.
 
 use super::{save_json, COUNT_INSTRUCTIONS};
 use crate::{
@@ -18,7 +19,7 @@ use std::{fs, path::Path, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// A part of the guest's program, and whether its clock counts instructions.
+/// The parts of the guest's benchmark, and whether its clock counts instructions.
 const PARTS: [(&str, bool); 4] = [
     ("cost", true),
     ("meanwhile", true),
@@ -26,7 +27,7 @@ const PARTS: [(&str, bool); 4] = [
     ("linear", true),
 ];
 
-/// What a guest has measured.
+/// One measurement of a guest.
 #[derive(Clone, Deserialize, Serialize)]
 struct Reading {
     #[serde(default)]
@@ -75,7 +76,8 @@ pub fn promotion(context: &Context, args: &JsonArgs) -> Result<()> {
     }
     println!("{table}");
     println!(
-        "all but zipf: by instructions, on one CPU; \"read of\" and own time: of the reader alone"
+        "zipf measures time; the other parts count instructions on one CPU; \"read of\" and own \
+         time cover the reader only"
     );
     let report = Report {
         kernel: version,
@@ -92,12 +94,12 @@ fn value(readings: &[Reading], what: &str, kernel: &str, on: bool) -> Option<f64
     Some(found?.value)
 }
 
-/// How much more one is than another, in percent.
+/// Returns the increase over `than`, in percent.
 fn more(than: Option<f64>, value: Option<f64>) -> Option<f64> {
     Some((value? / than.filter(|&n| n > 0.0)? - 1.0) * 100.0)
 }
 
-/// What a guest of a kernel of its own measures.
+/// Runs a part of the benchmark in a guest and returns its measurements.
 fn ask(
     context: &Context,
     built: &Built,
@@ -124,7 +126,7 @@ fn ask(
         );
     }
     let answer = fs::read(guest.share().join("answer.json"))
-        .with_context(|| format!("{name}: the guest left no answer"))?;
+        .with_context(|| format!("{name}: the guest wrote no answer"))?;
     let mut readings: Vec<Reading> = serde_json::from_slice(&answer)?;
     for reading in &mut readings {
         kernel.clone_into(&mut reading.kernel);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The 750 MB of the seed, moved as a range, by physical addresses and by `move_pages()`: each beside
-//! `move_pages()` of the unpatched kernel, which measures in turns with it.
+//! The 750 MB of the 2004 service, moved as a range, by physical address and by `move_pages()`.
+//! Each is compared with `move_pages()` of the vanilla kernel, which measures in turns with it.
 
 use super::{draw, measure_all, save_json, Plan};
 use crate::{
@@ -12,18 +12,18 @@ use crate::{
 };
 use anyhow::Result;
 
-/// 750 MB of each size.
+/// 750 MB in folios of each size.
 const CELLS: [(Folio, u32); 2] = [(Folio::K4, 192_000), (Folio::M2, 375)];
-/// Where each run is as exact as the next.
+/// Cases for counted instructions: the runs do not scatter, so little memory suffices.
 const CELLS_COUNTED: [(Folio, u32); 2] = [(Folio::K4, 8192), (Folio::M2, 64)];
-/// The way in the guest program's words, and what the figures are called.
+/// The guest program's name of the interface, and the name of its figures.
 const WAYS: [(&str, &str); 3] = [
     ("move_pages", "service_move_pages"),
     ("service_range", "service_range"),
     ("service_phys", "service_phys"),
 ];
 const CONFIGS: &[&str] = &["ferry-off", "ferry-2"];
-/// How much less than `move_pages()` may be chance.
+/// A ratio to `move_pages()` from this on counts as equal.
 const NOISE: f64 = 0.95;
 
 pub fn service(context: &Context, args: &ServiceArgs) -> Result<()> {
@@ -76,8 +76,8 @@ fn figures_of(figures: &[Figure], name: &str) -> Vec<Figure> {
         .collect()
 }
 
-/// How fast the second way is beside the first, of the same kernel and configuration, each by what
-/// vanilla does at that time.
+/// Returns the throughput of the second interface relative to the first, for the same kernel and
+/// configuration. Each is first divided by vanilla's at the same time.
 fn ratio(ways: [&[Figure]; 2], size: &str, count: u32, config: &str) -> Option<f64> {
     let of = |own: &[Figure]| {
         let gbps = |config| find(own, size, count, config).map(|f| f.gbps);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the settings of `/sys/kernel/mm/ferry/copy/` are worth, one by one, beside the defaults.
+//! The settings of `/sys/kernel/mm/ferry/copy/`, each compared with the defaults.
 
 use super::{draw, measure_all, save_json, Plan};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 use anyhow::Result;
 
-/// A setting: the figures' name, what is measured, and where it matters.
+/// A setting: name of the figures, configurations, and the cases where it matters.
 type Setting = (
     &'static str,
     &'static [&'static str],

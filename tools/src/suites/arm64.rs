@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Pages that a real DMA engine copies, on an emulated arm64 machine.
+//! Pages copied by an emulated DMA engine, on an arm64 machine.
 
 use super::{guest::clean_log, Tally};
 use crate::{

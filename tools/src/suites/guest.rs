@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Page migration by system call in booted kernels: it must work under the debug kernel, and every outcome
-//! must be the one that was recorded of the vanilla kernel.
+//! Page migration by system call in booted kernels. The tests must pass in the debug kernel, and in
+//! Ferry's every outcome must match the recorded outcome of the vanilla kernel.
 
 use super::Tally;
 use crate::{
@@ -16,22 +16,22 @@ use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
 
 pub const LIMIT: Duration = Duration::from_secs(2400);
-/// Small enough to boot anywhere, large enough for huge pages on both nodes.
+/// Small enough for most hosts, large enough for huge pages on both nodes.
 const NODE_GIB: u32 = 2;
-/// How the kernel is booted, and what that is called.
+/// A way to boot the kernel: its name in the results, and the kernel arguments.
 pub struct Booting {
     pub name: &'static str,
     pub args: &'static str,
 }
 
-// KUnit has its own suite; here it would only cost time at each boot.
+// KUnit has its own suite, and would only make each boot slower here.
 pub const USUAL: Booting = Booting {
     name: "",
     args: "kunit.enable=0",
 };
 
-/// What is to be seen where CPUs are many, each of which takes an emulator long, with KASAN above all:
-/// the debug kernel has these with four, and all else with two. Ferry's own has all with two.
+/// Tests that need more than two CPUs to be thorough. The debug kernel runs them with four and all
+/// others with two, because KASAN makes each emulated CPU slow. The Ferry kernel runs all with two.
 const AMONG_MANY: &[&str] = &[
     "crews/",
     "races/",
@@ -46,8 +46,9 @@ const AMONG_MANY: &[&str] = &[
     "migrc/",
 ];
 
-/// Litmus tests with a hook of migrc taken out, which must see the failure that the hook prevents. They show
-/// that the tests can fail. They take long, and are in the suites `nightly` and `litmus`.
+/// Litmus tests that disable a hook of migrc and must observe the failure that the hook prevents,
+/// which shows that the tests can fail. They take long, so only the suites `nightly` and `litmus`
+/// run them.
 pub const CONTROLS: &str = "without-";
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
@@ -61,10 +62,14 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         "same outcomes with Ferry as recorded of vanilla",
         as_recorded(&recorded(context)?, &digests(ferry.as_ref())),
     );
-    tally.check("ferry top sees what moves", top(context, &program))
+    tally.check(
+        "ferry top reports the migrated pages",
+        top(context, &program),
+    )
 }
 
-/// Returns all tests of a kernel with many checks, as numbers of CPUs and the tests to run with each.
+/// Returns all tests for a kernel with many checks: numbers of CPUs, and the tests to run with
+/// each.
 pub fn divided() -> [(u32, String); 2] {
     let except: String = AMONG_MANY
         .iter()
@@ -74,10 +79,11 @@ pub fn divided() -> [(u32, String); 2] {
     [(2, except), (4, among_many)]
 }
 
-/// Digests of each test's outcomes in the vanilla kernel; the suite `nightly` checks that they still are.
+/// Digests of each test's outcomes in the vanilla kernel. The suite `nightly` checks that they are
+/// current.
 const RECORDED: &str = "tests/data/vanilla-outcomes.json";
 
-/// Digests, by test.
+/// Digests by the name of the test.
 type Digests = BTreeMap<String, String>;
 
 fn recorded(context: &Context) -> Result<Digests> {
@@ -96,7 +102,7 @@ fn digests(outcomes: Option<&Value>) -> Digests {
         .collect()
 }
 
-/// Returns whether a kernel's outcomes have the digests that were recorded.
+/// Compares the digests of a kernel's outcomes with the recorded ones.
 fn as_recorded(recorded: &Digests, found: &Digests) -> Outcome {
     if recorded.is_empty() {
         return Outcome::Failed(format!("{RECORDED} has no outcomes"));
@@ -105,17 +111,17 @@ fn as_recorded(recorded: &Digests, found: &Digests) -> Outcome {
     match tests.find(|&test| recorded.get(test) != found.get(test)) {
         None => Outcome::Passed,
         Some(test) => Outcome::Failed(format!(
-            "{test} differs: `ferry test nightly` shows where, in the two kernels side by side"
+            "{test} differs from the record: `ferry test nightly` compares both kernels in detail"
         )),
     }
 }
 
-/// Runs all tests in the vanilla kernel and in Ferry's. The assumptions of the tests must hold in both, and
-/// the outcomes must be the same, and be those that are recorded.
+/// Runs all tests in the vanilla and the Ferry kernel. The tests must pass in both, and the
+/// outcomes must be the same, and match the recorded ones.
 pub fn beside_vanilla(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
     let ready = |variant| ready(context, &program, variant, (2, &USUAL), LIMIT);
-    // One CPU of theirs is mostly idle: together they take little longer than one.
+    // Each guest keeps only about one host CPU busy, so the two take little longer than one.
     let (vanilla, ferry) = (ready(Variant::Vanilla)?, ready(Variant::Ferry)?);
     let (vanilla, ferry) = std::thread::scope(|scope| {
         let other = scope.spawn(|| boot(&vanilla, "off", ""));
@@ -142,7 +148,7 @@ pub fn beside_vanilla(context: &Context, tally: &mut Tally) -> Result<()> {
         }
         other => other,
     };
-    tally.case("the recorded outcomes are vanilla's", outcome);
+    tally.case("the recorded outcomes match vanilla's", outcome);
     Ok(())
 }
 
@@ -155,7 +161,7 @@ pub fn some(
 ) -> Result<()> {
     ensure!(
         variant.arch() == "x86_64",
-        "the {} kernel cannot run these tests: name another by --kernel",
+        "the {} kernel cannot run these tests: choose an x86-64 kernel with --kernel",
         variant.name()
     );
     let cases = tests.iter().map(|test| shell_word(test));
@@ -170,7 +176,7 @@ pub fn some(
     Ok(())
 }
 
-/// Returns a part of a test's name, quoted for the guest's shell.
+/// Returns the pattern of a test's name, quoted for the guest's shell.
 fn shell_word(test: &str) -> Result<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_*".contains(c);
     ensure!(
@@ -186,7 +192,7 @@ pub fn names(program: &Path) -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// `ferry top` in the guest while pages move.
+/// Runs `ferry top` in the guest while pages are migrated, and checks that it reports them.
 fn top(context: &Context, program: &Path) -> Result<()> {
     let kernel = kernel::build(context, Variant::Ferry)?;
     let shape = Shape {
@@ -224,20 +230,20 @@ fn top(context: &Context, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What came of the tests in one kernel.
+/// The results of the tests in one kernel.
 pub struct Booted {
     prefix: String,
     cases: Vec<(String, Outcome)>,
-    /// The program's end, if that is worth a line, and the kernel log.
+    /// The program's exit, if it is worth reporting, and the kernel log.
     program: Option<Outcome>,
     log: Outcome,
     parity: Option<Value>,
-    /// Iterations of tests that count them.
+    /// Number of iterations of each test that counts them.
     pub counts: BTreeMap<String, u64>,
 }
 
 impl Booted {
-    /// Tells the results; the outcomes to compare, if it left any.
+    /// Reports the results. Returns the outcomes to compare, if the guest left any.
     pub fn tell(self, tally: &mut Tally) -> Option<Value> {
         let prefix = self.prefix;
         tally.cases(&prefix, self.cases);
@@ -249,7 +255,7 @@ impl Booted {
     }
 }
 
-/// A guest with a kernel, the program, and the name that its results begin with.
+/// Returns a guest that has the kernel and the programs, and the prefix of its results.
 pub fn ready(
     context: &Context,
     program: &Path,
@@ -272,9 +278,9 @@ pub fn ready(
     Ok((guest, prefix))
 }
 
-/// Runs the tests in one kernel: all, or `cases`.
+/// Runs the tests in one kernel: those that match `cases`, or all if it is empty.
 pub fn boot((guest, prefix): &(Guest, String), engine: &str, cases: &str) -> Result<Booted> {
-    // Written to a file as well: on the console, lines of the kernel may fall between.
+    // The results also go to a file, because kernel messages can interleave on the console.
     let script = format!(
         "./ferry-guest test {cases} --engine {engine} --parity parity.json --counts counts.json \
          >tap 2>notes\n\
@@ -296,7 +302,7 @@ pub fn boot((guest, prefix): &(Guest, String), engine: &str, cases: &str) -> Res
             let log = guest.console().display();
             Some(Outcome::Failed(format!("exit status {status}; log: {log}")))
         }
-        // What it had told before is told all the same.
+        // The cases that ended before the error are reported too.
         Err(error) => Some(Outcome::Failed(format!("{error:#}"))),
     };
     let log = match &program {
@@ -314,7 +320,7 @@ pub fn boot((guest, prefix): &(Guest, String), engine: &str, cases: &str) -> Res
     })
 }
 
-/// Fails on what the kernel says when something is wrong inside it.
+/// Fails if the kernel log has a report of a bug.
 pub fn clean_log(log: &str) -> Outcome {
     const ALARMS: [&str; 9] = [
         "BUG:",
@@ -330,7 +336,8 @@ pub fn clean_log(log: &str) -> Outcome {
     // A kernel without a root device ends in this after its tests, as KUnit's does by design. The
     // guest's init warns of programs that the distribution lacks.
     let expected = |line: &str| {
-        line.contains("Kernel panic") && line.contains("root fs") || line.contains("virtme-ng-init:")
+        line.contains("Kernel panic") && line.contains("root fs")
+            || line.contains("virtme-ng-init:")
     };
     let alarm = log
         .lines()
@@ -343,13 +350,13 @@ pub fn clean_log(log: &str) -> Outcome {
 
 fn compare(vanilla: Option<Value>, ferry: Option<Value>) -> Outcome {
     let (Some(vanilla), Some(ferry)) = (vanilla, ferry) else {
-        return Outcome::Failed("one of the kernels left no outcomes".to_owned());
+        return Outcome::Failed("one of the kernels wrote no outcomes to compare".to_owned());
     };
     if vanilla
         .as_object()
         .is_none_or(|outcomes| outcomes.is_empty())
     {
-        return Outcome::Failed("the unpatched kernel noted no outcomes".to_owned());
+        return Outcome::Failed("the vanilla kernel recorded no outcomes".to_owned());
     }
     match difference("", &vanilla, &ferry) {
         None => Outcome::Passed,
@@ -357,7 +364,7 @@ fn compare(vanilla: Option<Value>, ferry: Option<Value>) -> Outcome {
     }
 }
 
-/// Where two documents first differ.
+/// Returns the first difference between two documents.
 fn difference(path: &str, a: &Value, b: &Value) -> Option<String> {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {

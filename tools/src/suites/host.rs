@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What needs no kernel: the workspace's tests, loom, formatting and lints.
+//! Tests that need no kernel: the workspace's unit tests, loom, formatting and lints.
 
 use super::Tally;
 use crate::{
@@ -79,7 +79,7 @@ fn cargo_test(
     Ok(())
 }
 
-/// Cases in the output of Rust's test harness.
+/// Returns the cases in the output of Rust's test harness.
 fn libtest(text: &str) -> Vec<Case> {
     text.lines()
         .filter_map(|line| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! KUnit: under UML at native speed, and on x86-64 under QEMU with the debug kernel.
+//! KUnit: in UML at native speed, and on x86-64 in QEMU with the debug kernel.
 
 use super::{guest::clean_log, Tally};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 use anyhow::Result;
 use std::{fs, path::Path, time::Duration};
 
-/// Measures and tests nothing; `ferry bench copy` reads it.
+/// A benchmark without test cases; `ferry bench copy` reads its output.
 const BENCH: &str = "ferry_copy_bench";
 
 pub fn uml(context: &Context, tally: &mut Tally) -> Result<()> {
@@ -46,7 +46,7 @@ pub fn x86(context: &Context, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Reports the results of KUnit from the boot of `guest`, each with a prefix.
+/// Reports the KUnit results from the boot of `guest`, with `prefix` before each name.
 pub fn booted(context: &Context, tally: &mut Tally, guest: &Guest, prefix: &str) -> Result<()> {
     let tree = tree::ferry(context)?.dir;
     let log = guest.share().join("dmesg");

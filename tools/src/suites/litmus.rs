@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What tries to read or write by translations that migrc has left, for long: in the debug kernel once,
-//! which sees most, and in one that is faster until each test has had so many iterations.
+//! Accesses through translations that migrc leaves unflushed, repeated for hours: one pass in the
+//! debug kernel, which has the most checks, and the wanted number of iterations in the faster
+//! litmus kernel.
 
 use super::{
     guest::{boot, ready, Booting, USUAL},
@@ -10,22 +11,22 @@ use crate::{context::Context, guest, kernel::Variant, ktap::Outcome};
 use anyhow::Result;
 use std::{collections::BTreeMap, time::Duration};
 
-/// Iterations of each test, in all.
+/// Iterations of each test, in all boots together.
 const ITERATIONS: u64 = 100_000;
-/// Boots of the faster kernel that any test can have: some need three CPUs.
+/// Boots of the litmus kernel that every test runs in; some tests need three CPUs.
 const BOOTS: u64 = 2;
-/// Of a boot. A single pass of a test has a limit of its own, which is minutes.
+/// Time limit of a boot. A single pass of a test has its own limit of minutes.
 const LIMIT: Duration = Duration::from_secs(7200);
 
-/// User space has page tables of its own: each entry into the kernel loads CR3. The emulated CPU has no PCID
-/// in any of the boots, so no TLB is tagged.
+/// Booting with page table isolation: each entry into the kernel loads CR3. The emulated CPU has no
+/// PCID in any of the boots, so TLB entries are not tagged.
 const PTI: Booting = Booting {
     name: "-pti",
     args: "kunit.enable=0 pti=on",
 };
 const SHAPES: [(u32, &Booting); 3] = [(2, &USUAL), (4, &USUAL), (4, &PTI)];
 
-/// `times`: how many times the iterations.
+/// Runs the suite with `times` times the iterations.
 pub fn run(context: &Context, tally: &mut Tally, times: u32) -> Result<()> {
     let program = guest::program(context)?;
     let wanted = ITERATIONS * u64::from(times);
@@ -49,12 +50,12 @@ pub fn run(context: &Context, tally: &mut Tally, times: u32) -> Result<()> {
 
 fn enough(counts: &BTreeMap<String, u64>, wanted: u64) -> Vec<(String, Outcome)> {
     if counts.is_empty() {
-        let none = "no test has counted its iterations".to_owned();
+        let none = "no test reported its number of iterations".to_owned();
         return vec![("iterations".to_owned(), Outcome::Failed(none))];
     }
     let outcome = |count| match count {
         count if count >= wanted => Outcome::Passed,
-        _ => Outcome::Failed(format!("{wanted} are wanted")),
+        _ => Outcome::Failed(format!("expected at least {wanted}")),
     };
     counts
         .iter()

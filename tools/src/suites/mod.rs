@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `ferry test`: the suites, and the count of what passed.
+//! `ferry test`: the suites, and the counts of passed, failed and skipped cases.
 
 mod arm64;
 mod guest;
@@ -11,6 +11,7 @@ mod rt;
 mod selftests;
 mod series;
 mod style;
+mod text;
 mod tool;
 
 use crate::{
@@ -31,34 +32,34 @@ use std::{
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Suite {
-    /// unit tests of the workspace, the lock-free protocols under loom, rustfmt, clippy
+    /// unit tests of the workspace; loom models of the lock-free protocols; rustfmt and clippy
     Host,
-    /// the kernel part under rustfmt, checkpatch.pl and the kernel's clippy
+    /// rustfmt, checkpatch.pl and clippy on the kernel part; phrases, spelling, links, licence tags
     Style,
-    /// each patch applies and builds; without CONFIG_FERRY the code of mm/ is unchanged; arm64 compiles
+    /// each patch applies and builds; mm/ code is unchanged without CONFIG_FERRY; arm64 compiles
     Series,
     /// KUnit on x86-64 with lockdep and DEBUG_VM
     KunitX86,
-    /// system calls in the debug kernel and in Ferry's, with the outcomes recorded of vanilla
+    /// system calls in the debug and the Ferry kernel, with the outcomes recorded from vanilla
     Guest,
-    /// the kernel's own migration and rmap tests with the engine on
+    /// the kernel's migration and rmap selftests, with the engine on
     Selftests,
-    /// bad input to this program: one clear message, nothing half done
+    /// invalid input to this program: one clear message, and no change left behind
     Tool,
-    /// KUnit at native speed, UML on two CPUs
+    /// KUnit at native speed, in UML on two CPUs
     KunitUml,
-    /// pages copied by a real DMA engine, on an emulated arm64 machine
+    /// pages copied by an emulated DMA engine, on an arm64 machine
     Arm64,
-    /// reads and writes through translations that migrc has left unflushed, for hours
+    /// accesses through translations that migrc leaves unflushed; takes hours
     Litmus,
     /// KUnit and system calls in a kernel with PREEMPT_RT and lockdep
     Rt,
-    /// kunit-uml, arm64, Ferry beside vanilla, migrc with its hooks taken out, a million service calls
+    /// kunit-uml, arm64, Ferry beside vanilla, migrc with hooks disabled, a million service calls
     Nightly,
 }
 
 impl Suite {
-    /// Its name on the command line, and what it covers.
+    /// Returns the suite's name on the command line, and its description.
     fn named(self) -> (String, String) {
         let value = self.to_possible_value();
         let help = value.as_ref().and_then(|value| value.get_help());
@@ -71,7 +72,7 @@ impl Suite {
         )
     }
 
-    /// Returns whether it runs if no suite is named.
+    /// Returns whether the suite runs if none is named.
     fn is_default(self) -> bool {
         matches!(
             self,
@@ -135,7 +136,7 @@ fn listed(tests: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Writes a text to a reader, which may close its end before it has read all.
+/// Writes the text to the reader, which may close its end before it has read everything.
 fn print_to(reader: &mut impl Write, text: &str) -> Result<()> {
     match reader
         .write_all(text.as_bytes())
@@ -146,7 +147,7 @@ fn print_to(reader: &mut impl Write, text: &str) -> Result<()> {
     }
 }
 
-/// Splits a list of words into the suites at its start, and the tests after these.
+/// Splits a list of words into the suites at its start and the test names after them.
 fn named(words: &[String]) -> Result<(Vec<Suite>, &[String])> {
     let suites: Vec<Suite> = words
         .iter()
@@ -156,8 +157,8 @@ fn named(words: &[String]) -> Result<(Vec<Suite>, &[String])> {
     match (&suites[..], tests) {
         (_, []) | ([Suite::Guest | Suite::Rt], _) => Ok((suites, tests)),
         (_, [word, ..]) => bail!(
-            "`{word}` is not a suite\n  what to do: see `ferry test --list`; name tests after the suite guest \
-             or rt alone"
+            "`{word}` is not a suite\n  what to do: see `ferry test --list`; test names may only follow the \
+             suite guest or rt, given alone"
         ),
     }
 }

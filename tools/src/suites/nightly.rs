@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The tests that take too long for the default run, or need a kernel that no other suite boots.
+//! Tests that take too long for the default run, or need a kernel that no other suite boots.
 
 use super::{
     arm64,
@@ -11,7 +11,8 @@ use anyhow::Result;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(7200);
-/// CPUs and tests in the debug kernel. The fuzzer makes 10^6 calls.
+/// Numbers of CPUs, and the tests to run on the debug kernel with them. The fuzzer makes 10^6
+/// calls.
 const GUESTS: [(u32, &str); 2] = [(4, CONTROLS), (2, "service/fuzz --times 10")];
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! PREEMPT_RT: KUnit and the system calls in a kernel whose spinlocks sleep, with two and four CPUs.
+//! PREEMPT_RT: KUnit and the system calls in a kernel with sleeping spinlocks, on two and four
+//! CPUs.
 
 use super::{
     guest::{boot, divided, ready, Booting, LIMIT},
@@ -8,8 +9,9 @@ use super::{
 use crate::{context::Context, guest, kernel::Variant};
 use anyhow::Result;
 
-/// Ferry's KUnit suites run in the boots that the other tests need anyway. Of the kernel's own ones
-/// `rust_spinlock_irq_condvar` warns with PREEMPT_RT: `SpinLockIrq` leaves interrupts on there.
+/// Ferry's KUnit suites run in the same boots as the other tests. The kernel's own suites are left
+/// out: `rust_spinlock_irq_condvar` warns with PREEMPT_RT, where `SpinLockIrq` leaves interrupts
+/// enabled.
 const WITH_KUNIT: Booting = Booting {
     name: "",
     args: "kunit.enable=1 kunit.filter_glob=ferry*",

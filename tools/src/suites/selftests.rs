@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's own tests of migration and reverse mapping, with the engine on.
+//! The kernel's selftests of migration and reverse mapping, with the engine on.
 
 use super::{guest::clean_log, Tally};
 use crate::{
@@ -23,14 +23,15 @@ const PROGRAMS: [&str; 2] = ["migration", "rmap"];
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let programs = build(context)?;
     let kernel = kernel::build(context, Variant::Ferry)?;
-    // With fewer than four CPUs `migration` skips everything.
+    // `migration` skips all its tests with fewer than four CPUs.
     let shape = Shape {
         cpus: 4,
         node_gib: 1,
     };
     let guest =
         Guest::new(context, &kernel.image, "selftests", shape)?.timeout(Duration::from_secs(1500));
-    // Their files go to memory: the shared folder cannot be mapped.
+    // The tests map their files, and the shared folder does not support mmap, so they run in a
+    // tmpfs.
     let mut script = String::from(
         "set -e\n\
          echo 1 >/proc/sys/vm/mt_page_copy\n\
@@ -66,7 +67,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// A row of /proc/vmstat.
+/// Returns a row of /proc/vmstat.
 fn row(vmstat: &str, name: &str) -> Option<u64> {
     vmstat
         .lines()
@@ -75,7 +76,8 @@ fn row(vmstat: &str, name: &str) -> Option<u64> {
         .and_then(|(_, value)| value.trim().parse().ok())
 }
 
-/// Builds the programs from a copy of the tree's tools/: their makefiles write beside the sources.
+/// Builds the programs from a copy of the tree's tools/, because their makefiles write beside the
+/// sources.
 fn build(context: &Context) -> Result<PathBuf> {
     let source = context.source()?;
     let home = source.home.join("selftests");
@@ -103,7 +105,7 @@ fn build(context: &Context) -> Result<PathBuf> {
     for dir in ["tools", "mm"] {
         fs::create_dir_all(tree.join(dir))?;
     }
-    // The one header outside tools/ that every program there depends on.
+    // The only header outside tools/ that the programs' makefile depends on.
     fs::copy(
         source.vanilla().join("mm/gup_test.h"),
         tree.join("mm/gup_test.h"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The patches: each applies and builds, and without CONFIG_FERRY they change no machine code. The header for
-//! user space is exported with the kernel's own.
+//! The patches: each applies and builds, and without CONFIG_FERRY the series changes no machine
+//! code. Also checks that `make headers` exports the header for user space.
 
 use super::Tally;
 use crate::{
@@ -55,8 +55,9 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("mm/ferry builds for arm64", arm64)
 }
 
-/// Returns the code of mm/ in the vanilla source: a digest of each object's code. It is built in the folder
-/// where the patches are built after it, and again only when source, options or compilers change.
+/// Returns the code of mm/ in the vanilla source, as digests of each object's executable sections.
+/// It is built in the output folder of the later builds with patches, and again only when source,
+/// options or compilers change.
 fn vanilla_code(context: &Context, config: &Config, out: &Path) -> Result<Code> {
     let source = context.source()?;
     let arch = Variant::Vanilla.arch();
@@ -82,14 +83,17 @@ fn vanilla_code(context: &Context, config: &Config, out: &Path) -> Result<Code> 
     .run(make.arg("mm/"))?;
     let code = code_below(&out.join("mm"))?;
     if code.is_empty() {
-        bail!("there are no object files in {}", out.join("mm").display());
+        bail!(
+            "the build left no object files in {}",
+            out.join("mm").display()
+        );
     }
     let found = VanillaCode { key, code };
     write_atomic(&kept, &serde_json::to_vec(&found)?)?;
     Ok(found.code)
 }
 
-/// Exports the headers for user space, and compiles a program that includes Ferry's header alone.
+/// Exports the headers for user space, and compiles a file that includes only Ferry's.
 fn exports_header(context: &Context, built: &Built) -> Result<()> {
     let toolchain = context.toolchain()?;
     let limit = Duration::from_secs(600);
@@ -137,9 +141,9 @@ struct VanillaCode {
     code: Code,
 }
 
-/// Builds without CONFIG_FERRY after each patch in turn: the objects of mm/ that the series changes, and all
-/// of mm/ after the last patch. Returns whether all builds succeeded. It begins with the first patch that
-/// changed since it was built last.
+/// Builds without CONFIG_FERRY after each patch in turn: the mm/ objects that the series changes,
+/// and all of mm/ after the last patch. Starts with the first patch that changed since its last
+/// build. Returns whether all builds succeeded.
 fn build_each(
     context: &Context,
     tally: &mut Tally,
@@ -178,7 +182,7 @@ fn build_each(
         files.extend(ferry.clone());
         let tree = tree::laid(context, "series", &files)?;
         let name = series[end - 1].name();
-        // It takes as long as the build of a small patch.
+        // Configuring takes as long as building a small patch, so it is skipped where possible.
         if end == first + 1 || configures(&series[end - 1]) {
             kernel::configure(context, &tree, out, arch, config, "series")?;
         }
@@ -200,7 +204,8 @@ fn build_each(
     Ok(true)
 }
 
-/// Returns a key for the build after each patch: of the patches up to it, and the files of mm/ferry it reads.
+/// Returns a key for the build after each patch. It covers the patches up to that one, and the
+/// files of mm/ferry that the build reads.
 fn keys(base: &str, glue: &str, series: &[Patch]) -> Result<Vec<String>> {
     let mut key = Key::default().add(base).add(glue).finish();
     let changed = changed_objects(series);
@@ -217,28 +222,29 @@ fn keys(base: &str, glue: &str, series: &[Patch]) -> Result<Vec<String>> {
             .finish();
         keys.push(key.clone());
     }
-    // After the last patch all of mm/ is built, so its build differs from the others.
+    // The last build makes all of mm/, so it differs from the others.
     if let Some(last) = keys.last_mut() {
         *last = Key::default().add(&*last).add("all of mm/").finish();
     }
     Ok(keys)
 }
 
-/// Returns whether a build without CONFIG_FERRY can depend on a file of mm/ferry: headers, Kconfig, Kbuild.
+/// Returns whether a build without CONFIG_FERRY can read a file of mm/ferry: headers, Kconfig,
+/// Kbuild.
 fn is_read_without_ferry(path: &Path) -> bool {
     let is_source = ["rs", "c", "S", "rst", "md"].map(OsStr::new);
     path.extension()
         .is_none_or(|extension| !is_source.contains(&extension))
 }
 
-/// Whether a patch changes what can be configured.
+/// Returns whether a patch changes a Kconfig file.
 fn configures(patch: &Patch) -> bool {
     (patch.touches.iter())
         .filter_map(|path| path.file_name())
         .any(|name| name.to_string_lossy().starts_with("Kconfig"))
 }
 
-/// What the files of mm/ that any of the patches changes are compiled to.
+/// Returns the objects of all mm/*.c files that the series changes.
 fn changed_objects(series: &[Patch]) -> BTreeSet<String> {
     let files = series.iter().flat_map(|patch| &patch.touches);
     let sources =
@@ -272,7 +278,7 @@ fn code_below(dir: &Path) -> Result<Code> {
     objects(dir)?.into_iter().map(digests).collect()
 }
 
-/// Object files below a folder that were compiled, not linked together from others.
+/// Returns the object files below a folder.
 fn objects(dir: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
     for entry in WalkDir::new(dir) {
@@ -321,7 +327,7 @@ mod tests {
         assert_eq!(before[0], after[0]);
         assert!(before[1] != after[1] && before[2] != after[2]);
         assert_ne!(keys("base", "other", &series).unwrap()[0], after[0]);
-        // The last build is of all of mm/.
+        // The last build makes all of mm/.
         assert_ne!(keys("base", "glue", &series[..2]).unwrap()[1], after[1]);
     }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel part by the kernel's own rules: rustfmt, checkpatch.pl, clippy.
+//! The kernel part by the kernel's rules (rustfmt, checkpatch.pl, clippy), and the text of the
+//! whole repository.
 
-use super::Tally;
+use super::{text, Tally};
 use crate::{
     context::Context,
     kernel::{self, Variant},
@@ -20,7 +21,32 @@ use walkdir::WalkDir;
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     rustfmt(context, tally)?;
     checkpatch(context, tally)?;
-    clippy(context, tally)
+    clippy(context, tally)?;
+    tally.check("phrases", text::phrases(&context.repo))?;
+    tally.check("licence tags", text::licences(&context.repo))?;
+    tally.check("links", text::links(&context.repo))?;
+    tally.check("boundary of unsafe code", text::boundary(&context.repo))?;
+    spelling(context, tally)
+}
+
+/// Words and abbreviations of this tree that codespell takes for misspellings.
+const SPELLED_SO: &str = "crate,damon,inflight,fro,hoever,inout,nevers";
+
+fn spelling(context: &Context, tally: &mut Tally) -> Result<()> {
+    let result = Step::new("spelling", context.cache.log("style-spelling"))
+        .timeout(Duration::from_secs(120))
+        .quiet()
+        .run(
+            Command::new("codespell")
+                .args(["--quiet-level", "2", "--ignore-words-list", SPELLED_SO])
+                .args([
+                    "--skip",
+                    "./.git,*.patch,./Cargo.lock,./ferry-results,./target",
+                ])
+                .arg(".")
+                .current_dir(&context.repo),
+        );
+    tally.check("spelling", result)
 }
 
 fn rustfmt(context: &Context, tally: &mut Tally) -> Result<()> {
@@ -39,7 +65,7 @@ fn rustfmt(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("rustfmt", result)
 }
 
-/// Patches as patches, the C of the repository as files.
+/// Checks the patches with `--patch`, and the C files with `--file`.
 fn checkpatch(context: &Context, tally: &mut Tally) -> Result<()> {
     let glue = context.repo.join("c-glue");
     for patch in patches::load(&context.repo)? {
@@ -76,9 +102,9 @@ fn check_one(context: &Context, tally: &mut Tally, args: &[&str], file: &Path) -
     tally.check(&format!("checkpatch {shown}"), result)
 }
 
-/// Runs clippy over mm/ferry, with the kernel's lints. It repeats the command that compiled mm/ferry in the
-/// debug build, with clippy in rustc's place. It reads that build's metadata of the other crates, and does
-/// not change that build.
+/// Runs clippy with the kernel's lints on mm/ferry. It repeats the command that compiled mm/ferry
+/// in the debug build, with clippy-driver instead of rustc. It reads that build's crate metadata
+/// and changes nothing in it.
 fn clippy(context: &Context, tally: &mut Tally) -> Result<()> {
     let check = || -> Result<()> {
         let kernel = kernel::build(context, Variant::Debug)?;
@@ -88,7 +114,7 @@ fn clippy(context: &Context, tally: &mut Tally) -> Result<()> {
         let driver = context.toolchain()?.rust_tool("clippy-driver");
         let scratch = tempfile::tempdir()?;
         let command = clippy_command(&saved, &driver, scratch.path())
-            .context("the build has saved no command that compiles mm/ferry")?;
+            .context("the debug build has no saved command that compiles mm/ferry")?;
         Step::new("kernel clippy", context.cache.log("style-clippy"))
             .timeout(Duration::from_secs(600))
             .quiet()
@@ -96,7 +122,7 @@ fn clippy(context: &Context, tally: &mut Tally) -> Result<()> {
                 Command::new("sh")
                     .args(["-c", &command])
                     .current_dir(&kernel.out)
-                    // The kernel's Makefile exports these.
+                    // The kernel's Makefile exports these variables.
                     .env("RUSTC_BOOTSTRAP", "1")
                     .env("CLIPPY_CONF_DIR", &kernel.tree),
             )
@@ -104,11 +130,11 @@ fn clippy(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("kernel clippy", check())
 }
 
-/// Returns the shell command of a `.cmd` file of Kbuild, with `driver` in rustc's place and metadata in `out`
-/// as its only result. Any warning is an error.
+/// Returns the shell command of a Kbuild `.cmd` file, with `driver` instead of rustc and only
+/// metadata as its result, in `out`. Any warning is an error.
 fn clippy_command(saved: &str, driver: &Path, out: &Path) -> Option<String> {
     let (_, command) = saved.lines().next()?.split_once(" := ")?;
-    // The command of objtool follows.
+    // The objtool command follows the first ` ; `.
     let command = command.split(" ; ").next()?;
     let mut words = command.split_whitespace();
     let variables: Vec<&str> = words
@@ -131,8 +157,8 @@ fn clippy_command(saved: &str, driver: &Path, out: &Path) -> Option<String> {
     Some(line)
 }
 
-/// Returns whether a word of a shell command sets a variable. `take_while` consumes the first word that does
-/// not, which is the program.
+/// Returns whether a word of a shell command sets a variable. The first word that does not is the
+/// program; `take_while` consumes it.
 fn is_variable(word: &str) -> bool {
     word.split_once('=')
         .is_some_and(|(name, _)| name.chars().all(|c| c.is_ascii_uppercase() || c == '_'))

@@ -96,7 +96,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// This program, as a user would call it, with a cache of its own.
+/// Returns a command that runs this program as a user would, with its own cache.
 fn ferry(context: &Context, cache: &Path) -> Result<Command> {
     let mut ferry = Command::new(env::current_exe()?);
     ferry
@@ -125,7 +125,7 @@ fn fake_tree(context: &Context) -> Result<TempDir> {
     Ok(temp)
 }
 
-/// Everything in a tree, for comparing.
+/// Returns the content of all files in a tree except .git, for comparing.
 fn snapshot(tree: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     let mut files = Vec::new();
     let walk = WalkDir::new(tree).sort_by_file_name().into_iter();
@@ -138,16 +138,23 @@ fn snapshot(tree: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     Ok(files)
 }
 
-/// Non-zero exit, one message that has all the words, no panic.
+/// Checks for a failed exit status and exactly one message, which contains all the words, without a
+/// panic.
 fn refused(out: &Output, words: &[&str]) -> Result<()> {
     let text = String::from_utf8_lossy(&out.stderr);
-    ensure!(!out.status.success(), "it exited with success");
-    ensure!(!text.contains("panicked"), "it panicked: {text}");
+    ensure!(
+        !out.status.success(),
+        "expected a failure, but the exit status is 0"
+    );
+    ensure!(!text.contains("panicked"), "the program panicked: {text}");
     let messages = text
         .lines()
         .filter(|line| line.starts_with("ferry: "))
         .count();
-    ensure!(messages == 1, "{messages} messages, not one: {text}");
+    ensure!(
+        messages == 1,
+        "expected one message, got {messages}: {text}"
+    );
     for word in words {
         ensure!(text.contains(word), "the message lacks `{word}`: {text}");
     }
@@ -162,7 +169,7 @@ fn apply(context: &Context, tree: &Path) -> Result<Output> {
         .output()?)
 }
 
-/// `apply` refuses the tree with these words and leaves it as it was.
+/// Checks that `apply` rejects the tree with these words, and leaves it unchanged.
 fn apply_refused(context: &Context, tree: &Path, words: &[&str]) -> Result<()> {
     let before = snapshot(tree)?;
     refused(&apply(context, tree)?, words)?;
@@ -170,10 +177,10 @@ fn apply_refused(context: &Context, tree: &Path, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// `apply` made the tree what the builds use.
+/// Checks that `apply` succeeded and wrote the same files as the builds use.
 fn applied(context: &Context, tree: &Path, out: &Output) -> Result<()> {
     let said = String::from_utf8_lossy(&out.stderr);
-    ensure!(out.status.success(), "it failed: {said}");
+    ensure!(out.status.success(), "`apply` failed: {said}");
     let source = context.source()?;
     let series = patches::load(&context.repo)?;
     let mut wanted = patches::patched(&source.vanilla(), &series, &source.version)?;
@@ -182,7 +189,7 @@ fn applied(context: &Context, tree: &Path, out: &Output) -> Result<()> {
         let found = patches::read_if_there(&tree.join(&path))?;
         ensure!(
             found == content,
-            "{} is not as it should be",
+            "{} differs from the file that the builds use",
             path.display()
         );
     }
@@ -229,7 +236,10 @@ fn apply_git(context: &Context) -> Result<()> {
     applied(context, tree.path(), &out)?;
     let expected = 2 + patches::load(&context.repo)?.len();
     let found = commits(tree.path())?;
-    ensure!(found == expected, "{found} commits, not {expected}");
+    ensure!(
+        found == expected,
+        "expected {expected} commits, found {found}"
+    );
     apply_refused(context, tree.path(), &["already"])
 }
 
@@ -256,7 +266,7 @@ fn partly_applied(context: &Context) -> Result<()> {
 
 fn does_not_fit(context: &Context) -> Result<()> {
     let tree = fake_tree(context)?;
-    // The last patch cannot apply: what went before it must not stay.
+    // The last patch does not apply; the patches before it must not stay in the tree.
     let last = patches::load(&context.repo)?.pop().context("no patches")?;
     let victim = last
         .touches
@@ -284,13 +294,16 @@ fn series_applies(context: &Context) -> Result<()> {
     )?;
     let cover = fs::read_to_string(files.first().context("no files")?)?;
     ensure!(
-        // With two digits if there are ten patches.
+        // The number has two digits if there are ten or more patches.
         ["0/", "00/"]
             .iter()
             .any(|nr| cover.contains(&format!("Subject: [PATCH {nr}"))),
-        "the first file is no cover letter"
+        "the first file is not a cover letter"
     );
-    ensure!(!cover.contains("*** "), "the cover letter has blanks left");
+    ensure!(
+        !cover.contains("*** "),
+        "the cover letter still has placeholders"
+    );
     for file in files.iter().skip(1) {
         let name = file.to_string_lossy();
         git(
@@ -300,7 +313,10 @@ fn series_applies(context: &Context) -> Result<()> {
     }
     let expected = 2 + patches::load(&context.repo)?.len();
     let found = commits(tree.path())?;
-    ensure!(found == expected, "{found} commits, not {expected}");
+    ensure!(
+        found == expected,
+        "expected {expected} commits, found {found}"
+    );
     Ok(())
 }
 
@@ -314,7 +330,7 @@ fn wrong_kdir(context: &Context) -> Result<()> {
     refused(&out, &["6.12.9", SERIES])?;
     ensure!(
         !cache.path().join("src").exists(),
-        "it took something of the tree"
+        "the program put files into the cache although it rejected the tree"
     );
     Ok(())
 }
@@ -351,7 +367,7 @@ fn no_network(context: &Context) -> Result<()> {
             .join("out")
             .join("0000-cover-letter.patch")
             .exists(),
-        "it wrote a series"
+        "the program wrote a series without the kernel source"
     );
     Ok(())
 }
@@ -526,7 +542,7 @@ fn list_beside(context: &Context) -> Result<()> {
 
 fn top_refuses(context: &Context) -> Result<()> {
     let root = tempfile::tempdir()?;
-    // This machine's own counters, less those that it has if it runs Ferry.
+    // This machine's counters, without Ferry's rows in case it runs Ferry.
     let vmstat = fs::read_to_string("/proc/vmstat")?;
     let vmstat: Vec<&str> = vmstat
         .lines()
@@ -543,15 +559,23 @@ fn top_refuses(context: &Context) -> Result<()> {
     for args in [&["--once"][..], &["--once", "--json"]] {
         let out = top(args)?;
         refused(&out, &["no Ferry", "CONFIG_FERRY=y", "what to do"])?;
-        ensure!(out.status.code() == Some(2), "it ended with {}", out.status);
-        ensure!(out.stdout.is_empty(), "it printed something");
+        ensure!(
+            out.status.code() == Some(2),
+            "expected exit status 2, got {}",
+            out.status
+        );
+        ensure!(
+            out.stdout.is_empty(),
+            "the program printed to stdout before it failed"
+        );
     }
     refused(&top(&[])?, &["needs a terminal", "--once"])?;
-    ensure!(!cache.exists(), "it made a cache");
+    ensure!(!cache.exists(), "`ferry top` created a cache");
     Ok(())
 }
 
-/// By a key, by signals, and when the kernel's files are gone.
+/// Checks that `ferry top` restores the terminal when it ends by a key, by a signal, or because the
+/// kernel's files are gone.
 fn top_gives_back(context: &Context) -> Result<()> {
     type End<'a> = &'a dyn Fn(&Child, &File) -> Result<()>;
     let root = tempfile::tempdir()?;
@@ -585,7 +609,7 @@ fn top_gives_back(context: &Context) -> Result<()> {
         ferry.stdin(screen.try_clone()?).stdout(screen.try_clone()?);
         let mut top = ferry.stderr(screen.try_clone()?).spawn()?;
         drop(ferry);
-        // It waits for whoever does not read what it draws.
+        // `ferry top` blocks if its output is not read.
         let mut drawn = terminal.try_clone()?;
         thread::spawn(move || io::copy(&mut drawn, &mut io::sink()));
         let taken = wait_until(|| Ok(tcgetattr(&screen)? != found));
@@ -596,10 +620,13 @@ fn top_gives_back(context: &Context) -> Result<()> {
         let _ = top.kill();
         let code = top.wait()?.code();
         ended?;
-        ensure!(code == status, "it ended with {code:?}, not {status:?}");
+        ensure!(
+            code == status,
+            "expected exit status {status:?}, got {code:?}"
+        );
         ensure!(
             tcgetattr(&screen)? == found,
-            "the terminal is not as it was"
+            "the terminal settings were not restored"
         );
     }
     Ok(())
@@ -613,7 +640,7 @@ fn hanging_guest(context: &Context) -> Result<()> {
     };
     let guest = Guest::new(context, &kernel.image, "hang", shape)?.timeout(Duration::from_secs(45));
     let error = match guest.run("echo here >started\nsleep 10000\n") {
-        Ok(status) => bail!("it ended, with status {status}"),
+        Ok(status) => bail!("expected a timeout, but the guest ended with status {status}"),
         Err(error) => error.to_string(),
     };
     let log = guest.console().display().to_string();
@@ -622,14 +649,14 @@ fn hanging_guest(context: &Context) -> Result<()> {
     }
     ensure!(
         guest.share().join("started").exists(),
-        "the guest did not even boot: {error}"
+        "the guest did not boot: {error}"
     );
     let share = guest.share().to_string_lossy().into_owned();
-    ensure!(!in_use(&share)?, "a process of the guest is left");
+    ensure!(!in_use(&share)?, "a process of the guest is still running");
     Ok(())
 }
 
-/// Whether a process names the text on its command line.
+/// Returns whether the command line of any process contains the text.
 fn in_use(text: &str) -> Result<bool> {
     for entry in fs::read_dir("/proc")? {
         let line = fs::read(entry?.path().join("cmdline")).unwrap_or_default();

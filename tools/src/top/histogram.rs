@@ -1,39 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's histograms of times: read, subtracted, and what their percentiles are.
+//! The kernel's histograms of times: parsing, differences and percentiles.
 
 use super::rates::gained;
 use serde::Serialize;
 
-/// Events by the time they took.
+/// Numbers of events by duration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Histogram {
-    /// In ascending order, the last without a bound; none at all if it was never read.
+    /// In ascending order, the last one unbounded. Empty if the histogram was never read.
     pub buckets: Vec<Bucket>,
 }
 
-/// Times below a bound, and not below that of the bucket before.
+/// Events shorter than a bound, and not shorter than that of the previous bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bucket {
-    /// Microseconds; `None`: without end.
+    /// Upper bound in microseconds; `None` if unbounded.
     pub below_us: Option<u64>,
     pub count: u64,
 }
 
-/// The bucket that a percentile lies in, in microseconds.
+/// The bucket of a percentile, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Range {
     pub from_us: u64,
-    /// `None`: without end.
+    /// `None` if unbounded.
     pub below_us: Option<u64>,
 }
 
 impl Histogram {
-    /// Reads lines of `below_us count`, the last bound the word `inf`; else what is wrong.
+    /// Parses lines of `below_us count`; the last bound is the word `inf`. The error says what is
+    /// wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut buckets: Vec<Bucket> = Vec::new();
         for line in text.lines() {
-            let bucket = bucket(line).ok_or_else(|| format!("`{line}` is not understood"))?;
+            let bucket = bucket(line).ok_or_else(|| format!("`{line}` is malformed"))?;
             if let Some(last) = buckets.last() {
                 let ascends = match (last.below_us, bucket.below_us) {
                     (Some(last), Some(next)) => last < next,
@@ -51,7 +52,7 @@ impl Histogram {
         }
     }
 
-    /// What was added since `before`; everything if that had other buckets.
+    /// Returns the events since `before`, or all events if its buckets differ.
     pub fn since(&self, before: &Histogram) -> Histogram {
         let bounds = |h: &Histogram| h.buckets.iter().map(|b| b.below_us).collect::<Vec<_>>();
         if bounds(self) != bounds(before) {
@@ -68,12 +69,13 @@ impl Histogram {
         }
     }
 
-    /// Events in all.
+    /// Returns the number of events.
     pub fn events(&self) -> u128 {
         self.buckets.iter().map(|b| u128::from(b.count)).sum()
     }
 
-    /// Where the time lies that `permille` of 1000 events do not exceed; `None` without events.
+    /// Returns the bucket of the time that `permille` of 1000 events do not exceed; `None` without
+    /// events.
     pub fn percentile(&self, permille: u32) -> Option<Range> {
         let events = self.events();
         if events == 0 {
@@ -94,7 +96,8 @@ impl Histogram {
         None
     }
 
-    /// The buckets from the first to the last that is not empty, and where the first begins.
+    /// Returns the buckets from the first to the last that is not empty, and the lower bound of the
+    /// first.
     pub fn filled(&self) -> (u64, &[Bucket]) {
         let is_filled = |b: &Bucket| b.count > 0;
         let Some(first) = self.buckets.iter().position(is_filled) else {
@@ -154,7 +157,7 @@ mod tests {
             ("32 1\n32 1\ninf 0\n", "out of order"),
             ("inf 0\n32 1\ninf 0\n", "out of order"),
             ("inf 0\ninf 0\n", "out of order"),
-            ("32 1\n\ninf 0\n", "not understood"),
+            ("32 1\n\ninf 0\n", "malformed"),
         ] {
             let error = Histogram::parse(text).unwrap_err();
             assert!(error.contains(why), "{text:?}: {error}");
@@ -198,7 +201,7 @@ mod tests {
             permille in 1_u32..=1000,
         ) {
             let times = of(&counts);
-            // Every event by itself, as the number of its bucket.
+            // The bucket number of every event.
             let events: Vec<usize> = counts
                 .iter()
                 .enumerate()

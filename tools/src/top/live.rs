@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The terminal: taken, drawn to, listened to, and given back however this ends.
+//! The terminal: set up, drawn, read, and restored however the program ends.
 
 use super::{
     rates::Report,
@@ -23,10 +23,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How soon a signal is noticed.
+/// Interval at which signals and keys are checked.
 const POLL: Duration = Duration::from_millis(100);
 const INTERVALS: [f64; 10] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
-/// More than any terminal is wide.
+/// Wider than any terminal.
 const HISTORY: usize = 1000;
 
 /// Shows `source` until the user or a signal ends it.
@@ -37,13 +37,13 @@ pub fn show(source: &Source, interval: f64, page_size: u64) -> Result<()> {
     let ended = run(&mut app, source, &mut terminal, &signals);
     give_back(&mut terminal);
     if let Some(signal) = ended? {
-        // For the exit status that whoever sent it expects.
+        // The sender of the signal expects its default exit status.
         low_level::emulate_default_handler(signal)?;
     }
     Ok(())
 }
 
-/// The signal that ended it, if one did.
+/// Returns the signal that ended the display, if one did.
 fn run(
     app: &mut App,
     source: &Source,
@@ -55,7 +55,7 @@ fn run(
         if event::poll(app.wait(Instant::now()))? {
             let action = match event::read()? {
                 Event::Key(key) if key.kind != KeyEventKind::Release => app.key(key),
-                // A resize is drawn, what else there may be is not for this.
+                // A resize is drawn by the loop; other events are ignored.
                 _ => Action::Nothing,
             };
             match action {
@@ -76,7 +76,8 @@ fn run(
     }
 }
 
-/// The terminal, empty: not all have a second screen. A panic gives it back as well.
+/// Takes the terminal and clears it, because not every one has an alternate screen. A panic
+/// restores it too.
 fn take() -> Result<DefaultTerminal> {
     let taken = ratatui::try_init().and_then(|mut terminal| {
         terminal.clear()?;
@@ -85,16 +86,16 @@ fn take() -> Result<DefaultTerminal> {
     if taken.is_err() {
         ratatui::restore();
     }
-    taken.context("cannot take the terminal")
+    taken.context("cannot set up the terminal")
 }
 
-/// As it was found. Nobody is left to tell if that fails.
+/// Restores the terminal. Errors are ignored, because they cannot be shown.
 fn give_back(terminal: &mut DefaultTerminal) {
     let _ = terminal.show_cursor();
     ratatui::restore();
 }
 
-/// Gives the terminal to the shell until this program goes on.
+/// Restores the terminal and stops this process until the shell continues it.
 fn stop(terminal: &mut DefaultTerminal) -> Result<()> {
     give_back(terminal);
     low_level::raise(SIGSTOP)?;
@@ -102,7 +103,7 @@ fn stop(terminal: &mut DefaultTerminal) -> Result<()> {
     Ok(())
 }
 
-/// The last signal that came.
+/// The last signal received.
 struct Signals(Arc<AtomicUsize>);
 
 impl Signals {
@@ -124,15 +125,15 @@ impl Signals {
 enum Action {
     Nothing,
     Quit,
-    /// To the shell, until it says to go on.
+    /// Suspend, until the shell continues the process.
     Stop,
-    /// After a pause.
+    /// Continue after a pause.
     Resume,
 }
 
 struct App {
     last: Sample,
-    /// Where totals begin, and when that was; else with the system.
+    /// Start of the totals and its time; `None` counts from boot.
     base: Option<Sample>,
     report: Report,
     history: Vec<f64>,
@@ -174,7 +175,7 @@ impl App {
         !self.paused && now >= self.next()
     }
 
-    /// How long there is nothing to do.
+    /// Returns the time until the next sample or check for signals.
     fn wait(&self, now: Instant) -> Duration {
         if self.paused {
             return POLL;
@@ -182,7 +183,7 @@ impl App {
         self.next().saturating_duration_since(now).min(POLL)
     }
 
-    /// The end of an interval.
+    /// Ends an interval with `sample`.
     fn take(&mut self, sample: Sample) {
         self.report = Report::new(&self.last, &sample, self.base.as_ref(), self.page_size);
         if self.history.len() == HISTORY {
@@ -196,7 +197,7 @@ impl App {
         self.last = sample;
     }
 
-    /// What happened in the pause belongs to no interval.
+    /// Starts a new interval: changes during the pause belong to none.
     fn resume(&mut self, sample: Sample) {
         self.paused = false;
         self.last = sample;
@@ -225,7 +226,7 @@ impl App {
         Action::Nothing
     }
 
-    /// Totals begin with what is shown now.
+    /// Restarts the totals from the values shown now.
     fn reset(&mut self) {
         self.base = Some(self.last.clone());
         self.since = "of 0 s".to_owned();
@@ -248,7 +249,7 @@ mod tests {
         app.key(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
-    /// A sample so many seconds after the last, with so many batches more.
+    /// Returns a sample `seconds` after the last, with `batches` more batches.
     fn later(app: &App, seconds: u64, batches: u64) -> Sample {
         let mut sample = app.last.clone();
         sample.at += Duration::from_secs(seconds);

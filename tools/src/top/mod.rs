@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `ferry top`: what Ferry does on this machine, live or once. It needs the kernel's files alone.
+//! `ferry top`: shows Ferry's activity on this machine, live or once. It reads only the kernel's
+//! files.
 
 mod histogram;
 mod live;
@@ -23,16 +24,16 @@ use std::{
 
 #[derive(Args)]
 pub struct TopArgs {
-    /// Seconds from one look to the next
+    /// Seconds between two samples
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     interval: f64,
-    /// Wait for one interval, print it as plain tables, and end
+    /// Wait for one interval, print it as plain tables, and exit
     #[arg(long)]
     once: bool,
-    /// Print it as one JSON document instead
+    /// Print one JSON document instead of tables
     #[arg(long, requires = "once")]
     json: bool,
-    /// Where the folders proc and sys are
+    /// The folder that contains proc and sys
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
 }
@@ -40,7 +41,7 @@ pub struct TopArgs {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("it is to be a number of seconds from 0.1 to 3600".to_owned()),
+        _ => Err("expected a number of seconds from 0.1 to 3600".to_owned()),
     }
 }
 
@@ -49,7 +50,7 @@ pub fn top(args: &TopArgs) -> Result<()> {
     let page_size = sysconf(SysconfVar::PAGE_SIZE)?.map_or(4096, |size| size as u64);
     if !args.once {
         if !io::stdout().is_terminal() {
-            bail!("`ferry top` needs a terminal; without one: `ferry top --once` (--json)");
+            bail!("`ferry top` needs a terminal; without one, use `ferry top --once` (--json)");
         }
         return live::show(&source, args.interval, page_size);
     }
@@ -62,7 +63,7 @@ pub fn top(args: &TopArgs) -> Result<()> {
         text::tables(&report)
     };
     match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads it has seen enough.
+        // The reader, such as `head`, closed its end.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),
     }

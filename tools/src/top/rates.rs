@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What happened between two samples, in all and for each second.
+//! The changes between two samples, in total and per second.
 
 use super::sample::{Counters, Sample, Times};
 use serde::Serialize;
@@ -7,30 +7,30 @@ use std::collections::BTreeMap;
 
 pub type Counts = BTreeMap<String, Count>;
 
-/// One counter.
+/// The value and the increase of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Count {
-    /// In the interval.
+    /// Increase in the interval.
     pub gained: u64,
     pub per_s: f64,
-    /// Since the system was started, or since the user set it back.
+    /// Since boot, or since the user reset the totals.
     pub total: u64,
 }
 
-/// An interval.
+/// The changes in one interval.
 pub struct Report {
     pub seconds: f64,
     page_size: u64,
     pub counters: Counts,
     pub helped: Counts,
-    /// Of this interval.
+    /// Times in this interval.
     pub unmapped: Times,
     pub first_folio: Times,
     pub settings: Vec<(String, String)>,
 }
 
 impl Report {
-    /// From `before` to `after`; totals since `base`, or since the system was started.
+    /// Compares two samples. Totals count from `base`, or from boot.
     pub fn new(before: &Sample, after: &Sample, base: Option<&Sample>, page_size: u64) -> Self {
         let seconds = after.at.duration_since(before.at).as_secs_f64();
         let counts =
@@ -50,12 +50,13 @@ impl Report {
         self.counters.get(name).copied().unwrap_or_default()
     }
 
-    /// GB/s of a counter of pages.
+    /// Returns the rate of a counter of pages, in GB/s.
     pub fn gbps(&self, name: &str) -> f64 {
         self.counter(name).per_s * self.page_size as f64 / 1e9
     }
 
-    /// CPUs that helpers used, in the mean; `None` on kernels that do not count it.
+    /// Returns the average number of CPUs that helpers used; `None` if the kernel does not count
+    /// it.
     pub fn helper_cpus(&self) -> Option<f64> {
         self.counters
             .get("ferry_helper_usec")
@@ -68,7 +69,8 @@ impl Report {
     }
 }
 
-/// What a counter gained. It may have wrapped; one that went backwards began anew: nobody knows.
+/// Returns the increase of a counter, which may have wrapped. Returns 0 for one that was reset, as
+/// its increase is unknown.
 pub fn gained(before: u64, after: u64) -> u64 {
     let gain = after.wrapping_sub(before);
     if gain <= u64::MAX / 2 {
@@ -113,7 +115,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Two samples, of which the second is `seconds` later and has the counters that are given.
+    /// Returns two samples, `seconds` apart; the second has the given counters.
     fn pair(seconds: f64, counters: &[(&str, u64)]) -> (Sample, Sample) {
         let before = fixture::sample(&fixture::ferry());
         let mut after = before.clone();
@@ -172,7 +174,7 @@ mod tests {
         let (before, after) = pair(0.0, &[("pgmigrate_success", 9_000_000)]);
         let report = Report::new(&before, &after, None, PAGE);
         assert_eq!(report.gbps("pgmigrate_success"), 0.0);
-        // Nor has a clock that went backwards.
+        // The same is true for a clock that went backwards.
         let report = Report::new(&after, &before, None, PAGE);
         assert_eq!(report.counter("pgmigrate_success").per_s, 0.0);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One look at the kernel's files: counters, histograms and settings. All may be read by anybody.
+//! Reads the kernel's files once: counters, histograms and settings. All of them are
+//! world-readable.
 
 use super::histogram::Histogram;
 use anyhow::{bail, Context as _, Result};
@@ -19,19 +20,19 @@ const SYSCTLS: [&str; 4] = [
 ];
 const UNMAPPED: &str = "unmapped_histogram";
 const FIRST_FOLIO: &str = "first_folio_histogram";
-/// What a file's value is cut to: longer ones are no settings.
+/// Longest value of a setting to show.
 const LONGEST: usize = 1000;
 
 pub type Counters = BTreeMap<String, u64>;
-/// A histogram, or why there is none.
+/// A histogram, or the reason why there is none.
 pub type Times = Result<Histogram, String>;
 
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub at: Instant,
-    /// Rows of /proc/vmstat: Ferry's own, and mainline's of migration and demotion.
+    /// Rows of /proc/vmstat: Ferry's, and mainline's of migration and demotion.
     pub counters: Counters,
-    /// Pages that helpers dealt with, by the reason of migration.
+    /// Pages that helpers handled, by the reason of migration.
     pub helped: Counters,
     pub unmapped: Times,
     pub first_folio: Times,
@@ -39,7 +40,7 @@ pub struct Sample {
     pub settings: Vec<(String, String)>,
 }
 
-/// Where the files are: below `/`, unless it is a test.
+/// The folder that contains proc and sys: `/`, except in tests.
 pub struct Source {
     root: PathBuf,
 }
@@ -51,7 +52,7 @@ impl Source {
         }
     }
 
-    /// An error if this kernel has no Ferry.
+    /// Reads all files. Fails if the kernel has no Ferry.
     pub fn sample(&self) -> Result<Sample> {
         let path = self.root.join("proc/vmstat");
         let vmstat =
@@ -105,7 +106,7 @@ impl Source {
             .collect()
     }
 
-    /// The files in a folder that can be read, by name.
+    /// Returns the readable files of a folder, by name.
     fn files(&self, dir: &str) -> BTreeMap<String, String> {
         let entries = fs::read_dir(self.root.join(dir)).into_iter().flatten();
         entries
@@ -119,7 +120,7 @@ impl Source {
     }
 }
 
-/// The rows that are shown; one that is no number is none.
+/// Returns the rows to show, without malformed ones.
 fn rows(vmstat: &str) -> Counters {
     const SHOWN: [&str; 4] = ["ferry_", "pgmigrate_success", "pgmigrate_fail", "pgdemote_"];
     vmstat
@@ -130,7 +131,7 @@ fn rows(vmstat: &str) -> Counters {
         .collect()
 }
 
-/// A value on one line, of what can be shown on a terminal.
+/// Joins a value to one line, without control characters.
 fn one_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let visible = |c: &char| !c.is_control();
@@ -144,7 +145,7 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 pub mod fixture {
-    //! A kernel's files, in a folder.
+    //! The files of a kernel, in a temporary folder.
 
     use super::*;
     use tempfile::TempDir;

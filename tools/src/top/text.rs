@@ -11,13 +11,13 @@ use crate::table::plain;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use serde_json::{json, Map, Value};
 
-/// Of what could be longer.
+/// Width of the settings table.
 const WIDTH: u16 = 80;
 
-/// Who moved how much, in GB/s: what it is called, all, by callers, by helpers.
+/// Throughput of one path in GB/s: its name, the total, and the parts by callers and helpers.
 pub type Flow = (&'static str, f64, Option<(f64, f64)>);
 
-/// A page of a crew's list that was copied together as well is in both of the latter.
+/// A page that a crew migrates and that is copied together counts in both rows.
 pub fn flows(report: &Report) -> [Flow; 4] {
     let split = |caller, helper| {
         let (caller, helper) = (report.gbps(caller), report.gbps(helper));
@@ -33,7 +33,7 @@ pub fn flows(report: &Report) -> [Flow; 4] {
     ]
 }
 
-/// All tables.
+/// Returns all tables.
 pub fn tables(report: &Report) -> String {
     let mut text = format!(
         "{:.2} s; {:.1} batches/s, {:.1} crews/s; {}{}\n",
@@ -44,7 +44,7 @@ pub fn tables(report: &Report) -> String {
         if report.is_on() {
             ""
         } else {
-            "\nvm.mt_page_copy is not 1: idle CPUs take part only where a call asks for it"
+            "\nvm.mt_page_copy is not 1: idle CPUs take part only in calls that ask for it"
         }
     );
     let mut moved = table(&["GB/s", "all", "callers", "helpers"]);
@@ -96,7 +96,7 @@ pub fn tables(report: &Report) -> String {
     text
 }
 
-/// Both histograms and what they are of.
+/// Returns both histograms with their names.
 pub fn times(report: &Report) -> [(&'static str, &Times); 2] {
     [
         ("unmapped time", &report.unmapped),
@@ -104,7 +104,7 @@ pub fn times(report: &Report) -> [(&'static str, &Times); 2] {
     ]
 }
 
-/// What helpers used, in words.
+/// Returns the CPU usage of helpers, in words.
 fn cpus(report: &Report) -> String {
     match report.helper_cpus() {
         Some(cpus) => format!("helpers used {cpus:.2} CPUs"),
@@ -116,7 +116,7 @@ fn add(text: &mut String, table: &Table) {
     text.push_str(&format!("\n{table}\n"));
 }
 
-/// Of which the first column is text.
+/// Returns a table whose first column is left-aligned text.
 fn table(header: &[&str]) -> Table {
     let header: Vec<String> = header.iter().map(|&cell| cell.to_owned()).collect();
     let mut table = plain(&header);
@@ -146,7 +146,7 @@ fn buckets(times: &Histogram) -> Table {
     table
 }
 
-/// Everything as one document.
+/// Returns the report as one JSON document.
 pub fn document(report: &Report) -> Value {
     let flow = |(name, all, split): Flow| {
         let key = name.split(',').next().unwrap_or(name).replace(' ', "_");
@@ -188,7 +188,7 @@ mod tests {
     use super::{super::sample::fixture, *};
     use std::time::Duration;
 
-    /// A second in which pages moved.
+    /// Returns a report of one second in which pages moved.
     fn busy() -> Report {
         let root = fixture::ferry();
         let before = fixture::sample(&root);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The screen: a report drawn in whatever room there is.
+//! The screen: draws a report into the available space.
 
 use super::{
     rates::Report,
@@ -15,19 +15,19 @@ use ratatui::{
     Frame,
 };
 
-/// Less than this in either direction, and there are only lines, the most important first.
+/// With less than this width or height, the screen is a list of lines, the most important first.
 const FULL: (u16, u16) = (72, 20);
-/// From this height on, helped pages and settings have lists of their own.
+/// From this height on, helped pages and settings have their own lists.
 const TALL: u16 = 34;
 
-/// What is shown.
+/// The content of the screen.
 pub struct Screen<'a> {
     pub report: &'a Report,
-    /// GB/s of the intervals up to now, the last one last.
+    /// GB/s of past intervals, the latest last.
     pub history: &'a [f64],
     pub interval: f64,
     pub paused: bool,
-    /// Since when totals count.
+    /// The start of the totals.
     pub since: &'a str,
 }
 
@@ -81,12 +81,12 @@ fn title(screen: &Screen) -> Line<'static> {
         line.push("   PAUSED".fg(Color::Yellow).bold());
     }
     if !screen.report.is_on() {
-        line.push("   vm.mt_page_copy is not 1: helps only who asks".fg(Color::Yellow));
+        line.push("   vm.mt_page_copy is not 1: helps only on request".fg(Color::Yellow));
     }
     Line::from(line)
 }
 
-/// The essentials, for small terminals.
+/// Returns the essentials, for small terminals.
 fn lines(screen: &Screen) -> Vec<Line<'static>> {
     let report = screen.report;
     let mut lines = Vec::new();
@@ -157,7 +157,7 @@ fn sparkline(frame: &mut Frame, area: Rect, history: &[f64]) {
     let room = usize::from(area.width.saturating_sub(2));
     let shown = &history[history.len().saturating_sub(room)..];
     let most = shown.iter().copied().fold(0.0, f64::max);
-    // Bars are of whole numbers.
+    // Bars have integer heights.
     let data: Vec<u64> = shown
         .iter()
         .map(|gbps| (gbps / most * 1e3) as u64)
@@ -165,11 +165,11 @@ fn sparkline(frame: &mut Frame, area: Rect, history: &[f64]) {
     let line = Sparkline::default()
         .data(&data)
         .style(Style::new().fg(Color::Cyan))
-        .block(block(format!("migrated, most {most:.2} GB/s")));
+        .block(block(format!("migrated, max {most:.2} GB/s")));
     frame.render_widget(line, area);
 }
 
-/// As they are, but those that never happened last.
+/// Keeps the order, but puts counters at zero last.
 fn by_weight(mut rows: Vec<Words>) -> Vec<Words> {
     rows.sort_by_key(|row| row.count.total == 0);
     rows
@@ -237,10 +237,10 @@ fn histogram(frame: &mut Frame, area: Rect, name: &'static str, times: &Times) {
     let (from, filled) = times.filled();
     let shown = &filled[..filled.len().min(usize::from(chart.width))];
     let Some(last) = shown.last() else { return };
-    // Bars of equal width, with a gap once there is room.
+    // Bars of equal width, with a gap if there is room.
     let each = (usize::from(chart.width) / shown.len()).clamp(1, 6) as u16;
     let most = shown.iter().map(|b| b.count).max().unwrap_or(0).max(1);
-    // The chart multiplies what it is given.
+    // The chart multiplies the values, so large counts are scaled down.
     let height = |count| u128::from(count) * 1000 / u128::from(most);
     let bars: Vec<Bar> = shown
         .iter()
@@ -308,7 +308,7 @@ mod tests {
     use ratatui::{backend::TestBackend, Terminal};
     use std::time::Duration;
 
-    /// A report of a second in which everything happened.
+    /// Returns a report of one second in which all counters grew.
     fn busy() -> Report {
         let before = fixture::sample(&fixture::ferry());
         let mut after = before.clone();
@@ -321,7 +321,7 @@ mod tests {
         Report::new(&before, &after, None, 4096)
     }
 
-    /// The screen as text, a line a row.
+    /// Returns the screen as text, one line per row.
     fn drawn(report: &Report, history: &[f64], paused: bool, size: (u16, u16)) -> String {
         let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
         let screen = Screen {
@@ -355,7 +355,7 @@ mod tests {
         "batches/s, 5.00M crews/s, 6.00 CPUs help",
         "too few to share",
         "no idle CPU may help",
-        "somebody else refers to it",
+        "has unexpected references",
         "median < 64 us, 99% < 128 us",
         "none in this interval",
         "0 us to 128 us",
@@ -369,7 +369,7 @@ mod tests {
     fn usual_terminal_has_the_essentials() {
         let text = drawn(&busy(), &[1.0, 2.5, 0.0], false, (80, 24));
         shows(&text, &ESSENTIALS);
-        shows(&text, &["most 2.50 GB/s", "█"]);
+        shows(&text, &["max 2.50 GB/s", "█"]);
         assert!(!text.contains("PAUSED"));
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What counters and numbers are called where a person reads them.
+//! Names of counters, and formats of numbers, for people.
 
 use super::{
     histogram::Range,
@@ -7,7 +7,7 @@ use super::{
     sample::Times,
 };
 
-/// Counters that have a place of their own.
+/// Counters that are shown elsewhere.
 const ELSEWHERE: [&str; 9] = [
     "ferry_batches",
     "ferry_pages_caller",
@@ -20,21 +20,21 @@ const ELSEWHERE: [&str; 9] = [
     "pgmigrate_success",
 ];
 
-/// Why pages (or lists, where it says so) were not shared out.
+/// Reasons for not sharing pages (or lists, where the text says so).
 const WHY: [(&str, &str); 15] = [
     ("ferry_serial_small", "too few to share"),
     ("ferry_serial_alone", "no idle CPU may help"),
     ("ferry_serial_busy", "all lanes in use"),
-    ("ferry_refused_pinned", "somebody else refers to it"),
+    ("ferry_refused_pinned", "has unexpected references"),
     ("ferry_refused_private", "has private data"),
-    ("ferry_refused_mapping", "mapping has its own way"),
+    ("ferry_refused_mapping", "unsupported mapping"),
     ("ferry_refused_movable_ops", "is a driver's page"),
     ("ferry_refused_full", "no room in the lane"),
-    ("ferry_copy_failed", "cannot be read (poisoned)"),
-    ("ferry_dma_failed", "copied again: an engine failed"),
-    ("ferry_dma_late", "an engine did not answer"),
+    ("ferry_copy_failed", "source folio is poisoned"),
+    ("ferry_dma_failed", "copied again: engine failed"),
+    ("ferry_dma_late", "engine timed out"),
     ("ferry_crew_small", "lists too short"),
-    ("ferry_crew_alone", "lists: nobody to help"),
+    ("ferry_crew_alone", "lists: no idle CPU may help"),
     ("ferry_crew_busy", "lists: too many crews"),
     ("pgmigrate_fail", "not migrated at all"),
 ];
@@ -46,8 +46,8 @@ pub struct Row {
     pub count: Count,
 }
 
-/// What was left to the caller alone, and why: the known reasons in order, then what later kernels
-/// count.
+/// Returns the counts of pages left to the caller, by reason: the known reasons in order, then
+/// unknown counters of newer kernels.
 pub fn left_alone(counters: &Counts) -> Vec<Row> {
     let known = WHY.iter().filter_map(|&(name, words)| {
         let count = *counters.get(name)?;
@@ -65,7 +65,7 @@ pub fn left_alone(counters: &Counts) -> Vec<Row> {
     known.chain(others).collect()
 }
 
-/// Pages that were demoted, by whom.
+/// Returns demoted pages, by the cause of demotion.
 pub fn demoted(counters: &Counts) -> Vec<Row> {
     let row = |(name, &count): (&String, &Count)| {
         let words = name.strip_prefix(DEMOTED)?.to_owned();
@@ -74,7 +74,7 @@ pub fn demoted(counters: &Counts) -> Vec<Row> {
     counters.iter().filter_map(row).collect()
 }
 
-/// Pages that helpers dealt with, by reason.
+/// Returns pages that helpers handled, by reason.
 pub fn helped(helped: &Counts) -> Vec<Row> {
     let row = |(name, &count): (&String, &Count)| Row {
         words: name.replace('_', " "),
@@ -83,7 +83,7 @@ pub fn helped(helped: &Counts) -> Vec<Row> {
     helped.iter().map(row).collect()
 }
 
-/// A count with three digits and a unit of thousands.
+/// Formats a number with three digits and a decimal unit.
 pub fn short(number: f64) -> String {
     let mut number = number;
     for unit in ["", "k", "M", "G", "T"] {
@@ -101,7 +101,7 @@ pub fn short(number: f64) -> String {
     format!("{number:.0}P")
 }
 
-/// Microseconds.
+/// Formats microseconds.
 pub fn time(us: u64) -> String {
     let (number, unit) = match us {
         0..1_000 => return format!("{us} us"),
@@ -126,7 +126,7 @@ pub fn range(range: Option<Range>) -> String {
     }
 }
 
-/// Median and 99th percentile, or why there are none.
+/// Returns the median and the 99th percentile, or why there are none.
 pub fn percentiles(times: &Times) -> String {
     match times {
         Err(why) => why.clone(),
