@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: what Rust calls of dmaengine and of the DMA mapping API, most of which
- * is inline. Nothing is decided here.
+ * Ferry: wrappers of dmaengine and of the DMA mapping API for Rust. No policy.
  *
- * Channels are taken, stopped and given back, and waited for, in contexts that
- * may sleep. All else is for any context but NMI.
+ * Context: functions that request, stop or release channels, or wait, may
+ * sleep. All others: any context but NMI.
  *
- * Locks: the lock of an engine's device, from when a channel is asked for until
- * somebody has it, so that its driver stays; taken under dma_list_mutex, but only
- * if it is free. Notifiers of a bus run under it, and in it under the lock of the
- * chain, outside of what ferry_dma_leave() takes. ferry_dma_buses_lock, around the
- * registration of a notifier, is taken with none of these.
+ * Locks: the lock of an engine's device is held from the request for a channel
+ * until the channel is taken, so that its driver stays. It is taken under
+ * dma_list_mutex, by trylock. Bus notifiers run with it held, and take the
+ * lock of the notifier chain and then the locks of ferry_dma_leave().
+ * ferry_dma_buses_lock, around the registration of a notifier, is taken with
+ * none of these held.
  */
 #include <linux/ferry_dma.h>
 #include <linux/device/bus.h>
@@ -29,7 +29,7 @@
 #include <asm/mte.h>
 #endif
 
-/* Buses that engines are on: platform, PCI, and what else there may be. */
+/* Buses with DMA engines: platform, PCI and others. */
 static struct ferry_dma_bus {
 	const struct bus_type *bus;
 	struct notifier_block nb;
@@ -40,26 +40,32 @@ static DEFINE_MUTEX(ferry_dma_buses_lock);
 static int ferry_dma_bus_event(struct notifier_block *nb, unsigned long event,
 			       void *dev)
 {
-	/* Before its driver goes, as one does not of itself wait for clients. */
+	/*
+	 * Before the driver unbinds, since a driver does not wait for its
+	 * clients by itself.
+	 */
 	if (event == BUS_NOTIFY_UNBIND_DRIVER)
 		ferry_dma_leave(dev);
 	return NOTIFY_OK;
 }
 
-/* Is it heard of drivers that leave devices of a bus? */
+/*
+ * Returns whether a notifier reports drivers that unbind from devices of a
+ * bus.
+ */
 static bool ferry_dma_watched(const struct bus_type *bus)
 {
 	struct ferry_dma_bus *slot;
 
 	for (slot = ferry_dma_buses; slot < ARRAY_END(ferry_dma_buses); slot++) {
-		/* Pairs with the release when it was registered. */
+		/* Pairs with the release in ferry_dma_watch(). */
 		if (smp_load_acquire(&slot->bus) == bus)
 			return true;
 	}
 	return false;
 }
 
-/* Makes it so. False: it cannot be. */
+/* Registers a notifier for a bus. Returns false if it cannot. */
 static bool ferry_dma_watch(const struct bus_type *bus)
 {
 	struct ferry_dma_bus *slot;
@@ -73,7 +79,7 @@ static bool ferry_dma_watch(const struct bus_type *bus)
 		slot->nb.notifier_call = ferry_dma_bus_event;
 		if (bus_register_notifier(bus, &slot->nb))
 			return false;
-		/* Who sees it is notified. */
+		/* A reader that sees the bus gets its notifications. */
 		smp_store_release(&slot->bus, bus);
 		return true;
 	}
@@ -81,10 +87,10 @@ static bool ferry_dma_watch(const struct bus_type *bus)
 }
 
 /**
- * struct ferry_dma_search - the search for a channel
- * @locked:	the device of the channel that was offered last
- * @unwatched:	a bus that has one, but is not watched
- * @hopeless:	no more buses can be watched
+ * struct ferry_dma_search - a search for a channel
+ * @locked: locked device of the last channel that was offered
+ * @unwatched: a bus with a channel, but without a notifier
+ * @hopeless: no more buses can be watched
  */
 struct ferry_dma_search {
 	struct device *locked;
@@ -92,19 +98,22 @@ struct ferry_dma_search {
 	bool hopeless;
 };
 
-/* Is a channel one that can be used, and be parted with? Under dma_list_mutex. */
+/*
+ * Returns whether a channel is usable and can be given back. Under
+ * dma_list_mutex.
+ */
 static bool ferry_dma_suits(struct dma_chan *chan, void *param)
 {
 	struct device *dev = chan->device->dev;
 	struct ferry_dma_search *search = param;
 
 	/*
-	 * idxd lets go of channels without a word on any bus of theirs, waits in
-	 * prep for as long as it takes, and cannot use them once terminated.
+	 * idxd releases channels without a notification on their bus, waits in
+	 * prep without a limit, and cannot use them again once terminated.
 	 */
 	if (dma_has_cap(DMA_COMPLETION_NO_ORDER, chan->device->cap_mask))
 		return false;
-	/* Through bounce buffers it takes two copies by a CPU. */
+	/* Bounce buffers would add two copies by a CPU. */
 	if (!dev->bus || dma_addressing_limited(dev) ||
 	    dma_max_mapping_size(dev) != SIZE_MAX)
 		return false;
@@ -116,12 +125,12 @@ static bool ferry_dma_suits(struct dma_chan *chan, void *param)
 	if (search->locked == dev)
 		return true;
 	ferry_dma_requested(search->locked);
-	/* If somebody has it, its driver may be about to leave. */
+	/* If the lock is held, the driver may be about to unbind. */
 	search->locked = device_trylock(dev) ? dev : NULL;
 	return search->locked;
 }
 
-/* A line of copy/dma_status. */
+/* Emits a line of copy/dma_status. */
 int ferry_dma_emit(char *buf, int at, const char *name, int node,
 		   const struct ferry_dma_counts *counts)
 {
@@ -133,8 +142,9 @@ int ferry_dma_emit(char *buf, int at, const char *name, int node,
 }
 
 /*
- * A channel that copies memory, for us alone; NULL: none is left. Its device is
- * locked, so that its driver stays, until ferry_dma_requested().
+ * Takes a memory copy channel for exclusive use. Returns NULL if there is
+ * none. Its device stays locked, so that its driver stays, until
+ * ferry_dma_requested().
  */
 struct dma_chan *ferry_dma_request(struct device **locked)
 {
@@ -186,9 +196,9 @@ struct device *ferry_dma_device(struct dma_chan *chan)
 }
 
 /*
- * Is all there is to some pages of a folio in their bytes, and readable? What an
- * engine copies comes without tags and without what KMSAN knows, and what it does
- * with poison only it knows.
+ * Returns whether an engine can copy some pages of a folio: their content is
+ * only their bytes, without tags or KMSAN state, and is readable. The effect
+ * of poisoned memory on an engine is unknown.
  */
 bool ferry_dma_reaches(const struct folio *folio, unsigned long first,
 		       unsigned long nr)
@@ -208,8 +218,8 @@ bool ferry_dma_reaches(const struct folio *folio, unsigned long first,
 }
 
 /*
- * Maps the same pages of two folios for a copy. Each is one piece of memory and
- * so one for the device: there is nothing to merge.
+ * Maps the same pages of two folios for a copy. Each is contiguous in memory,
+ * and so for the device.
  */
 bool ferry_dma_map(struct dma_chan *chan, struct folio *dst, struct folio *src,
 		   unsigned long first, unsigned long nr,
@@ -230,7 +240,10 @@ bool ferry_dma_map(struct dma_chan *chan, struct folio *dst, struct folio *src,
 	return false;
 }
 
-/* What a bounce buffer has is copied to the destination here. */
+/*
+ * Unmaps a copy. This copies the content of a bounce buffer to the
+ * destination.
+ */
 void ferry_dma_unmap(struct dma_chan *chan, const struct ferry_dma_range *range)
 {
 	struct device *dev = dmaengine_get_dma_device(chan);
@@ -239,7 +252,7 @@ void ferry_dma_unmap(struct dma_chan *chan, const struct ferry_dma_range *range)
 	dma_unmap_page(dev, range->src, range->len, DMA_TO_DEVICE);
 }
 
-/* Answers so far, of all engines, and who waits for one. */
+/* Number of completions of all engines, and the tasks that wait for one. */
 static atomic_t ferry_dma_nr_answers;
 static DECLARE_WAIT_QUEUE_HEAD(ferry_dma_waiters);
 
@@ -247,16 +260,17 @@ static void ferry_dma_callback(void *param, const struct dmaengine_result *resul
 {
 	/* Has release order: the driver's accesses for the copy come before. */
 	ferry_dma_answer(param, result->result == DMA_TRANS_NOERROR);
-	/* Release: a task that sees the new number sees the answer. */
+	/* Release: a task that sees the new number sees the completion. */
 	atomic_fetch_inc_release(&ferry_dma_nr_answers);
-	/* Has a barrier: whoever is not seen to wait sees the new number. */
+	/* Has a barrier: a waiter that is not seen here sees the new number. */
 	if (wq_has_sleeper(&ferry_dma_waiters))
 		wake_up_all(&ferry_dma_waiters);
 }
 
 /*
- * Hands a copy to the engine, which begins when ferry_dma_issue() is called at
- * the latest. False: it takes no more, and will not answer.
+ * Submits a copy to the engine, which begins at ferry_dma_issue() at the
+ * latest. Returns false if the engine accepts no more; it will not complete
+ * the copy then.
  */
 bool ferry_dma_submit(struct dma_chan *chan, const struct ferry_dma_range *range,
 		      void *ticket)
@@ -277,14 +291,17 @@ void ferry_dma_issue(struct dma_chan *chan)
 	dma_async_issue_pending(chan);
 }
 
-/* To be asked for before one looks for answers, and then waits for another. */
+/*
+ * Returns the number of completions, for ferry_dma_wait(). Called before the
+ * caller checks for completions.
+ */
 unsigned int ferry_dma_answers(void)
 {
-	/* With a barrier, as what follows is not to be looked at before. */
+	/* Acquire: later checks for completions are not reordered before it. */
 	return atomic_read_acquire(&ferry_dma_nr_answers);
 }
 
-/* Until there were more answers than so many, of any engine. */
+/* Waits until the number of completions differs from @answers, or for @us. */
 void ferry_dma_wait(unsigned int answers, unsigned int us)
 {
 	wait_event_timeout(ferry_dma_waiters,
@@ -293,15 +310,16 @@ void ferry_dma_wait(unsigned int answers, unsigned int us)
 }
 
 /*
- * Drivers that have stopped the hardware when they say so. Most have forgotten
- * the descriptors by then, and no more: what was given up must not be freed on
- * their word. Add none whose terminate_all and synchronize were not read for it.
+ * Drivers whose hardware has stopped when terminate_all and synchronize
+ * return. Most drivers only drop their descriptors, so memory of copies that
+ * timed out must not be freed then. Before adding a driver, read its
+ * terminate_all and synchronize.
  */
 static const char * const ferry_dma_stoppers[] = { "ferry_soft_dma" };
 
 /*
- * Stops the engine. True: no copy of this channel is under way any more, and no
- * answer. False: nobody knows; nothing was done.
+ * Stops a channel. Returns true if no copy and no callback of it is in flight
+ * any more. Returns false if that is unknown; nothing was done.
  */
 bool ferry_dma_stop(struct dma_chan *chan)
 {
@@ -313,7 +331,7 @@ bool ferry_dma_stop(struct dma_chan *chan)
 	       !dmaengine_terminate_sync(chan);
 }
 
-/* Between the preparation of a suspend and its end: devices come and go. */
+/* True from the preparation of a suspend to its end: devices come and go. */
 static bool ferry_dma_suspends;
 
 bool ferry_dma_asleep(void)

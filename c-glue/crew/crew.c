@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: what the crew needs that Rust cannot reach: the context of one task
- * carried to another, parts of a migration, and lists of folios.
+ * Ferry: C part of crews: transfers the context of one task to another,
+ * migrates parts of a list, and wraps list functions for Rust.
  */
 #include <linux/cpuset.h>
 #include <linux/ferry_glue.h>
@@ -24,14 +24,15 @@
 /* try_to_unmap_flush(), struct migration_target_control */
 #include "internal.h"
 
-/* What mm/ looks at in current->flags on the path of a migration. */
+/* Bits of current->flags that mm/ tests during migration. */
 #define FERRY_CONTEXT_FLAGS						\
 	(PF_MEMALLOC | PF_MEMALLOC_NOFS | PF_MEMALLOC_NOIO | PF_MEMALLOC_PIN)
 
 /*
- * For lockdep: who works in another task's context holds this, and that task
- * takes it before it waits. One for each set of scopes: what may be locked by a
- * task that may enter reclaim may not by one that is in it.
+ * For lockdep: a helper that works in the context of another task holds this
+ * map, and that task acquires it before it waits. One map for each set of
+ * allocation scopes: a task that may enter reclaim may take locks that a task
+ * in reclaim may not.
  */
 #define FERRY_CONTEXT_MAPS	8
 
@@ -63,7 +64,7 @@ static int __init ferry_context_init(void)
 }
 core_initcall(ferry_context_init);
 
-/* The context of the calling task. To be put. */
+/* Gets the context of the calling task. The caller must put it. */
 void ferry_context_get(struct ferry_context *context)
 {
 	*context = (struct ferry_context){
@@ -77,8 +78,10 @@ void ferry_context_get(struct ferry_context *context)
 }
 
 /*
- * Returns whether the nodes of the calling task, which the context is of, were
- * changed since. Costs a static branch while there is no cpuset. Any context.
+ * Returns whether the allowed nodes of the calling task have changed since
+ * @context was taken. Costs a static branch while there is no cpuset.
+ *
+ * Context: the task that @context was taken from, any context.
  */
 bool ferry_context_changed(const struct ferry_context *context)
 {
@@ -91,8 +94,10 @@ void ferry_context_put(struct ferry_context *context)
 }
 
 /*
- * For kernel threads that may sleep. A change of the task's cpuset meanwhile is
- * not followed: the task sees ferry_context_changed(), and dismisses its helpers.
+ * Enters the context of a task. Changes of that task's cpuset are not
+ * followed: the task sees ferry_context_changed() and dismisses its helpers.
+ *
+ * Context: kernel threads, may sleep.
  */
 void ferry_context_enter(const struct ferry_context *context,
 			 struct ferry_context *saved)
@@ -111,21 +116,21 @@ void ferry_context_leave(const struct ferry_context *context,
 {
 	if (!(current->flags & PF_KTHREAD))
 		return;
-	/* Not what it was before: that may have changed. */
+	/* Not the saved mask, which may have changed. */
 	set_mems_allowed(cpuset_mems_allowed(current));
 	memalloc_flags_restore(saved->flags);
 	set_active_memcg(saved->memcg);
 	lock_map_release(ferry_context_map(context));
 }
 
-/* Tells lockdep that the task will wait for all who have entered its context. */
+/* Tells lockdep that the task will wait for all helpers in its context. */
 void ferry_context_wait(const struct ferry_context *context)
 {
 	lock_map_acquire(ferry_context_map(context));
 	lock_map_release(ferry_context_map(context));
 }
 
-/* ferry_call_share() copies each member: a new one needs a copy, too. */
+/* ferry_call_share() copies each member: a new one needs a copy as well. */
 static_assert(sizeof(struct migration_target_control) ==
 	      sizeof(struct {
 			int nid;
@@ -134,13 +139,16 @@ static_assert(sizeof(struct migration_target_control) ==
 			enum migrate_reason reason;
 	      }));
 
-/* Returns the private data of alloc_migration_target() and alloc_demote_folio(). */
+/*
+ * Returns the private data of alloc_migration_target() and
+ * alloc_demote_folio().
+ */
 static struct migration_target_control
 ferry_target_control(const struct ferry_call_target *target)
 {
 	return (struct migration_target_control){
 		.nid		= target->nid,
-		/* Only read. */
+		/* Read-only. */
 		.nmask		= target->has_nodes ?
 				  (nodemask_t *)&target->nodes : NULL,
 		.gfp_mask	= target->gfp_mask,
@@ -149,9 +157,9 @@ ferry_target_control(const struct ferry_call_target *target)
 }
 
 /*
- * Copies a call for which ferry_callback_is_shared() is true, and its private
- * data, which is on the stack of its caller: a worker must not need that stack, as
- * the caller may die in an oops. ferry_call_unshare() releases the copy.
+ * Copies a call for which ferry_callback_is_shared() is true, with its private
+ * data on the caller's stack: a worker must not need that stack, as the caller
+ * may die in an oops. ferry_call_unshare() releases the copy.
  */
 void ferry_call_share(const struct ferry_migrate_args *call,
 		      struct ferry_shared_call *shared)
@@ -211,10 +219,11 @@ static int ferry_migrate_part(const struct ferry_migrate_args *call,
 }
 
 /*
- * Migrates a part of a list; what is not migrated, and hugetlb, stays on it.
- * May be called by several tasks at a time, for different parts. Waits for
- * nothing but memory: if the call may wait for more, this is but the first pass
- * of migrate_pages_sync(), and what is left is for ferry_migrate_rest().
+ * Migrates a part of a list. Folios that are not migrated, and hugetlb folios,
+ * stay on it. Several tasks may call this at a time, for different parts.
+ * Waits only for memory: if the call may wait for more, this is the first pass
+ * of migrate_pages_sync(), and ferry_migrate_rest() migrates the remaining
+ * folios.
  *
  * Returns the number of folios that were not migrated, or an error code.
  */
@@ -256,12 +265,12 @@ int ferry_migrate_chunk(const struct ferry_shared_call *shared,
 	rc = ferry_migrate_part(&shared->call, private, folios, MIGRATE_ASYNC,
 				&part);
 
-	/* Nobody else would, for a task that only helps. */
+	/* A helper has no later flush of its own. */
 	try_to_unmap_flush();
 	*stats = part.stats;
 	if (!part.first)
 		return rc;
-	/* All that is left is tried again, and counted then. */
+	/* Remaining folios are tried again, and counted then. */
 	stats->nr_failed_pages = 0;
 	stats->nr_thp_failed = 0;
 	stats->nr_thp_split = 0;
@@ -269,7 +278,10 @@ int ferry_migrate_chunk(const struct ferry_shared_call *shared,
 	return min(rc, 0);
 }
 
-/* The same, for what ferry_migrate_chunk() has left; in the calling task. */
+/*
+ * Migrates the folios that ferry_migrate_chunk() has left, in the calling
+ * task.
+ */
 int ferry_migrate_rest(const struct ferry_migrate_args *call, struct list_head *folios,
 		       struct migrate_pages_stats *stats)
 {
@@ -281,13 +293,13 @@ int ferry_migrate_rest(const struct ferry_migrate_args *call, struct list_head *
 	return rc;
 }
 
-/* What migrate_pages() does first, for a call that did not come from it. */
+/* First step of migrate_pages(), for a call that did not come from it. */
 void ferry_trace_migrate_start(const struct ferry_migrate_args *call)
 {
 	trace_mm_migrate_pages_start(call->mode, call->reason);
 }
 
-/* What it does last. */
+/* Last step of migrate_pages(). */
 void ferry_migrate_account(const struct migrate_pages_stats *stats,
 			   enum migrate_mode mode, enum migrate_reason reason)
 {
@@ -302,7 +314,10 @@ void ferry_migrate_account(const struct migrate_pages_stats *stats,
 			       reason);
 }
 
-/* The caller of a crew calls migrate_pages() inside of migrate_pages(). */
+/*
+ * Returns whether at least half of the stack is free, since the caller of a
+ * crew nests migrate_pages() in migrate_pages().
+ */
 static bool ferry_has_stack(void)
 {
 	unsigned long here = (unsigned long)__builtin_frame_address(0);
@@ -311,11 +326,11 @@ static bool ferry_has_stack(void)
 }
 
 /*
- * May the calling task have a crew, now? Not if it is real-time, to which idle
- * CPUs may not be idle for long. In reclaim, or as if in it, only to demote and
- * for DAMON: a helper then has PF_MEMALLOC as well, on which rests that neither
- * it nor who waits for it enters reclaim (the mask of large folios would allow
- * it).
+ * Returns whether the calling task may have a crew now. A real-time task may
+ * not, since idle CPUs may not stay idle for long. A task in reclaim, or with
+ * PF_MEMALLOC, may only for demotion and DAMON: its helpers then have
+ * PF_MEMALLOC as well, so neither they nor a task that waits for them enters
+ * reclaim (the allocation mask of large folios would allow it).
  */
 bool ferry_may_crew(enum migrate_reason reason, bool mt)
 {
@@ -329,9 +344,9 @@ bool ferry_may_crew(enum migrate_reason reason, bool mt)
 
 #ifdef CONFIG_NUMA
 /*
- * Returns whether the policy names the node of each folio by itself, wherever
- * the task runs. alloc_migration_target_by_mpol() else prefers the node of the
- * CPU that it runs on, and a worker may be moved to any.
+ * Returns whether the policy determines the node of each folio independently
+ * of the CPU. Otherwise alloc_migration_target_by_mpol() prefers the node of
+ * the current CPU, and a worker may run on any.
  */
 static bool ferry_mpol_names_node(const struct ferry_mpol *mpol)
 {
@@ -357,9 +372,11 @@ static bool ferry_mpol_names_node(const struct ferry_mpol *mpol)
 #endif
 
 /*
- * Returns whether a call that has a crew may be helped now, by the switch and its
- * reasons, or as its caller asks. Of a helper the right to ask is not checked:
- * the caller does that for itself. For any context.
+ * Returns whether a call that has a crew may be helped now, according to the
+ * settings or the flags of the caller. For a helper the right to ask is not
+ * checked: the caller checks it for itself.
+ *
+ * Context: any.
  */
 bool ferry_still_wanted(const struct ferry_migrate_args *call)
 {
@@ -367,10 +384,12 @@ bool ferry_still_wanted(const struct ferry_migrate_args *call)
 }
 
 /*
- * Returns whether the callback is the one that mainline has for the call's
- * reason, so that the type of the private data is known, and gives the same
- * folios in any task on any CPU. Only the caller knows what other callbacks
- * need. For any context.
+ * Returns whether the callback is the one that mainline uses for the call's
+ * reason, so that the type of the private data is known, and allocates the
+ * same folios in any task on any CPU. Only the caller knows the needs of other
+ * callbacks.
+ *
+ * Context: any.
  */
 bool ferry_callback_is_shared(const struct ferry_migrate_args *call)
 {
@@ -407,15 +426,18 @@ bool ferry_callback_is_shared(const struct ferry_migrate_args *call)
 	       ferry_mpol_names_node((const struct ferry_mpol *)call->private);
 }
 
-/* Of the private data of alloc_migration_target(), and of alloc_demote_folio(). */
+/*
+ * Returns the node in the private data of alloc_migration_target() or
+ * alloc_demote_folio().
+ */
 int ferry_target_node(unsigned long private)
 {
 	return ((const struct migration_target_control *)private)->nid;
 }
 
 /*
- * Returns whether another task waits for this CPU. The flags alone do not tell: a
- * task that was preempted comes back with them cleared.
+ * Returns whether another task waits for this CPU. need_resched() alone does
+ * not tell: it is clear again when a preempted task resumes.
  */
 bool ferry_others_want_cpu(void)
 {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: what move_pages(2) does with an address space: folios are looked up by
- * address, and isolated.
+ * Ferry: looks up folios by address and isolates them, for move_pages(2).
  *
- * Locks: the mmap lock of the target, for reading; inside it, one page table's
- * lock at a time; inside that, those of isolation. As in do_pages_move(), but
- * for many addresses.
+ * Lock order, as in do_pages_move(), but for many addresses at a time:
+ *
+ * 1. the mmap lock of the target, for reading;
+ * 2. one PTL at a time;
+ * 3. the locks of isolation.
  */
 #include <linux/ferry_glue.h>
 #include <linux/mempolicy.h>
@@ -20,12 +21,12 @@
 /* struct migration_target_control */
 #include "internal.h"
 
-/* Pages that are isolated before others may have their page table's lock. */
+/* Pages that are isolated before the PTL is released for other tasks. */
 #define FERRY_PAGES_PER_LOCK	32
 
 /*
- * Goes on to another address, under the lock that a walk has taken. Where that
- * has no page for sure, in the page table that the walk is in, returns NULL.
+ * Moves a walk to another address under the PTL that it holds. Returns NULL if
+ * the page table of the walk certainly has no page there.
  */
 static struct folio *ferry_walk_on(struct folio_walk *fw,
 				   struct vm_area_struct *vma,
@@ -50,20 +51,21 @@ static struct folio *ferry_walk_on(struct folio_walk *fw,
 
 /**
  * ferry_isolate_run() - isolate the folios at many addresses
- * @run: which, and what became of them
- * @pagelist: gets the folios
+ * @run: the addresses, and the result
+ * @pagelist: receives the folios
  *
- * The mmap lock is taken once, and a page table walked from the top for the
- * first of the addresses that it maps, and again after FERRY_PAGES_PER_LOCK.
- * May sleep.
+ * Takes the mmap lock once. Walks the page tables from the top for the first
+ * address of each page table, and again after FERRY_PAGES_PER_LOCK pages.
  *
- * Return: how many were queued, from the first on.
+ * Context: process context, may sleep.
+ *
+ * Return: the number of leading addresses with a queued folio.
  */
 int ferry_isolate_run(struct ferry_addr_list *run, struct list_head *pagelist)
 {
 	struct mm_struct *mm = run->mm;
 	struct vm_area_struct *vma = NULL;
-	struct folio *folio = NULL;	/* where the walk is; NULL: in none */
+	struct folio *folio = NULL;	/* of the current walk; NULL if none */
 	unsigned long addr, last = 0;
 	struct folio_walk fw;
 	int i, nr_locked = 0;
@@ -116,7 +118,7 @@ int ferry_isolate_run(struct ferry_addr_list *run, struct list_head *pagelist)
 	return i;
 }
 
-/* An address without the tag that its process may put into it. */
+/* Returns an address without its tag. */
 unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr)
 {
 	guard(mmap_read_lock)(mm);
@@ -124,7 +126,7 @@ unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr)
 	return untagged_addr_remote(mm, addr);
 }
 
-/* May a page go to the node? As do_pages_move() asks. */
+/* Checks whether pages may be migrated to a node, as do_pages_move() does. */
 int ferry_check_node(int node, const nodemask_t *allowed)
 {
 	if (node < 0 || node >= MAX_NUMNODES)
@@ -145,7 +147,7 @@ static struct migration_target_control ferry_target(int node)
 	};
 }
 
-/* The callback's data for a node, for ferry_move_call(); to be freed. */
+/* Allocates the private data for ferry_move_call(). The caller frees it. */
 void *ferry_move_target(int node)
 {
 	struct migration_target_control *mtc = kmalloc_obj(*mtc);
@@ -155,7 +157,7 @@ void *ferry_move_target(int node)
 	return mtc;
 }
 
-/* As do_move_pages_to_node() calls migrate_pages(). */
+/* Sets up the migrate_pages() arguments as in do_move_pages_to_node(). */
 void ferry_move_call(struct ferry_migrate_args *call, void *target, bool mt)
 {
 	*call = (struct ferry_migrate_args){
@@ -167,7 +169,10 @@ void ferry_move_call(struct ferry_migrate_args *call, void *target, bool mt)
 	};
 }
 
-/* As do_move_pages_to_node(), but what is left stays on the list. May sleep. */
+/*
+ * Same as do_move_pages_to_node(), but folios that fail stay on the list. May
+ * sleep.
+ */
 int ferry_move_to_node(struct list_head *pagelist, int node, bool mt,
 		       unsigned int *succeeded)
 {

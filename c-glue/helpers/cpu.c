@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: CPUs and their time, as far as Rust cannot reach them. What is said of
- * a CPU is a hint, without locks: it may get busy, or go offline, right after.
+ * Ferry: CPU state and CPU time for Rust. The state of a CPU is a hint, read
+ * without locks: the CPU may get busy, or go offline, right after.
  * queue_work_on() then runs the work there later, or elsewhere.
  */
 #include <linux/cgroup.h>
@@ -23,7 +23,7 @@ bool ferry_cpu_online(int cpu)
 	return cpu_online(cpu);
 }
 
-/* May a CPU help, if it is idle? That costs little to ask. */
+/* Returns whether a CPU may run a helper if it is idle. Cheap. */
 bool ferry_cpu_may_help(int cpu)
 {
 	guard(rcu)();
@@ -32,16 +32,16 @@ bool ferry_cpu_may_help(int cpu)
 	       housekeeping_cpu(cpu, HK_TYPE_WQ);
 }
 
-/* Does nothing run there now? */
+/* Returns whether the CPU is idle or offline now. */
 bool ferry_cpu_idle(int cpu)
 {
 	return !cpu_online(cpu) || idle_cpu(cpu);
 }
 
 /*
- * May the calling task be helped there? Tasks of users may run on the CPUs of
- * their cpuset, or fewer of their own choice; so may who works for them. Kernel
- * threads work for all.
+ * Returns whether helpers of the calling task may run on a CPU. User tasks may
+ * use the CPUs of their cpuset, or the subset of their affinity mask, and so
+ * may their helpers. Kernel threads may use all.
  */
 bool ferry_cpu_allowed(int cpu)
 {
@@ -49,32 +49,40 @@ bool ferry_cpu_allowed(int cpu)
 	       cpumask_test_cpu(cpu, current->cpus_ptr);
 }
 
-/* Does the calling task reclaim memory for others? */
+/* Returns whether the calling task is kswapd. */
 bool ferry_task_is_kswapd(void)
 {
 	return current_is_kswapd();
 }
 
-/* Returns whether the calling task is in reclaim, or as if in it. */
+/*
+ * Returns whether the calling task is in reclaim or has PF_MEMALLOC for
+ * another reason.
+ */
 bool ferry_task_reclaims(void)
 {
 	return current->flags & PF_MEMALLOC;
 }
 
 /*
- * Returns whether the calling task's cgroup, or an ancestor of it, has a CPU quota
- * (cpu.max). A quota does not throttle helpers, which run in the root cgroup.
- * Costs a static branch while no cgroup has a quota, and does not depend on the
- * depth of the cgroup otherwise. Any context.
+ * Returns whether the calling task's cgroup, or an ancestor of it, has a CPU
+ * quota (cpu.max). A quota does not throttle helpers, which run in the root
+ * cgroup. Costs a static branch while no cgroup has a quota, and does not
+ * depend on the depth of the cgroup otherwise.
+ *
+ * Context: any.
  */
 bool ferry_task_has_quota(void)
 {
-	/* A task group that the task leaves meanwhile is freed by RCU. */
+	/* RCU keeps a task group that the task leaves meanwhile. */
 	guard(rcu)();
 	return cfs_task_bw_constrained(current);
 }
 
-/* Are there CPUs that could help, but not the calling task? */
+/*
+ * Returns whether there are CPUs that may run helpers, but not the calling
+ * task.
+ */
 bool ferry_task_confined(void)
 {
 	int cpu;
@@ -82,7 +90,7 @@ bool ferry_task_confined(void)
 	if (current->flags & PF_KTHREAD)
 		return false;
 	guard(rcu)();
-	/* Most tasks may run on all: then no CPU is looked at by itself. */
+	/* Most tasks may run on all CPUs; the loop then has no iterations. */
 	for_each_cpu_andnot(cpu, cpu_online_mask, current->cpus_ptr) {
 		if (housekeeping_cpu(cpu, HK_TYPE_DOMAIN))
 			return true;
@@ -95,7 +103,9 @@ int ferry_cpu_to_node(int cpu)
 	return cpu_possible(cpu) ? cpu_to_node(cpu) : NUMA_NO_NODE;
 }
 
-/* The first CPU of its physical core; itself, of those that cannot be. */
+/*
+ * Returns the first CPU of the physical core; @cpu itself for an invalid CPU.
+ */
 int ferry_cpu_core(int cpu)
 {
 	int first;
@@ -106,7 +116,7 @@ int ferry_cpu_core(int cpu)
 	return first < nr_cpu_ids ? first : cpu;
 }
 
-/* The first CPU that it shares the last-level cache with. May be slow. */
+/* Returns the first online CPU that shares the LLC with @cpu. May be slow. */
 int ferry_cpu_llc(int cpu)
 {
 	int first;
@@ -125,35 +135,35 @@ unsigned int ferry_nr_nodes(void)
 	return nr_node_ids;
 }
 
-/* Of two nodes below ferry_nr_nodes(). */
+/* Both nodes are below ferry_nr_nodes(). */
 int ferry_node_distance(int from, int to)
 {
 	return node_distance(from, to);
 }
 
-/* Nanoseconds for which the calling task has run. Takes its runqueue's lock. */
+/* Returns the run time of the calling task in ns. Takes the runqueue lock. */
 u64 ferry_runtime(void)
 {
 	return task_sched_runtime(current);
 }
 
-/* Returns how often the calling task has lost its CPU, by preemption or sleep. */
+/* Returns the number of context switches of the calling task. */
 unsigned long ferry_task_switches(void)
 {
 	return current->nvcsw + current->nivcsw;
 }
 
-/* Returns how often another task has preempted the calling one. */
+/* Returns the number of involuntary context switches of the calling task. */
 unsigned long ferry_task_preemptions(void)
 {
 	return current->nivcsw;
 }
 
 /*
- * Charges CPU time of workers to the cgroup of the calling task, for which they
- * worked. Nothing is counted twice: workers cannot be moved out of the root
- * cgroup, into which no time is charged, as it shows that of the CPUs
- * (cgroup_account_cputime(), root_cgroup_cputime()).
+ * Charges CPU time of workers to the cgroup of the calling task, for which
+ * they worked. No time is counted twice: workers cannot be moved out of the
+ * root cgroup, to which no time is charged, since it shows the time of the
+ * CPUs (cgroup_account_cputime(), root_cgroup_cputime()).
  */
 void ferry_charge_cgroup(u64 ns)
 {
@@ -161,7 +171,7 @@ void ferry_charge_cgroup(u64 ns)
 	struct cgroup *cgrp;
 
 	guard(rcu)();
-	/* The tick adds to the same sums of this CPU. */
+	/* The tick adds to the same per-CPU sums. */
 	guard(irqsave)();
 	cgrp = task_dfl_cgroup(current);
 	if (!cgroup_parent(cgrp))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: what Rust cannot reach by itself. Inline functions and macros made
- * callable, the tracepoints. Nothing is decided here.
+ * Ferry: wrappers of inline functions and macros for Rust, and the
+ * tracepoints. No policy.
  */
 #include <linux/ferry_glue.h>
 #include <linux/highmem.h>
@@ -14,13 +14,16 @@
 #include <linux/vmstat.h>
 #include <linux/workqueue.h>
 
-/* The names of the reasons; its own tracepoints are in mm/migrate.c. */
+/*
+ * The names of the migration reasons; the tracepoints of that header are
+ * created in mm/migrate.c.
+ */
 #include <trace/events/migrate.h>
 
 #define CREATE_TRACE_POINTS
 #include <ferry_trace.h>
 
-/* FERRY_FOLIO_POSTED is in the low bits of a pointer to one. */
+/* FERRY_FOLIO_POSTED is in the low bits of a pointer to a struct anon_vma. */
 static_assert(__alignof__(struct anon_vma) >= 8);
 
 bool ferry_folio_has_movable_ops(const struct folio *folio)
@@ -28,13 +31,19 @@ bool ferry_folio_has_movable_ops(const struct folio *folio)
 	return page_has_movable_ops(&folio->page);
 }
 
-/* Of a regular file? Not of a directory, nor what a file system keeps. */
+/*
+ * Returns whether the mapping belongs to a regular file, not to a directory or
+ * to metadata of a file system.
+ */
 bool ferry_mapping_is_regular(struct address_space *mapping)
 {
 	return mapping->host && S_ISREG(mapping->host->i_mode);
 }
 
-/* Its own way to migrate a folio; NULL: none, or its content is private. */
+/*
+ * Returns the migrate_folio operation; NULL if there is none, or if the
+ * content is inaccessible to the kernel.
+ */
 const void *ferry_mapping_migrate_op(struct address_space *mapping)
 {
 	if (mapping_inaccessible(mapping))
@@ -77,7 +86,7 @@ void ferry_folio_mark_posted(struct folio *dst)
 	dst->migrate_info |= FERRY_FOLIO_POSTED;
 }
 
-/* As __migrate_folio_extract() does; for tests. */
+/* Same as in __migrate_folio_extract(); for tests. */
 bool ferry_folio_take_posted(struct folio *dst)
 {
 	bool posted = dst->migrate_info & FERRY_FOLIO_POSTED;
@@ -92,8 +101,10 @@ int ferry_folio_expected_ref_count(const struct folio *folio)
 }
 
 /*
- * Carries what goes with the bytes: MTE tags, KMSAN shadow. 0, or not if some
- * page could not be read, which is reported as poisoned. Any context.
+ * Copies pages including their metadata: MTE tags, KMSAN shadow. Returns 0, or
+ * an error if a page could not be read, which is reported as poisoned.
+ *
+ * Context: any.
  */
 int ferry_folio_copy_pages(struct folio *dst, struct folio *src,
 			   unsigned long first, unsigned long nr)
@@ -107,8 +118,8 @@ int ferry_folio_copy_pages(struct folio *dst, struct folio *src,
 }
 
 /*
- * The same past the caches, where there is a way. A folio is one piece in the
- * direct map, as there is no high memory.
+ * Same as above with non-temporal stores, where available. A folio is
+ * contiguous in the direct map, as there is no high memory.
  */
 int ferry_folio_copy_pages_nt(struct folio *dst, struct folio *src,
 			      unsigned long first, unsigned long nr)
@@ -136,7 +147,7 @@ int ferry_folio_copy_pages_nt(struct folio *dst, struct folio *src,
 #endif
 }
 
-/* Is memory of one node of a lower tier than that of another? */
+/* Returns whether memory of @to is of a lower tier than memory of @from. */
 bool ferry_demotes(int from, int to)
 {
 	nodemask_t lower;
@@ -199,14 +210,14 @@ bool ferry_need_resched(void)
 }
 
 #ifdef CONFIG_FERRY_KUNIT_TEST
-/* As resched_curr_lazy() does for a task that may wait a little. */
+/* Same as resched_curr_lazy() for a task that may be preempted late. */
 void ferry_set_need_resched(void)
 {
 	set_tsk_thread_flag(current, TIF_NEED_RESCHED_LAZY);
 }
 #endif
 
-/* Between these no memory comes or goes. May sleep. */
+/* No memory goes online or offline between the two calls. May sleep. */
 void ferry_online_mems_begin(void)
 {
 	get_online_mems();
@@ -223,16 +234,17 @@ struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 	return alloc_workqueue("%s", flags, 0, name);
 }
 
-/* Warns that a folio is switched in another order than its batch was posted in. */
+/* Warns that folios are remapped in another order than they were posted in. */
 void ferry_warn_order(void)
 {
-	WARN_ONCE(1, "ferry: the next folio to switch is not the next one posted\n");
+	WARN_ONCE(1, "ferry: the next folio to remap is not the next one posted\n");
 }
 
 /*
- * Allocates a workqueue whose work starts on the CPU that it is queued on, and may
- * then be moved by the scheduler to any other: an unbound one with a pool of
- * workers for each CPU, whose affinity is not strict. May sleep; NULL: no memory.
+ * Allocates a workqueue for work that starts on the CPU that it is queued on,
+ * and may then be moved by the scheduler to any other: an unbound workqueue
+ * with a pool of workers for each CPU and non-strict affinity. Returns NULL
+ * without memory. May sleep.
  */
 struct workqueue_struct *ferry_alloc_workqueue_near(const char *name)
 {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: finds what migrc would do wrong. As both are kept, each old folio is
- * compared with its new one before it is flushed: by then nothing may have
- * changed, unless the address spaces that could see it were flushed first. And
- * single hooks can be taken out, and what is short be made long, so that tests can
- * show what they would see.
+ * Ferry: checks of migrc. While both folios exist, each old folio is compared
+ * with its new one before it is flushed. They must not differ, unless the
+ * address spaces that could see the old folio were flushed before. Tests can
+ * disable single hooks and stretch short windows, to show that these checks
+ * detect the errors.
  *
- * No locks. What is compared may be freed meanwhile, or change when it may: what
- * differs is looked at again, and counts only if it still is what it was.
+ * No locks. Folios may be freed during the comparison, or change legitimately,
+ * so a difference is checked again and counts only if the folios are still the
+ * same.
  */
 #include <linux/atomic.h>
 #include <linux/delay.h>
@@ -31,7 +32,7 @@
 
 #define FERRY_FLUSH_BITS	8
 
-/* Flushes of all of an address space, by a hash of its address. */
+/* Flushes of whole address spaces, by a hash of the address of the mm. */
 static atomic_t ferry_mm_flushes[1 << FERRY_FLUSH_BITS];
 static atomic_t ferry_mismatches;
 static atomic_t ferry_compared;
@@ -62,7 +63,7 @@ bool ferry_hook_disabled(enum ferry_hook hook)
 	return unlikely(READ_ONCE(ferry_hook_out) == hook);
 }
 
-/* Is a group to be drained at once? */
+/* Returns whether a test wants this group to be drained at once. */
 bool ferry_drain_at_random(void)
 {
 	unsigned int one_in = READ_ONCE(ferry_drain_one_in);
@@ -71,9 +72,10 @@ bool ferry_drain_at_random(void)
 }
 
 /*
- * Reclaim has unmapped and is about to flush. Whoever faults between the two finds
- * a folio in the swap cache of which CPUs may have translations. Of what was dirty
- * each folio is flushed for, while it is locked: that does not wait.
+ * Delays reclaim between unmap and flush. A task that faults in this window
+ * finds a folio in the swap cache for which CPUs may have stale translations.
+ * Dirty folios are flushed one by one while they are locked, without this
+ * delay.
  */
 void ferry_hold_reclaim(void)
 {
@@ -85,8 +87,8 @@ void ferry_hold_reclaim(void)
 }
 
 /*
- * A batch is migrated and is about to be retained: it stays in flight for
- * hold_batch_ms, or until 0 is written.
+ * Keeps a migrated batch in flight before it is retained, for hold_batch_ms or
+ * until 0 is written.
  */
 void ferry_hold_batch(const struct ferry_group *group)
 {
@@ -99,14 +101,14 @@ void ferry_hold_batch(const struct ferry_group *group)
 		msleep(20);
 }
 
-/* One object is always left, so that each shrink scans one. */
+/* One object always remains, so that each shrink scans one. */
 static unsigned long ferry_count_objects(struct shrinker *shrinker,
 					 struct shrink_control *sc)
 {
 	return READ_ONCE(ferry_feign_progress) ? 2 : SHRINK_EMPTY;
 }
 
-/* Reports a page that was not freed, to direct reclaim. */
+/* Reports one page too many to direct reclaim. */
 static unsigned long ferry_scan_objects(struct shrinker *shrinker,
 					struct shrink_control *sc)
 {
@@ -135,14 +137,14 @@ static atomic_t *ferry_flushes_of(const struct mm_struct *mm)
 	return &ferry_mm_flushes[hash_ptr(mm, FERRY_FLUSH_BITS)];
 }
 
-/* All of an address space was flushed, and nothing has changed since. */
+/* Called when a whole address space was flushed, before anything changes. */
 void ferry_note_mm_flush(const struct mm_struct *mm)
 {
-	/* Full barrier: before what may be written now. */
+	/* Full barrier: before writes that the flush permits. */
 	atomic_inc_return(ferry_flushes_of(mm));
 }
 
-/* How often those of a group were flushed by now; counts wrap. */
+/* Returns the sum of flushes of the address spaces of a group; it wraps. */
 static unsigned int ferry_count_flushes(const struct ferry_unmaps *unmaps)
 {
 	unsigned int i, sum = 0;
@@ -153,9 +155,10 @@ static unsigned int ferry_count_flushes(const struct ferry_unmaps *unmaps)
 }
 
 /*
- * The first translation of an address space is cleared for a group. Whoever flushes
- * all of it after that, even before others are cleared, may write with no further
- * flush what was cleared by then.
+ * Called when the first translation of an address space is cleared for a
+ * group. A task that flushes the whole address space after that, even before
+ * other translations are cleared, may write the pages cleared by then without
+ * another flush.
  */
 void ferry_note_mm(struct ferry_unmaps *unmaps, const struct mm_struct *mm)
 {
@@ -169,13 +172,17 @@ static unsigned long ferry_identity(const struct folio *folio)
 			 hash_long(folio->index + 1, 64), 64);
 }
 
-/* A translation of it is left unflushed: its content matters. */
+/*
+ * Set while a translation of the folio stays unflushed, so that it is
+ * compared.
+ */
 #define FERRY_NOTED	((void *)-1L)
 
 /*
- * Of a folio that is locked, isolated and being unmapped: nobody else looks at its
- * private word, unless it says so. If it is not migrated in the end the word
- * stays, until it is next, or goes to the swap cache, or is free.
+ * Called for a folio that is locked, isolated and being unmapped, whose
+ * private word is unused unless a flag says otherwise. If the folio is not
+ * migrated, the mark stays until the next migration, until the folio enters
+ * the swap cache, or until it is freed.
  */
 void ferry_note_folio(const struct folio *folio)
 {
@@ -184,7 +191,10 @@ void ferry_note_folio(const struct folio *folio)
 		((struct folio *)folio)->private = FERRY_NOTED;
 }
 
-/* What an old folio is a copy of; in words that nobody uses of one that is kept. */
+/*
+ * Records the new folio of an old one, in fields that a retained folio does
+ * not use.
+ */
 void ferry_note_copy(struct folio *src, struct folio *dst)
 {
 	bool noted = src->private == FERRY_NOTED;
@@ -213,7 +223,10 @@ static void ferry_check_folio(const struct ferry_group *group,
 		goto put;
 	was = jhash2(folio_address(src), PAGE_SIZE / 4, 0);
 	is = jhash2(folio_address(dst), PAGE_SIZE / 4, 0);
-	/* After the content: what is written was flushed for, and counted, before. */
+	/*
+	 * After the content: writes are flushed for, and counted, before they
+	 * are made.
+	 */
 	smp_rmb();
 	if (src->index != ferry_identity(dst) ||
 	    group->flushes != ferry_count_flushes(&group->unmaps))
@@ -225,7 +238,10 @@ put:
 	folio_put(dst);
 }
 
-/* Before a group is flushed. Called with the lock of the ledger held. */
+/*
+ * Compares the folios of a group before its flush. Called with the ledger
+ * locked.
+ */
 void ferry_group_check(struct ferry_group *group)
 {
 	struct folio *src;
@@ -338,12 +354,14 @@ static ssize_t compared_show(struct kobject *kobj, struct kobj_attribute *attr,
 	return sysfs_emit(buf, "%d\n", atomic_read(&ferry_compared));
 }
 
-/* Disables interrupts, but not with PREEMPT_RT, which forbids to allocate then. */
+/*
+ * Disables interrupts, except with PREEMPT_RT, which forbids allocations then.
+ */
 static DEFINE_SPINLOCK(ferry_atomic_lock);
 
 /*
- * Allocates the free memory of a node, and frees it again, as a context that must
- * not wait does: under a spinlock, and without waking kswapd, which may wait.
+ * Allocates all free memory of a node and frees it again, like a context that
+ * must not wait: under a spinlock, and without waking kswapd, which may wait.
  */
 static ssize_t take_atomic_store(struct kobject *kobj,
 				 struct kobj_attribute *attr, const char *buf,

@@ -1,48 +1,49 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: which files migrc may leave unflushed, and what happens before they may
- * be written.
+ * Ferry: selects the files whose TLB flushes migrc may defer, and flushes
+ * before they may be written.
  *
- * While no task has a file open for writing its contents do not change: a mapping
- * of it reads the same in the old folio and in the new one. So when a task opens it
- * for writing all stale translations of it are flushed, and until the task has
- * closed it no more are left unflushed (O3).
+ * While no task has a file open for writing its contents do not change: a
+ * mapping of it reads the same in the old folio and in the new one. When a
+ * task opens it for writing, all stale translations of it are flushed, and no
+ * flush of it is deferred until the task has closed it (O3).
  *
- * Files are told apart by a hash of their mapping. A bucket counts the groups that
- * have a file of it, from when a translation was cleared to when the group is
- * flushed and gone. AS_FERRY_UNFLUSHED is set in exactly the mappings of which a
- * translation was ever left, and stays set.
+ * Files are identified by a hash of their mapping. A bucket counts the groups
+ * that have a file of it, from the time a translation was cleared until the
+ * group is flushed and gone. AS_FERRY_UNFLUSHED is set in exactly the mappings
+ * for which a flush was ever deferred, and stays set.
  *
- * The migrating task sets the flag, raises the count, and then sees that
- * i_writecount is not above 0. The opening task raises i_writecount, and then reads
- * flag and count. There are full barriers between, so one of the two sees the other.
- * An opening task that reads a count of 0 has nothing to wait for: a group lowers
- * the count by a release, after its flush.
+ * The migrating task sets the flag, raises the count, and then checks that
+ * i_writecount is not above 0. The opening task raises i_writecount, and then
+ * reads flag and count. Both have a full barrier in between, so one of the two
+ * sees the other. An opening task that reads a count of 0 has nothing to wait
+ * for: a group lowers the count with release order, after its flush.
  *
- * A batch that is not retained yet is told by @opens of the bucket. It reads this
- * when it raises the count, before it reads i_writecount, and again before it leaves
- * its flush for later. The opening task raises it after i_writecount: if it has changed,
- * the batch is flushed at once, before its folios are unlocked and so before they
- * can be written.
+ * A batch that is not retained yet detects the opening by @opens of the
+ * bucket. It reads @opens when it raises the count, before it reads
+ * i_writecount, and again before it defers its flush. The opening task raises
+ * @opens after i_writecount: if @opens has changed, the batch is flushed at
+ * once, before its folios are unlocked and so before they can be written.
  *
- * A batch is in flight from its second look until its group is on the ledger, or is
- * flushed. It may be preempted meanwhile, for as long as other tasks have its CPU, so
- * no task waits for it. The opening task recalls it instead: it flushes the CPUs of the
- * batch, and frees the folios that the batch has kept. A batch that is recalled keeps no
- * more folios, and flushes before it frees the next one, or ends.
+ * A batch is in flight from its second read until its group is on the ledger,
+ * or is flushed. It may be preempted meanwhile for an unbounded time, so no
+ * task waits for it. The opening task recalls it instead: it flushes the CPUs
+ * of the batch, and frees the folios that the batch has kept. A recalled batch
+ * keeps no more folios, and flushes before it frees the next one, or ends.
  *
- * ferry_recall_batches() recalls all batches, and tells those that are not in flight yet
- * by a number of its own, in the same way.
+ * ferry_recall_batches() recalls all batches. Batches that are not in flight
+ * yet detect this in the same way, by a number of its own.
  *
- * Lock order, inside the lock of the ledger (rust/abstractions/group/ledger.rs):
+ * Lock order, inside the lock of the ledger (rust/migrc/group/ledger.rs):
  *
- * 1. ferry_batches_lock, which guards the list of batches in flight;
+ * 1. ferry_batches_lock, which protects the list of batches in flight;
  * 2. ferry_group.lock.
  *
- * Both are taken in process context alone, and never under a page table lock. A group on
- * the list is alive, and its CPUs and files do not change: its task takes it off the list
- * before it retains or frees it. Files are judged under the lock of a page table, by a task
- * that has the folio locked. The opening task may sleep.
+ * Both are taken in process context only, and never with a PTL held. A group
+ * on the list is not freed, and its CPUs and files do not change: its task
+ * removes it from the list before it retains or frees it. Files are checked
+ * with the PTL held, by a task that has the folio locked. The opening task may
+ * sleep.
  */
 #include <linux/cleanup.h>
 #include <linux/export.h>
@@ -62,11 +63,11 @@ bool ferry_migrc_files __read_mostly;
 static DEFINE_SPINLOCK(ferry_batches_lock);
 static LIST_HEAD(ferry_batches);
 
-/* How often all batches were recalled. Written under the lock. */
+/* Number of recalls of all batches. Written under the lock. */
 static unsigned int ferry_recalls;
 
 /*
- * @groups: that have a file of this bucket, and are not flushed
+ * @groups: number of unflushed groups with a file of this bucket
  * @opens: raised by tasks that open one of these files
  */
 static struct ferry_files {
@@ -79,7 +80,7 @@ static unsigned int ferry_file_of(const struct address_space *mapping)
 	return hash_ptr(mapping, FERRY_FILE_BITS);
 }
 
-/* Returns how often files of a group's buckets were opened so far; it wraps. */
+/* Returns the sum of @opens of a group's buckets; it wraps. */
 static unsigned int ferry_count_opens(const struct ferry_unmaps *unmaps)
 {
 	unsigned int file, sum = 0;
@@ -100,7 +101,7 @@ static void ferry_note_file(struct ferry_unmaps *unmaps, unsigned int file)
 	smp_mb();
 }
 
-/* Forgets the files of a group that is flushed. */
+/* Removes the files of a group after its flush. */
 void ferry_forget_files(struct ferry_unmaps *unmaps)
 {
 	unsigned int file;
@@ -115,19 +116,20 @@ bool ferry_group_has_file(const struct ferry_group *group, unsigned int file)
 	return test_bit(file, group->unmaps.files);
 }
 
-/* Before a batch unmaps: to be told to ferry_batch_begins(). */
+/* Returns the number for ferry_batch_begins(). Called before a batch unmaps. */
 unsigned int ferry_batch_number(void)
 {
 	return READ_ONCE(ferry_recalls);
 }
 
 /*
- * Before a batch leaves its flush for later, when its group has all CPUs. Return:
- * false if the batch must be flushed now; else it is in flight.
+ * Puts a batch in flight before its flush is deferred, when its group has all
+ * CPUs. Returns false if the batch must be flushed now.
  *
- * A task that recalls batches writes what the batch is told by (ferry_recalls,
- * ferry_disabled, ferry_files.opens) before it has the lock, or under it. So either the
- * batch reads what was written, or the task finds the batch on the list.
+ * A task that recalls batches writes the state that the batch checks
+ * (ferry_recalls, ferry_disabled, ferry_files.opens) before it takes the lock,
+ * or under it. So either the batch reads the new value, or the task finds the
+ * batch on the list.
  */
 bool ferry_batch_begins(struct ferry_group *group)
 {
@@ -141,10 +143,11 @@ bool ferry_batch_begins(struct ferry_group *group)
 }
 
 /*
- * Ends that a batch is in flight, as its group is about to be retained. Called by the owner of
- * the group with the lock of the ledger held: who looks for the group there next finds it.
- * Return: false if the group keeps nothing, as after a recall; then the batch is in flight
- * until it is flushed.
+ * Removes a batch from the batches in flight, when its group is about to be
+ * retained. Called by the owner of the group with the ledger locked, so a task
+ * that searches the ledger next finds the group. Returns false if the group
+ * has no folios, as after a recall; the batch then stays in flight until it is
+ * flushed.
  */
 bool ferry_batch_settles(struct ferry_group *group)
 {
@@ -156,9 +159,10 @@ bool ferry_batch_settles(struct ferry_group *group)
 }
 
 /*
- * Ends that a batch is in flight, if it is, as it is flushed. Called by the owner of the
- * group. Not before the flush: a task that recalled the batch may not have flushed yet, and
- * others must find it until somebody has.
+ * Removes a batch from the batches in flight after its flush, if it is in
+ * flight. Called by the owner of the group. Not called before the flush: a
+ * task that recalled the batch may not have flushed yet, and other tasks must
+ * find the batch until a flush is complete.
  */
 void ferry_batch_flushed(struct ferry_group *group)
 {
@@ -167,9 +171,10 @@ void ferry_batch_flushed(struct ferry_group *group)
 }
 
 /*
- * Takes the folios that a batch in flight has kept, and has this task owe the flush that
- * they wait for; of a batch that was recalled before, too, as the flush of the task that did
- * that may not be complete.
+ * Takes the folios that a batch in flight has kept, and adds the flush that
+ * they wait for to the pending flush of this task. Also for a batch that was
+ * recalled before, since the flush of the task that recalled it may not be
+ * complete.
  */
 static void ferry_recall(struct ferry_group *group, struct list_head *folios)
 {
@@ -182,9 +187,9 @@ static void ferry_recall(struct ferry_group *group, struct list_head *folios)
 }
 
 /*
- * Flushes for batches that were recalled, and frees the folios they had kept. Until they
- * are free they count as a group, also when their groups are gone, see
- * ferry_help_before_oom().
+ * Flushes for recalled batches, and frees the folios that they had kept. Until
+ * the folios are free they count as a group, even when their groups are gone,
+ * see ferry_help_before_oom().
  */
 static void ferry_free_recalled(struct list_head *folios, enum ferry_drain why)
 {
@@ -198,8 +203,8 @@ static void ferry_free_recalled(struct list_head *folios, enum ferry_drain why)
 }
 
 /*
- * Recalls all batches. When this returns, what has been unmapped so far is flushed or
- * will be flushed at once, or is found by a drain after this. May sleep.
+ * Recalls all batches. On return, all translations cleared before the call are
+ * flushed, will be flushed at once, or are found by a later drain. May sleep.
  */
 void ferry_recall_batches(enum ferry_drain why)
 {
@@ -215,7 +220,7 @@ void ferry_recall_batches(enum ferry_drain why)
 	ferry_free_recalled(&folios, why);
 }
 
-/* Recalls the batches that have a file of a bucket, whose @opens was raised. */
+/* Recalls the batches with a file of a bucket whose @opens was raised. */
 static void ferry_recall_file(unsigned int file)
 {
 	struct ferry_group *group;
@@ -232,9 +237,9 @@ static void ferry_recall_file(unsigned int file)
 }
 
 /*
- * Is it a file whose pages change by nothing but who has it open for writing? Not
- * those of other file systems, where other hosts or servers may, or what manages
- * the space on the device is a file as well.
+ * Returns whether pages of the file change only while a task has it open for
+ * writing. Excludes file systems that other hosts or servers may write, and
+ * those that manage the space of the device as a file.
  */
 static bool ferry_file_is_plain(const struct inode *inode)
 {
@@ -253,8 +258,8 @@ static bool ferry_file_is_plain(const struct inode *inode)
 }
 
 /*
- * Why a file's folio cannot be left unflushed; 0: it can, until the file is opened
- * for writing. The folio is locked.
+ * Returns the reason to flush the folio of a file at once, or 0 if the flush
+ * may be deferred until the file is opened for writing. The folio is locked.
  */
 unsigned int ferry_judge_file(struct ferry_unmaps *unmaps,
 			      const struct folio *folio)
@@ -265,7 +270,10 @@ unsigned int ferry_judge_file(struct ferry_unmaps *unmaps,
 	if (!READ_ONCE(ferry_migrc_files) || !inode ||
 	    inode->i_mapping != mapping || !ferry_file_is_plain(inode))
 		return BIT(FERRY_REFUSED_FILE);
-	/* Not to have others wait for what will not be left. */
+	/*
+	 * Checked first, so that other tasks do not flush for a batch that is
+	 * not deferred.
+	 */
 	if (atomic_read(&inode->i_writecount) > 0)
 		return BIT(FERRY_REFUSED_WRITTEN);
 	if (!test_bit(AS_FERRY_UNFLUSHED, &mapping->flags))
@@ -277,9 +285,9 @@ unsigned int ferry_judge_file(struct ferry_unmaps *unmaps,
 }
 
 /*
- * Called when a file may be written from now on: its i_writecount was raised. When
- * this returns no CPU reads an old folio of it. The cost is one load if no folio of
- * the file was ever left unflushed, and two if none is now. May sleep.
+ * Called when a file may be written from now on: its i_writecount was raised.
+ * On return no CPU reads an old folio of it. The cost is one load if no flush
+ * of the file was ever deferred, and two if none is now. May sleep.
  */
 void ferry_before_write(struct inode *inode)
 {
@@ -294,12 +302,20 @@ void ferry_before_write(struct inode *inode)
 		return;
 	file = ferry_file_of(mapping);
 	files = &ferry_files[file];
-	/* Pairs with the release of ferry_forget_files(): its group is flushed. */
+	/*
+	 * Pairs with the release in ferry_forget_files(): its group is
+	 * flushed.
+	 */
 	if (!atomic_read_acquire(&files->groups))
 		return;
-	/* With ferry_batch_begins(), by the lock that is taken next. */
+	/*
+	 * Pairs with ferry_batch_begins() through the lock that is taken next.
+	 */
 	atomic_inc(&files->opens);
-	/* First: a batch leaves the list when its group is on the ledger. */
+	/*
+	 * Before the drain: a batch leaves the list when its group is on the
+	 * ledger.
+	 */
 	ferry_recall_file(file);
 	ferry_migrc_drain_file(file);
 }

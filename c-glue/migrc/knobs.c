@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: the knobs and counters of migrc, in /sys/kernel/mm/ferry/migrc/.
+ * Ferry: settings and counters of migrc, in /sys/kernel/mm/ferry/migrc/.
  *
- * Locks: ferry_migrc_lock, of who switches it on and off.
+ * Locks: ferry_migrc_lock serialises enabling and disabling.
  */
 #include <linux/atomic.h>
 #include <linux/cleanup.h>
@@ -22,13 +22,13 @@ static DEFINE_PER_CPU(unsigned long [FERRY_NR_REFUSALS], ferry_refused);
 static DEFINE_PER_CPU(unsigned long [FERRY_NR_DRAINS], ferry_drained);
 static DEFINE_PER_CPU(unsigned long [FERRY_NR_MIGRC_EVENTS], ferry_events);
 
-/* Translations; of a batch for which there was no memory, one. */
+/* Counts translations; one for a batch without memory for a group. */
 void ferry_count_refused(enum ferry_refusal why, unsigned int nr)
 {
 	this_cpu_add(ferry_refused[why], nr);
 }
 
-/* Pages. */
+/* Counts pages. */
 void ferry_count_drained(enum ferry_drain why, unsigned int nr)
 {
 	this_cpu_add(ferry_drained[why], nr);
@@ -39,7 +39,10 @@ void ferry_count_migrc(enum ferry_migrc_event what, unsigned int nr)
 	this_cpu_add(ferry_events[what], nr);
 }
 
-/* What allocation and freeing do to a page would be late, or seen too early. */
+/*
+ * Returns whether pages are wiped on allocation or free: retention would delay
+ * that.
+ */
 static bool ferry_pages_are_wiped(void)
 {
 	return want_init_on_free() || page_poisoning_enabled_static() ||
@@ -61,17 +64,20 @@ static int ferry_migrc_start(void)
 }
 
 /*
- * When this returns nothing is retained, nor will be; other tasks may still be freeing
- * some that was. May sleep.
+ * On return nothing is retained or will be; other tasks may still be freeing
+ * folios that were. May sleep.
  */
 static void ferry_migrc_stop(void)
 {
 	WRITE_ONCE(ferry_migrc_enabled, false);
-	/* With that of ferry_group_alloc(). */
+	/* Pairs with ferry_group_alloc(). */
 	smp_mb();
 	ferry_recall_batches(FERRY_DRAIN_OFF);
 	ferry_migrc_drain(FERRY_DRAIN_OFF);
-	/* A batch that still has a group flushes all that it unmaps, or is recalled. */
+	/*
+	 * A batch that still has a group flushes all translations that it
+	 * clears, or is recalled.
+	 */
 	static_branch_disable(&ferry_migrc_key);
 }
 
@@ -108,7 +114,7 @@ static ssize_t ferry_store_limit(const char *buf, size_t count,
 	if (kstrtouint(buf, 10, &value) || value < least || value > most)
 		return -EINVAL;
 	WRITE_ONCE(*limit, value);
-	/* What is retained by the old limit would stay by it. */
+	/* Folios retained under the old limit would stay. */
 	ferry_drain();
 	return count;
 }
@@ -167,7 +173,7 @@ static ssize_t files_store(struct kobject *kobj, struct kobj_attribute *attr,
 	if (rc)
 		return rc;
 	WRITE_ONCE(ferry_migrc_files, on);
-	/* Nothing of a file stays, or will. */
+	/* On return no folio of a file is retained, or will be. */
 	if (!on)
 		ferry_drain();
 	return count;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: what migrc does under the locks of others, and what of the architecture
- * and of the page allocator Rust does not know. Nothing is decided here but what
- * must be, where a translation is cleared.
+ * Ferry: the part of migrc that runs under locks of mm/, and its interface to
+ * the architecture and to the page allocator. rust/migrc/ decides, other than
+ * whether a cleared translation may stay unflushed, which must be decided
+ * under the PTL.
  *
- * Locks: ferry_disable_lock, of ferry_retention_disable() and
- * ferry_retention_enable() alone. c-glue/migrc/spaces.c knows which address spaces
- * may be read by stale translations.
+ * Locks: ferry_disable_lock, taken only by ferry_retention_disable() and
+ * ferry_retention_enable(). c-glue/migrc/spaces.c tracks the address spaces
+ * that may have stale translations.
  */
 #include <linux/atomic.h>
 #include <linux/cleanup.h>
@@ -34,12 +35,12 @@ unsigned int ferry_max_node_percent __read_mostly =
 unsigned int ferry_max_age_ms __read_mostly = FERRY_DEFAULT_MAX_AGE_MS;
 bool ferry_migrc_enabled __read_mostly;
 
-/* Groups that there are, and tasks that free what they have recalled from some. */
+/* Number of groups, plus the tasks that are freeing recalled folios. */
 atomic_t ferry_groups;
 
 /*
- * Pages kept, by node: exact, for the limit; NR_FERRY_RETAINED, by zone, is what
- * watermarks look at, and lags behind by what each CPU has not folded in.
+ * Retained pages by node: exact, for the limit. NR_FERRY_RETAINED, by zone, is
+ * read by watermark checks and lags behind by the per-CPU differences.
  */
 static atomic_t ferry_kept[MAX_NUMNODES];
 
@@ -50,7 +51,10 @@ static atomic_t ferry_kept[MAX_NUMNODES];
 static DEFINE_MUTEX(ferry_disable_lock);
 unsigned int ferry_disabled;
 
-/* When retained folios were last freed, in jiffies. For ferry_drain_before_oom(). */
+/*
+ * Time when retained folios were last freed, in jiffies; for
+ * ferry_drain_before_oom().
+ */
 static unsigned long ferry_last_release;
 
 static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
@@ -62,9 +66,9 @@ static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
 	if (pte_write(pteval) && !ferry_hook_disabled(FERRY_HOOK_WRITABLE))
 		refused |= BIT(FERRY_REFUSED_WRITABLE);
 	/*
-	 * It may be writable in a TLB even if it was write-protected since, by
-	 * fork() for instance, which flushes later. Each of these would do for
-	 * what is known to; together they are for what is not.
+	 * The entry may be writable in a TLB even if it was write-protected
+	 * since, for example by fork(), which flushes later. Either check
+	 * suffices for the known cases; both are made for unknown ones.
 	 */
 	if (!ferry_hook_disabled(FERRY_HOOK_FORK)) {
 		if (pte_dirty(pteval))
@@ -84,15 +88,15 @@ static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
 }
 
 /*
- * See ferry_unmapped(). The address space is counted before the lock is given up,
- * so who takes it next, to write, knows that it must flush.
+ * See ferry_unmapped(). The address space is counted before the PTL is
+ * released, so its next holder, which may write, sees that it must flush.
  */
 void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 			 struct mm_struct *mm, pte_t pteval)
 {
 	unsigned int refused, why;
 
-	/* No TLB has it. */
+	/* No TLB can hold the entry. */
 	if (!pte_accessible(mm, pteval))
 		return;
 	ferry_note_folio(folio);
@@ -110,21 +114,29 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 	unmaps->refused |= refused;
 }
 
-/* When its address spaces were flushed, or never had stale translations. */
+/*
+ * Called when the address spaces of the group were flushed, or never had stale
+ * translations.
+ */
 void ferry_group_free(struct ferry_group *group)
 {
 	WARN_ON_ONCE(!list_empty(&group->folios) || !list_empty(&group->batch));
 	ferry_forget_spaces(&group->unmaps);
 	ferry_forget_files(&group->unmaps);
 	kfree(group);
-	/* Pairs with ferry_help_before_oom(), which reads when the folios were freed. */
+	/*
+	 * Pairs with ferry_help_before_oom(), which reads the time of the last
+	 * release.
+	 */
 	atomic_fetch_dec_release(&ferry_groups);
 }
 
 /*
- * A group without folios. NULL: there is no memory, migrc is off, or this task is
- * migrating for one: destinations are allocated between two unmaps, which may
- * reclaim, which may demote. What that unmaps is noted in the other, and flushed.
+ * Allocates a group without folios. Returns NULL if there is no memory, if
+ * migrc is disabled, or if this task is already migrating for a group:
+ * allocating a destination folio may reclaim, which may demote. Translations
+ * that the nested migration clears are noted in the outer group and are
+ * flushed.
  */
 struct ferry_group *ferry_group_alloc(void)
 {
@@ -136,7 +148,7 @@ struct ferry_group *ferry_group_alloc(void)
 	if (current->tlb_ubc.unmaps && !ferry_hook_disabled(FERRY_HOOK_NESTED))
 		return NULL;
 
-	/* Migration may be what memory is made free by: leave the reserves. */
+	/* Migration may serve to free memory: leave the reserves. */
 	group = kzalloc_obj(*group,
 			    GFP_NOWAIT | __GFP_NOWARN | __GFP_NOMEMALLOC);
 	if (!group) {
@@ -148,7 +160,7 @@ struct ferry_group *ferry_group_alloc(void)
 	INIT_LIST_HEAD(&group->batch);
 	group->number = ferry_batch_number();
 	/*
-	 * Full barrier; with that of ferry_migrc_stop(): a batch that sees migrc
+	 * Full barrier; pairs with ferry_migrc_stop(): a batch that sees migrc
 	 * enabled has a number from before the recall.
 	 */
 	if (atomic_inc_return(&ferry_groups) && READ_ONCE(ferry_migrc_enabled))
@@ -158,8 +170,9 @@ struct ferry_group *ferry_group_alloc(void)
 }
 
 /*
- * From now on what this task unmaps is noted for a group; NULL: for none. What it
- * unmapped before, for reclaim, is flushed: it is not the group's.
+ * Notes the translations that this task clears from now on in @group; NULL
+ * ends that. Flushes the translations that it has cleared before, for reclaim,
+ * since they do not belong to the group.
  */
 void ferry_group_watch(struct ferry_group *group)
 {
@@ -176,8 +189,9 @@ static void ferry_merge_arch(struct arch_tlbflush_unmap_batch *into,
 }
 
 /*
- * Leaves the flush that this task owes to a group. If it must not be left, it is
- * made, and the answer is false; as it is if there is nothing to flush. May sleep.
+ * Moves the pending flush of this task to a group. If it must not be deferred,
+ * flushes and returns false. Returns false if there is nothing to flush. May
+ * sleep.
  */
 bool ferry_group_defer(struct ferry_group *group)
 {
@@ -201,7 +215,7 @@ bool ferry_group_defer(struct ferry_group *group)
 	return true;
 }
 
-/* Returns how many pages a node may keep. */
+/* Returns the maximum number of retained pages of a node. */
 static unsigned int ferry_node_limit(int nid)
 {
 	const struct pglist_data *pgdat = NODE_DATA(nid);
@@ -215,19 +229,21 @@ static unsigned int ferry_node_limit(int nid)
 }
 
 /*
- * Keeps an old folio, unless its node has no room, or the batch was recalled: then the
- * answer is false.
+ * Retains an old folio. Returns false if its node is at the limit, or if the
+ * batch was recalled.
  */
 bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 		      struct folio *dst)
 {
 	atomic_t *kept = &ferry_kept[folio_nid(src)];
 
-	/* Flushed as it was unmapped, or by whoever refused it. */
+	/*
+	 * Flushed when it was unmapped, or when its translations were refused.
+	 */
 	if (folio_test_large(src) || folio_is_zone_device(src))
 		return true;
 	if (ferry_hook_disabled(FERRY_HOOK_RETAIN)) {
-		/* As whoever has it next would. */
+		/* As the next user of the page would. */
 		clear_page(folio_address(src));
 		return true;
 	}
@@ -241,7 +257,7 @@ bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 		atomic_dec(kept);
 		return false;
 	}
-	/* Pageblocks are isolated while retention is disabled, and then only. */
+	/* Pageblocks are isolated only while retention is disabled. */
 	VM_WARN_ON_ONCE(is_migrate_isolate_page(&src->page));
 	folio_get(src);
 	ferry_note_copy(src, dst);
@@ -251,7 +267,10 @@ bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 	return true;
 }
 
-/* Has this task owe the flush of a group, see ferry_flush_owed(). */
+/*
+ * Adds the flush of a group to the pending flush of this task, see
+ * ferry_flush_owed().
+ */
 void ferry_group_owe(const struct ferry_group *group)
 {
 	ferry_merge_arch(&current->tlb_ubc.arch, &group->arch);
@@ -259,8 +278,9 @@ void ferry_group_owe(const struct ferry_group *group)
 }
 
 /*
- * Completes what CPUs may have of the groups whose flush this task owes (O4). Their masks
- * stay, for tasks that flush for them meanwhile. With interrupts on.
+ * Completes the flushes that this task owes to groups (O4). The CPU masks of
+ * the groups stay, for tasks that flush for them meanwhile. Interrupts are
+ * enabled.
  */
 void ferry_flush_owed(void)
 {
@@ -268,8 +288,8 @@ void ferry_flush_owed(void)
 }
 
 /*
- * Frees folios that were kept (O1: after the flush). Returns how many, of one page each.
- * May sleep.
+ * Frees retained folios after their flush (O1). Returns their number; each is
+ * one page. May sleep.
  */
 unsigned int ferry_free_folios(struct list_head *folios)
 {
@@ -290,12 +310,15 @@ unsigned int ferry_free_folios(struct list_head *folios)
 	}
 	if (folio_batch_count(&fbatch))
 		folios_put(&fbatch);
-	/* Not before they are free: an earlier attempt to allocate did not find them. */
+	/*
+	 * Written after they are free: an earlier allocation attempt did not
+	 * find them.
+	 */
 	WRITE_ONCE(ferry_last_release, jiffies);
 	return nr;
 }
 
-/* As that, of a group that is not in flight. */
+/* The same for a group that is not in flight. */
 unsigned int ferry_group_release(struct ferry_group *group)
 {
 	group->nr_pages = 0;
@@ -315,10 +338,12 @@ static void ferry_flush_abandoned(struct work_struct *work)
 }
 
 /*
- * A group that keeps folios has lost its owner, which is a bug. A workqueue flushes
- * and frees it: the context may be one that must not wait for other CPUs. Until then
- * drains, and tasks that open a file for writing, find it only if its batch is in flight.
- * Context: any but NMI and interrupts.
+ * Called when a group with retained folios has lost its owner, which is a bug.
+ * A workqueue flushes and frees it, since the context may not wait for other
+ * CPUs. Until then, drains and tasks that open a file for writing find the
+ * group only if its batch is in flight.
+ *
+ * Context: any but NMI and hard interrupts.
  */
 void ferry_group_abandon(struct ferry_group *group)
 {
@@ -327,7 +352,7 @@ void ferry_group_abandon(struct ferry_group *group)
 	queue_work(system_dfl_wq, &group->abandoned);
 }
 
-/* Pages of a node that are kept. */
+/* Returns the number of retained pages of a node. */
 unsigned int ferry_kept_pages(int nid)
 {
 	return atomic_read(&ferry_kept[nid]);
@@ -337,8 +362,9 @@ unsigned int ferry_kept_pages(int nid)
 void ferry_drain_all(void)
 {
 	/*
-	 * Pairs with the full barrier of ferry_group_alloc(): a group that is not
-	 * seen here sees all that the caller of this function has written before.
+	 * Pairs with the full barrier of ferry_group_alloc(): a group that is
+	 * not seen here sees all earlier writes of the caller of this
+	 * function.
 	 */
 	smp_mb();
 	if (!atomic_read(&ferry_groups))
@@ -348,21 +374,23 @@ void ferry_drain_all(void)
 }
 
 /**
- * ferry_retention_disable() - retain no folios until this is undone
+ * ferry_retention_disable() - disable retention of folios
  *
- * Called before pageblocks are isolated. From the return of this function to the
- * matching ferry_retention_enable() no folio is retained, of any node, and no
- * batch keeps one. Other tasks may still be freeing some that were. Calls nest: only
- * the first one drains.
+ * Called before pageblocks are isolated. From the return of this function to
+ * the matching ferry_retention_enable() no folio of any node is retained, and
+ * no batch keeps one. Other tasks may still be freeing folios that were
+ * retained before. Calls nest: only the first one drains.
  *
- * A batch reads ferry_disabled under the lock under which it is added to the list of
- * batches in flight. If it reads 0, ferry_recall_batches() finds it there, or the drain
- * finds its group. If ferry_drain_all() does not recall since there is no group, a later
- * group is allocated, by a full barrier, before its batch reads ferry_disabled, and so it
- * reads the value written here. CPUs that go offline meanwhile change nothing: a flush
- * does not wait for these.
+ * A batch reads ferry_disabled under the lock that protects the list of
+ * batches in flight, to which it is added. If it reads 0,
+ * ferry_recall_batches() finds the batch, or the drain finds its group. If
+ * ferry_drain_all() does not recall because there is no group, a later group
+ * is allocated, with a full barrier, before its batch reads ferry_disabled, so
+ * it reads the value written here. CPUs that go offline meanwhile make no
+ * difference: a flush does not wait for them.
  *
- * Context: process context, may sleep. Not called by a task that migrates a batch.
+ * Context: process context, may sleep. Not called by a task that migrates a
+ * batch.
  */
 void ferry_retention_disable(void)
 {
@@ -375,10 +403,10 @@ void ferry_retention_disable(void)
 /**
  * ferry_retention_enable() - undo one ferry_retention_disable()
  *
- * Called when no pageblock is isolated any more for the caller.
+ * Called when no pageblock is isolated for the caller any more.
  *
- * Context: process context, may sleep. It does not wait for a drain: while the
- * caller's own call holds the count up, no other call is the first.
+ * Context: process context, may sleep. Does not wait for a drain: while the
+ * caller's own call keeps the count above 0, no other call is the first.
  */
 void ferry_retention_enable(void)
 {
@@ -387,8 +415,8 @@ void ferry_retention_enable(void)
 }
 
 /*
- * Returns how many pages the node with the least room for more keeps, and how many
- * it may.
+ * Returns the number of retained pages of the node closest to its limit, and
+ * stores that limit.
  */
 unsigned int ferry_fullest_node(unsigned int *limit)
 {
@@ -415,16 +443,22 @@ unsigned int ferry_fullest_node(unsigned int *limit)
 	return fullest;
 }
 
-/* Returns how many pages of a zone are retained. */
+/* Returns the number of retained pages of a zone. */
 static unsigned long ferry_retained_pages(struct zone *zone)
 {
-	/* The node first: its counter is one word, the zone's a word for each CPU. */
+	/*
+	 * The node first: its counter is one word, the zone has one for each
+	 * CPU.
+	 */
 	if (!ferry_kept_pages(zone_to_nid(zone)))
 		return 0;
 	return zone_page_state_snapshot(zone, NR_FERRY_RETAINED);
 }
 
-/* Would what is retained of a zone lift it above a watermark? */
+/*
+ * Returns whether freeing the retained pages of a zone lifts it above a
+ * watermark, or, for a higher order, whether it has any.
+ */
 static bool ferry_would_lift(struct zone *zone, unsigned int order,
 			     unsigned long mark, int highest_zoneidx,
 			     unsigned int alloc_flags)
@@ -433,7 +467,7 @@ static bool ferry_would_lift(struct zone *zone, unsigned int order,
 
 	if (!retained)
 		return false;
-	/* Pages that come back may merge. */
+	/* Freed pages may merge. */
 	if (order)
 		return true;
 	return !zone_watermark_ok(zone, 0, mark, highest_zoneidx,
@@ -443,12 +477,12 @@ static bool ferry_would_lift(struct zone *zone, unsigned int order,
 				   retained);
 }
 
-/* Frees what is retained, for kswapd or an allocation. May sleep. */
+/* Frees all retained folios, for kswapd or an allocation. May sleep. */
 static void ferry_free_retained(void)
 {
 	ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
 	/*
-	 * Pages that a CPU has at hand do not count for watermarks, and do not
+	 * Pages on per-CPU lists do not count for watermarks, and do not
 	 * merge.
 	 */
 	migrate_disable();
@@ -466,7 +500,7 @@ void ferry_help_kswapd(struct pglist_data *pgdat, int order,
 		struct zone *zone = &pgdat->node_zones[i];
 		unsigned long mark;
 
-		/* As pgdat_balanced() has it. */
+		/* As in pgdat_balanced(). */
 		if (sysctl_numa_balancing_mode & NUMA_BALANCING_MEMORY_TIERING)
 			mark = promo_wmark_pages(zone);
 		else
@@ -479,7 +513,7 @@ void ferry_help_kswapd(struct pglist_data *pgdat, int order,
 	}
 }
 
-/* Would an allocation be helped? */
+/* Returns whether a drain would help an allocation. */
 static bool ferry_would_help(unsigned int order, const struct alloc_context *ac,
 			     unsigned int alloc_flags)
 {
@@ -503,7 +537,7 @@ void ferry_help_allocation(gfp_t gfp, unsigned int order,
 			   const struct alloc_context *ac,
 			   unsigned int alloc_flags)
 {
-	/* Who reclaims gets along without. */
+	/* Tasks in reclaim use the reserves. */
 	if (!(gfp & __GFP_DIRECT_RECLAIM) || current->flags & PF_MEMALLOC)
 		return;
 	if (!ferry_would_help(order, ac, alloc_flags))
@@ -511,7 +545,7 @@ void ferry_help_allocation(gfp_t gfp, unsigned int order,
 	ferry_free_retained();
 }
 
-/* Returns whether folios are retained that an allocation could use. */
+/* Returns whether there are retained folios that an allocation could use. */
 static bool ferry_has_retained(const struct alloc_context *ac)
 {
 	struct zoneref *z = ac->preferred_zoneref;
@@ -535,13 +569,16 @@ void ferry_help_reclaim(const struct alloc_context *ac)
 /* See ferry_drain_before_oom(). */
 bool ferry_help_before_oom(unsigned long since)
 {
-	/* Pairs with ferry_group_free(): sees when the folios of past groups were freed. */
+	/*
+	 * Pairs with ferry_group_free(): sees the time when past groups freed
+	 * folios.
+	 */
 	if (!atomic_read_acquire(&ferry_groups) &&
 	    time_before(READ_ONCE(ferry_last_release), since))
 		return false;
 	ferry_recall_batches(FERRY_DRAIN_PRESSURE);
 	ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
-	/* Other tasks have freed to the lists of other CPUs. */
+	/* Other tasks have freed to the per-CPU lists of other CPUs. */
 	drain_all_pages(NULL);
 	return true;
 }

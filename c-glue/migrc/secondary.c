@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: for tests of migrc, what devices with TLBs of their own are told, as
- * IOMMUs that share page tables with a process: migration must have them drop a
- * translation when it is cleared, whenever CPUs are to be flushed (O7).
+ * Ferry: counts, for tests of migrc, the notifications that a device with a
+ * TLB of its own receives, such as an IOMMU that shares page tables with a
+ * process: migration must make it drop a translation when that is cleared,
+ * regardless of when CPUs are flushed (O7).
  *
- * Locks: ferry_secondary_lock, for who comes and goes; inside it those that
- * mmu_notifier_get() takes. What is told is counted under the lock of a page
- * table, and takes none.
+ * Locks: ferry_secondary_lock serialises registration; inside it the locks of
+ * mmu_notifier_get(). Notifications are counted with the PTL held, without a
+ * lock.
  */
 #include <linux/atomic.h>
 #include <linux/ferry_group.h>
@@ -18,9 +19,9 @@
 #include <linux/sysfs.h>
 
 static DEFINE_MUTEX(ferry_secondary_lock);
-/* Of the process that has asked for it; NULL: there is none. */
+/* Notifier of the process that registered it; NULL if there is none. */
 static struct mmu_notifier *ferry_secondary;
-/* How often it was told. */
+/* Number of its notifications. */
 static atomic_long_t ferry_secondary_told;
 
 static void ferry_secondary_invalidate(struct mmu_notifier *secondary,
@@ -55,7 +56,7 @@ static ssize_t secondary_show(struct kobject *kobj, struct kobj_attribute *attr,
 			  atomic_long_read(&ferry_secondary_told));
 }
 
-/* 1: the process that writes it has a device from now on; 0: nobody has. */
+/* 1: registers a device of the writing process; 0: unregisters it. */
 static ssize_t secondary_store(struct kobject *kobj,
 			       struct kobj_attribute *attr, const char *buf,
 			       size_t count)

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: which address spaces have retained groups, so that a flush of all of an
- * address space finds those that wait for it, and no others.
+ * Ferry: tracks the address spaces of retained groups, so that a flush of a
+ * whole address space finds only the groups that wait for it.
  *
- * An mm is a name here, and is never followed: it may be gone, and another may be
- * at its address. That is safe: no CPU uses translations of an mm that is gone, so
- * a flush of the other one can stand for a flush of it.
+ * An mm only identifies an address space here and is never dereferenced: it
+ * may be freed, and another mm may have the same address. That is safe: no CPU
+ * uses translations of a freed mm, so a flush of the other mm counts for it.
  *
  * Lock order:
  *
- * 1. a page table lock, or that of the ledger, see rust/migrc;
+ * 1. a PTL, or the lock of the ledger, see rust/migrc;
  * 2. ferry_buckets[].lock.
  *
- * A bucket's lock guards its list, and @stale of the spaces that hash to it. A
- * group that is on a list is alive: its owner takes it off all lists before it
- * frees it.
+ * The lock of a bucket protects its list, and @stale of the spaces that hash
+ * to it. A group on a list is not freed: its owner removes it from all lists
+ * first.
  */
 #include <linux/atomic.h>
 #include <linux/ferry_group.h>
@@ -31,10 +31,10 @@
 #define FERRY_STALE_BITS	10
 
 /*
- * @stale: spaces of groups that are not flushed. It is raised under the PTL of
- *         the cleared entry, before its next holder may write. Two mms that share
- *         a bucket cost a flush, or a look at the list.
- * @spaces: spaces of groups that are retained
+ * @stale: number of spaces whose group is not flushed. Raised with the PTL of
+ *	the cleared entry held, before its next holder may write. If two mms
+ *	share a bucket, the cost is a flush or a search of the list.
+ * @spaces: spaces of retained groups
  */
 struct ferry_bucket {
 	atomic_t stale;
@@ -60,8 +60,8 @@ static int __init ferry_spaces_init(void)
 core_initcall(ferry_spaces_init);
 
 /*
- * Notes that a translation of an address space was cleared. Called with the PTL
- * held. Return: false if there is no room for another address space.
+ * Notes that a translation of an address space was cleared. Called with the
+ * PTL held. Returns false if there is no room for another address space.
  */
 bool ferry_note_space(struct ferry_unmaps *unmaps, struct mm_struct *mm)
 {
@@ -82,7 +82,10 @@ bool ferry_note_space(struct ferry_unmaps *unmaps, struct mm_struct *mm)
 	return true;
 }
 
-/* Lets flushes of its address spaces find a group, which must have its @seq. */
+/*
+ * Adds a group to the lists that flushes of its address spaces search. Its
+ * @seq is set.
+ */
 void ferry_group_link(struct ferry_group *group)
 {
 	struct ferry_unmaps *unmaps = &group->unmaps;
@@ -100,7 +103,7 @@ void ferry_group_link(struct ferry_group *group)
 	}
 }
 
-/* Undoes ferry_group_link(): when this returns only the caller uses the group. */
+/* Undoes ferry_group_link(). On return only the caller uses the group. */
 void ferry_group_unlink(struct ferry_group *group)
 {
 	struct ferry_unmaps *unmaps = &group->unmaps;
@@ -116,7 +119,7 @@ void ferry_group_unlink(struct ferry_group *group)
 	}
 }
 
-/* Forgets the address spaces of a group that is not linked, and is flushed. */
+/* Removes the address spaces of a group that is not linked, after its flush. */
 void ferry_forget_spaces(struct ferry_unmaps *unmaps)
 {
 	unsigned int i;
@@ -128,11 +131,11 @@ void ferry_forget_spaces(struct ferry_unmaps *unmaps)
 }
 
 /*
- * Notes that all of an address space was flushed, see ferry_after_mm_flush(). May
- * be called with a PTL held.
+ * Notes that a whole address space was flushed, see ferry_after_mm_flush().
+ * May be called with a PTL held.
  *
- * The first load of the counter may miss a group that another CPU is retaining.
- * That is safe: the group waits for another flush then.
+ * The first load of the counter may miss a group that another CPU is
+ * retaining. That is safe: the group then waits for another flush.
  */
 void ferry_mm_flushed(struct mm_struct *mm, u64 before)
 {
@@ -154,7 +157,10 @@ void ferry_mm_flushed(struct mm_struct *mm, u64 before)
 		hlist_del_init(&space->node);
 		space->stale = false;
 		atomic_dec(&bucket->stale);
-		/* Full barrier: the flush is before what ferry_group_unread() lets free. */
+		/*
+		 * Full barrier: orders the flush before the freeing that
+		 * ferry_group_unread() permits.
+		 */
 		if (atomic_sub_return(nr, &group->unflushed) <= 0)
 			complete = true;
 	}
@@ -163,16 +169,19 @@ void ferry_mm_flushed(struct mm_struct *mm, u64 before)
 		ferry_migrc_complete();
 }
 
-/* Returns whether all address spaces of a group were flushed since it was linked. */
+/*
+ * Returns whether all address spaces of a group were flushed since it was
+ * linked.
+ */
 bool ferry_group_unread(const struct ferry_group *group)
 {
 	return atomic_read_acquire(&group->unflushed) <= 0;
 }
 
 /*
- * See ferry_flush_before_write(). The counter only tells which address spaces need no closer
- * look: flush_tlb_batched_pending() knows exactly, under the PTL, whether an
- * address space is unflushed.
+ * See ferry_flush_before_write(). The counter only excludes address spaces
+ * that need no flush: flush_tlb_batched_pending() decides exactly, under the
+ * PTL, whether an address space is unflushed.
  */
 void ferry_flush_stale(struct mm_struct *mm)
 {

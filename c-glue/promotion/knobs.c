@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: the switch of promotion of page cache, in /sys/kernel/mm/numa/, and its
- * knobs and counters, in /sys/kernel/mm/ferry/promotion/.
+ * Ferry: settings and counters of page cache promotion. It is enabled in
+ * /sys/kernel/mm/numa/; the other files are in
+ * /sys/kernel/mm/ferry/promotion/.
  *
- * Locks: ferry_promotion_lock, of who switches it on and off.
+ * Locks: ferry_promotion_lock serialises enabling and disabling.
  */
 #include <linux/cleanup.h>
 #include <linux/ferry_counters.h>
@@ -27,7 +28,7 @@ static DEFINE_PER_CPU(unsigned long [FERRY_NR_UNPROMOTED], ferry_unpromoted_nr);
 static DEFINE_PER_CPU(unsigned long [FERRY_NR_PROMOTION_EVENTS],
 		      ferry_promotion_nr);
 
-/* Folios. */
+/* Counts folios; for FERRY_UNPROMOTED_FAILED, pages. */
 void ferry_count_unpromoted(enum ferry_promotion_refusal why, unsigned int nr)
 {
 	this_cpu_add(ferry_unpromoted_nr[why], nr);
@@ -38,7 +39,7 @@ void ferry_count_promotion(enum ferry_promotion_event what, unsigned int nr)
 	this_cpu_add(ferry_promotion_nr[what], nr);
 }
 
-/* How much may be promoted a second, in MB, if nothing comes back. */
+/* Returns the limit in MB per second, before any back-off. */
 unsigned int ferry_promotion_mbps(void)
 {
 	return min(READ_ONCE(ferry_rate_mbps), numa_promote_rate_limit());
@@ -68,7 +69,7 @@ static ssize_t pagecache_promotion_enabled_store(struct kobject *kobj,
 	WRITE_ONCE(ferry_promotion_enabled, on);
 	if (!on) {
 		static_branch_disable(&ferry_promotion_key);
-		/* Nothing is off the LRU then, nor will be. */
+		/* On return no folio is isolated for promotion, or will be. */
 		ferry_promotion_stop();
 		return count;
 	}
@@ -81,7 +82,7 @@ static ssize_t pagecache_promotion_enabled_store(struct kobject *kobj,
 	return count;
 }
 
-/* A file of the group of mm/memory-tiers.c. */
+/* A file in the attribute group of mm/memory-tiers.c. */
 struct kobj_attribute ferry_promotion_attr =
 	__ATTR_RW(pagecache_promotion_enabled);
 
@@ -144,7 +145,7 @@ static const struct attribute_group ferry_promotion_group = {
 	.attrs	= ferry_promotion_list,
 };
 
-/* But for the first, which is no reason. */
+/* All but the first, which is no reason. */
 static const char * const ferry_unpromoted_names[FERRY_NR_UNPROMOTED] = {
 	[FERRY_UNPROMOTED_GONE]		= "gone",
 	[FERRY_UNPROMOTED_OFF_LRU]	= "isolated",

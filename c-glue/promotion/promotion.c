@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: what promotion of page cache needs that Rust cannot reach: the flags of
- * folios, what a task may use, and nodes of tiers.
+ * Ferry: C part of page cache promotion: folio flags, the nodes that a task
+ * may use, and the nodes of memory tiers.
  *
- * No locks but the one of memory hotplug, held by who looks folios up by their
- * numbers. The masks of nodes change under that of the memory tiers, and are
- * read without: who sees an old one records a folio more, or less.
+ * Locks: only the memory hotplug lock, held by the caller that looks folios up
+ * by page frame number. The node masks change under the lock of the memory
+ * tiers, and are read without it: a stale mask only means that a folio too
+ * many, or too few, is recorded.
  */
 #include <linux/buffer_head.h>
 #include <linux/cpuset.h>
@@ -27,10 +28,12 @@
 DEFINE_STATIC_KEY_FALSE(ferry_promotion_key);
 nodemask_t ferry_lower_nodes __read_mostly;
 
-/* Those of the top tier that have memory. */
+/* Nodes of the top tier that have memory. */
 static nodemask_t ferry_top_nodes __read_mostly;
 
-/* Called with the lock of the memory tiers, when they were built anew. */
+/*
+ * Called with the lock of the memory tiers held, when the tiers were rebuilt.
+ */
 void ferry_tiers_changed(void)
 {
 	int nid;
@@ -55,9 +58,9 @@ unsigned long ferry_top_tier_pages(void)
 }
 
 /*
- * Of those that the task may use, for what is on a node; or NUMA_NO_NODE. As
- * mpol_misplaced() a policy that names this node, as that of interleaving does,
- * has it there.
+ * Returns the top-tier node nearest to @here that the task may use for a folio
+ * on node @from, or NUMA_NO_NODE. As in mpol_misplaced(), the folio stays if
+ * the policy names its node, as an interleaving policy does.
  */
 static noinline int ferry_nearest_target(const struct mempolicy *policy,
 					 int here, int from)
@@ -70,7 +73,7 @@ static noinline int ferry_nearest_target(const struct mempolicy *policy,
 	for_each_node_mask(nid, ferry_top_nodes) {
 		if (!node_isset(nid, cpuset_current_mems_allowed))
 			continue;
-		/* Of a local policy there are none. */
+		/* A local policy has no nodes. */
 		if (policy && !nodes_empty(policy->nodes) &&
 		    !node_isset(nid, policy->nodes))
 			continue;
@@ -82,9 +85,9 @@ static noinline int ferry_nearest_target(const struct mempolicy *policy,
 }
 
 /*
- * The node of the top tier next to where the task runs, of those that its cpuset
- * and its policy allow; kernel threads may use any. Both may change meanwhile:
- * what is recorded is a wish.
+ * Returns the top-tier node nearest to the CPU of the task, within its cpuset
+ * and its policy; kernel threads may use any. Both may change meanwhile: the
+ * recorded node is a hint.
  */
 static int ferry_promotion_target(int from)
 {
@@ -97,18 +100,16 @@ static int ferry_promotion_target(int from)
 	return ferry_nearest_target(policy, here, from);
 }
 
-/*
- * Flags of what is promoted: on the LRU, of a file, and as it is on disk.
- */
+/* Flags of folios to promote: on the LRU, file-backed and clean. */
 #define FERRY_PROMOTED_FLAGS	BIT(PG_lru)
 #define FERRY_PROMOTION_FLAGS						\
 	(BIT(PG_lru) | BIT(PG_swapbacked) | BIT(PG_dirty) |		\
 	 BIT(PG_writeback) | BIT(PG_unevictable) | BIT(PG_dropbehind))
 
 /*
- * Which accesses are recorded of a CPU: those for which a sequence that meets all
- * numbers alike, and has no period that a reader could have, is not above a
- * limit. That is as Rust says.
+ * Sampling state of a CPU. An access is recorded if the next value of a
+ * sequence is not above a limit that Rust sets. The sequence is uniform, and
+ * has no period that an access pattern could match.
  */
 struct ferry_pace {
 	u32 at;
@@ -125,7 +126,10 @@ static noinline void ferry_record(struct folio *folio)
 	if ((READ_ONCE(folio->flags.f) & FERRY_PROMOTION_FLAGS) !=
 	    FERRY_PROMOTED_FLAGS)
 		return;
-	/* Interrupts read no files; a ring is of the tasks of its CPU. */
+	/*
+	 * Interrupts read no files, and a ring belongs to the tasks of its
+	 * CPU.
+	 */
 	if (folio_test_anon(folio) || folio_mapped(folio) || !in_task())
 		return;
 	to = ferry_promotion_target(folio_nid(folio));
@@ -139,8 +143,9 @@ static noinline void ferry_record(struct folio *folio)
 }
 
 /*
- * Called by ferry_folio_accessed(), for any context. Most accesses end here, of
- * who reads fast.
+ * Called by ferry_folio_accessed(). At high access rates most calls end here.
+ *
+ * Context: any.
  */
 void ferry_record_access(struct folio *folio)
 {
@@ -149,13 +154,16 @@ void ferry_record_access(struct folio *folio)
 		ferry_record(folio);
 }
 
-/* Where it is. It is locked. */
+/* Stores the position of a folio. The folio is locked. */
 static void ferry_folio_cached(const struct folio *folio,
 			       struct ferry_cached *cached)
 {
 	const struct inode *inode = folio->mapping->host;
 
-	/* Where this one is, another may be in a moment. */
+	/*
+	 * The inode number and generation, since another inode may later have
+	 * this address.
+	 */
 	cached->file = (unsigned long)inode ^
 		       hash_long(inode->i_ino, BITS_PER_LONG) ^
 		       hash_32(inode->i_generation, 32);
@@ -182,21 +190,23 @@ void ferry_record_migration(const struct folio *src, const struct folio *dst,
 }
 
 /*
- * The folio of the LRU that begins with a page, of a node, with a reference;
- * NULL: there is none, by now. Between ferry_online_mems_begin() and _end().
+ * Returns the folio on an LRU list that begins at @pfn on node @nid, with a
+ * reference; NULL if there is none now.
+ *
+ * Context: between ferry_online_mems_begin() and ferry_online_mems_end().
  */
 struct folio *ferry_folio_get_pfn(unsigned long pfn, int nid)
 {
 	struct page *page = pfn_to_online_page(pfn);
 	struct folio *folio;
 
-	/* Who uses memory otherwise need not see a reference. */
+	/* Users of other types of pages need not see a reference. */
 	if (!page || PageTail(page) || !PageLRU(page))
 		return NULL;
 	folio = page_folio(page);
 	if (!folio_try_get(folio))
 		return NULL;
-	/* It may have become another, before. */
+	/* It may have become another folio before the reference was taken. */
 	if (folio_page(folio, 0) == page && page_folio(page) == folio &&
 	    folio_test_lru(folio) && folio_nid(folio) == nid)
 		return folio;
@@ -204,7 +214,7 @@ struct folio *ferry_folio_get_pfn(unsigned long pfn, int nid)
 	return NULL;
 }
 
-/* Still known to be in use: what was recorded may be long gone. */
+/* Returns whether the folio is still in use: the record may be old. */
 static bool ferry_in_use(const struct folio *folio)
 {
 	return lru_gen_enabled() ? folio_test_workingset(folio) :
@@ -212,8 +222,9 @@ static bool ferry_in_use(const struct folio *folio)
 }
 
 /*
- * Of block devices: the users of buffers are users of the folio, without which
- * buffer_migrate_folio_norefs() calls all CPUs to drop theirs. It is locked.
+ * Returns whether buffers of a block device are in use, which counts as a use
+ * of the folio. Otherwise buffer_migrate_folio_norefs() would call all CPUs to
+ * drop their buffers. The folio is locked.
  */
 static bool ferry_buffers_in_use(struct folio *folio)
 {
@@ -250,7 +261,7 @@ ferry_unpromoted_locked(struct folio *folio)
 		return FERRY_UNPROMOTED_DROPBEHIND;
 	if (!ferry_in_use(folio))
 		return FERRY_UNPROMOTED_COLD;
-	/* One is the caller's. Others keep it from being migrated. */
+	/* One reference is the caller's. Extra references prevent migration. */
 	if (folio_ref_count(folio) > folio_expected_ref_count(folio) + 1 ||
 	    ferry_buffers_in_use(folio))
 		return FERRY_UNPROMOTED_BUSY;
@@ -258,12 +269,12 @@ ferry_unpromoted_locked(struct folio *folio)
 }
 
 /**
- * ferry_unpromoted() - why a folio is to be left where it is, if it is
- * @folio: of which the caller has a reference, and was on an LRU
- * @cached: where in the page cache it is, if it is not to be left
+ * ferry_unpromoted() - return the reason not to promote a folio, if there is
+ * one
+ * @folio: the folio; the caller holds a reference, and it was on an LRU list
+ * @cached: receives its position in the page cache, if it may be promoted
  *
- * All of that may change at any time. Takes the lock of the folio, if it can be
- * had at once.
+ * The result may change at any time. Takes the folio lock by trylock.
  */
 enum ferry_promotion_refusal ferry_unpromoted(struct folio *folio,
 					      struct ferry_cached *cached)
@@ -285,16 +296,19 @@ static bool ferry_is_target(int nid)
 	       node_isset(nid, ferry_top_nodes);
 }
 
-/* Whether a node, any number, has room for so many pages, beside those it keeps free. */
+/*
+ * Returns whether a node, any number, has room for the pages beside its
+ * reserve.
+ */
 bool ferry_has_room(int nid, unsigned int pages)
 {
 	return ferry_is_target(nid) && migrate_misplaced_has_room(nid, pages);
 }
 
 /*
- * Isolates a folio that the caller has a reference of, for the end of a list;
- * false: there is no room for it, or somebody else has isolated it, or the node is
- * none of the top tier, by now.
+ * Isolates a folio, on which the caller holds a reference, to the end of a
+ * list. Returns false if there is no room for it, if another task has isolated
+ * it, or if the node is no longer in the top tier.
  */
 bool ferry_isolate_promoted(struct folio *folio, int nid, struct list_head *list)
 {
@@ -306,7 +320,7 @@ bool ferry_isolate_promoted(struct folio *folio, int nid, struct list_head *list
 	return true;
 }
 
-/* Migrates isolated folios; how many pages. May sleep. */
+/* Migrates isolated folios. Returns the number of pages. May sleep. */
 unsigned int ferry_promote(struct list_head *list, int nid)
 {
 	return migrate_misplaced_folio_batch(list, nid);

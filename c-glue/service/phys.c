@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: what the service of /dev/page_migrate needs for physical addresses that
- * Rust cannot reach: folios by page frames, walks of rmap to see whose they are,
- * and of page tables where that is likely known.
+ * Ferry: C part of /dev/page_migrate for physical addresses: folios by page
+ * frame number, rmap walks to find the processes that map them, and page table
+ * walks where the mapping is likely known.
  *
- * Locks: that of memory hotplug for reading; inside it that of a folio, inside that
- * those of rmap, inside these a page table's; or the mmap lock of the process for
- * reading, if nobody has to be waited for, inside it a page table's, inside that
- * those of isolation.
+ * Lock order:
+ *
+ * 1. the memory hotplug lock, for reading;
+ * 2. the lock of a folio;
+ * 3. the rmap locks;
+ * 4. a PTL.
+ *
+ * Or, for pages at known addresses:
+ *
+ * 1. the mmap lock of the process, for reading, by trylock;
+ * 2. a PTL;
+ * 3. the locks of isolation.
  */
 #include <linux/ferry_glue.h>
 #include <linux/hugetlb.h>
@@ -24,21 +32,25 @@
 #include "internal.h"
 
 /**
- * ferry_folio_at() - the folio of a page frame, if it could be migrated at all
+ * ferry_folio_at() - get the folio of a page frame, if it may be migratable
  * @pfn: any number
- * @unsettled: set if it might be one soon, see ferry_lru_drain()
+ * @unsettled: set if the page may be on an LRU list soon, see
+ *	ferry_lru_drain()
  *
- * Between ferry_online_mems_begin() and ferry_online_mems_end().
+ * Context: between ferry_online_mems_begin() and ferry_online_mems_end().
  *
- * Return: the folio, with a reference; NULL: no memory, or nobody's, or of another
- * kind than what is on LRU lists.
+ * Return: the folio, with a reference; NULL if there is no memory, or the page
+ * is unused or of a type that is not on LRU lists.
  */
 struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled)
 {
 	struct page *page = pfn_to_online_page(pfn);
 	struct folio *folio;
 
-	/* Looked at first: who uses memory otherwise need not see a reference. */
+	/*
+	 * Tested first: users of other types of pages need not see a
+	 * reference.
+	 */
 	if (!page || PageReserved(page))
 		return NULL;
 	if (!PageLRU(page)) {
@@ -54,7 +66,7 @@ struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled)
 	return NULL;
 }
 
-/* 0, or EINTR. May sleep. */
+/* Returns 0 or -EINTR. May sleep. */
 int ferry_folio_lock_killable(struct folio *folio)
 {
 	return folio_lock_killable(folio);
@@ -67,17 +79,17 @@ void ferry_folio_unlock(struct folio *folio)
 
 struct ferry_owner_walk {
 	struct mm_struct *mm;
-	unsigned long addr;	/* where @mm has it */
-	bool exact;		/* not who could, but who has it mapped */
+	unsigned long addr;	/* where @mm maps it */
+	bool exact;		/* check page tables, not only VMAs */
 	bool own;
 	bool others;
-	bool mapped;		/* when the last was looked at */
+	bool mapped;		/* at the last check */
 };
 
 static bool ferry_owner_one(struct folio *folio, struct vm_area_struct *vma,
 			    unsigned long addr, void *arg)
 {
-	/* Entries may be cleared for a moment, under their lock. */
+	/* Entries may be cleared for a moment, under the PTL. */
 	DEFINE_FOLIO_VMA_WALK(pvmw, folio, vma, addr, PVMW_SYNC);
 	struct ferry_owner_walk *walk = arg;
 	bool *found = vma->vm_mm == walk->mm ? &walk->own : &walk->others;
@@ -101,26 +113,32 @@ static int ferry_owner_done(struct folio *folio)
 	return fatal_signal_pending(current);
 }
 
-/* Has anybody mapped it? Not a word of whom; without its lock. */
+/*
+ * Returns whether any process maps the folio. The folio lock is not required.
+ */
 bool ferry_folio_is_mapped(struct folio *folio)
 {
 	return folio_mapped(folio);
 }
 
 /**
- * ferry_folio_owner() - who has a folio mapped?
- * @folio: locked
- * @mm: whose view
- * @wait: for the locks of rmap, if others have them
- * @addr: set to where @mm has it, if it has: a guess, as it is not locked there
+ * ferry_folio_owner() - find the processes that map a folio
+ * @folio: the folio, locked
+ * @mm: address space to compare with
+ * @wait: wait for contended rmap locks
+ * @addr: set to the address at which @mm maps it, if it does: a hint, since no
+ *	lock keeps it mapped there
  *
- * Most are where only one address space could have them: page tables need not be
- * looked at then. All that could are found: an address space is among those of
- * rmap before it has a folio of others, by fork() or by a fault, and is still
- * there when it has given it up. Who maps it meanwhile may be missed. May sleep.
+ * Most folios are in VMAs of a single address space, and then page tables are
+ * not checked. No address space that could map the folio is missed: it is
+ * linked in the rmap before fork() or a fault maps the folio, and is still
+ * linked after it has unmapped the folio. A process that maps the folio during
+ * the walk may be missed.
  *
- * Return: who; FERRY_OWNER_UNKNOWN if the caller is being killed or, without
- * @wait, somebody has a lock.
+ * Context: process context, may sleep.
+ *
+ * Return: the owner; FERRY_OWNER_UNKNOWN if a fatal signal is pending or,
+ * without @wait, a lock is contended.
  */
 enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm,
 				   bool wait, unsigned long *addr)
@@ -139,17 +157,17 @@ enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm,
 		walk = (struct ferry_owner_walk){ .mm = mm, .exact = true };
 		rmap_walk(folio, &rwc);
 	}
-	/* Some may not have been looked at. */
+	/* Some address spaces may not have been checked. */
 	if (rwc.contended || fatal_signal_pending(current))
 		return FERRY_OWNER_UNKNOWN;
-	/* Who could have it may have had it. */
+	/* An address space with a suitable VMA may have unmapped it. */
 	if (!walk.own || !walk.mapped)
 		return FERRY_OWNER_OTHERS;
 	*addr = walk.addr;
 	return walk.others ? FERRY_OWNER_SHARED : FERRY_OWNER_ALONE;
 }
 
-/* Those that one page table maps. */
+/* Isolates the folios that one page table maps. */
 static unsigned long ferry_isolate_mapped(const struct ferry_mapped *mapped,
 					  struct vm_area_struct *vma,
 					  struct list_head *folios)
@@ -158,7 +176,7 @@ static unsigned long ferry_isolate_mapped(const struct ferry_mapped *mapped,
 	unsigned long end = pmd_addr_end(addr, vma->vm_end);
 	unsigned long i, nr = min(mapped->nr, (end - addr) >> PAGE_SHIFT);
 	struct folio *folio;
-	spinlock_t *ptl;	/* of the page table */
+	spinlock_t *ptl;	/* PTL of the page table */
 	pte_t *start;
 	pmd_t *pmd;
 	pte_t pte;
@@ -184,16 +202,18 @@ static unsigned long ferry_isolate_mapped(const struct ferry_mapped *mapped,
 
 /**
  * ferry_isolate_next() - isolate page frames where they are likely mapped
- * @mapped: which, and where
- * @folios: gets the folios
+ * @mapped: the page frames, and their likely addresses
+ * @folios: receives the folios
  *
- * Who asks where pages are is told in the order of their addresses, and names them
- * in that. Then one look at a page table tells what would else be asked of each by
- * itself, of its lock and those of rmap: whose it is. May sleep, but waits for
- * nobody who has the mmap lock.
+ * A caller that looks up page frames gets them in address order, and passes
+ * them in that order. One walk of a page table then replaces the folio lock
+ * and the rmap walk that each page would need to find its owner.
  *
- * Return: how many were isolated, from the first on. The next was not looked at, is
- * not there, is large, or is not to be migrated, which is for others to tell.
+ * Context: process context, may sleep. Does not wait for the mmap lock.
+ *
+ * Return: the number of folios isolated, from the first on. The next page was
+ * not checked, is not mapped there, is large, or must not be migrated; the
+ * caller must find out.
  */
 unsigned long ferry_isolate_next(const struct ferry_mapped *mapped,
 				 struct list_head *folios)
@@ -212,7 +232,7 @@ unsigned long ferry_isolate_next(const struct ferry_mapped *mapped,
 	return nr;
 }
 
-/* Takes a folio off its LRU list, with a reference of its own. */
+/* Isolates a folio from its LRU list, and takes a reference. */
 bool ferry_folio_isolate(struct folio *folio, struct list_head *folios)
 {
 	if (!folio_isolate_lru(folio))

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: what the service of /dev/page_migrate needs that Rust cannot reach: the
- * address space of a process, walks of page tables, inline functions, counters
- * and the tracepoint. What it needs for physical addresses is in service_phys.c.
+ * Ferry: C part of /dev/page_migrate: address spaces of processes, page table
+ * walks, wrappers of inline functions, counters and the tracepoint. The part
+ * for physical addresses is in c-glue/service/phys.c.
  *
- * Locks, each by itself: exec_update_lock of a process, while its address space
- * is had; the mmap lock of that for reading, inside it one page table's lock,
- * inside that those of isolation.
+ * Locks: exec_update_lock of a process, alone, while its address space is
+ * looked up. For page table walks, in this order:
+ *
+ * 1. the mmap lock of the process, for reading;
+ * 2. one PTL at a time;
+ * 3. the locks of isolation.
  */
 #include <linux/capability.h>
 #include <linux/cpuset.h>
@@ -42,19 +45,25 @@ bool ferry_capable(int cap)
 	return capable(cap);
 }
 
-/* Had who opened the file a capability, in the initial user namespace? */
+/*
+ * Returns whether the task that opened the file had a capability in the
+ * initial user namespace.
+ */
 bool ferry_opened_with(struct file *file, int cap)
 {
 	return file_ns_capable(file, &init_user_ns, cap);
 }
 
-/* Is the calling task being killed? */
+/* Returns whether the calling task has a fatal signal pending. */
 bool ferry_killed(void)
 {
 	return fatal_signal_pending(current);
 }
 
-/* As find_mm_struct() of move_pages(2) does for others than the caller. */
+/*
+ * Same as find_mm_struct() of move_pages(2) for a process other than the
+ * caller.
+ */
 static struct mm_struct *ferry_mm_of(struct task_struct *task,
 				     nodemask_t *nodes)
 {
@@ -80,13 +89,16 @@ static struct mm_struct *ferry_mm_of(struct task_struct *task,
 }
 
 /**
- * ferry_target_find() - a process whose pages the caller may migrate
- * @target: filled in, to be given to ferry_target_put()
- * @pid: a thread of it; 0: the caller
+ * ferry_target_find() - find a process whose pages the caller may migrate
+ * @target: filled in; released with ferry_target_put()
+ * @pid: a thread of the process; 0 for the caller
  * @pidfd: @pid is a pidfd
  *
- * May sleep. Return: 0; ESRCH: there is none; EBADF: no pidfd; EPERM: not by this
- * caller, or a security module says so; EINVAL: it is the kernel's; EINTR.
+ * Context: process context, may sleep.
+ *
+ * Return: 0; ESRCH: no such process; EBADF: not a pidfd; EPERM: the caller may
+ * not migrate its pages, or a security module denies it; EINVAL: a kernel
+ * thread; EINTR.
  */
 int ferry_target_find(struct ferry_target *target, int pid, bool pidfd)
 {
@@ -122,7 +134,7 @@ void ferry_target_put(struct ferry_target *target)
 	mmput(target->mm);
 }
 
-/* Takes the tag out of an address, if there is one. 0, or EINTR. May sleep. */
+/* Removes the tag of an address. Returns 0 or -EINTR. May sleep. */
 int ferry_target_untag(const struct ferry_target *target, unsigned long *addr)
 {
 	if (mmap_read_lock_killable(target->mm))
@@ -133,10 +145,12 @@ int ferry_target_untag(const struct ferry_target *target, unsigned long *addr)
 }
 
 /**
- * ferry_folio_is_refused() - must a folio not be migrated?
- * @folio: which; locked, or mapped under the lock of a page table
+ * ferry_folio_is_refused() - return whether a folio must not be migrated
+ * @folio: the folio; locked, or mapped with the PTL held
  *
- * Somebody has pinned it, cannot have it read, or it cannot be read.
+ * Return: true for device memory and reserved pages, if a page is poisoned, if
+ * the folio may be pinned for DMA, or if its content is inaccessible to the
+ * kernel.
  */
 bool ferry_folio_is_refused(struct folio *folio)
 {
@@ -146,7 +160,7 @@ bool ferry_folio_is_refused(struct folio *folio)
 	    folio_contain_hwpoisoned_page(folio) ||
 	    folio_maybe_dma_pinned(folio))
 		return true;
-	/* What drivers map may have other things there. */
+	/* Pages that drivers map may use the mapping field for other data. */
 	if (folio_test_anon(folio) || !folio_test_lru(folio))
 		return false;
 	mapping = folio_mapping(folio);
@@ -154,16 +168,16 @@ bool ferry_folio_is_refused(struct folio *folio)
 			   secretmem_mapping(mapping));
 }
 
-/* Of page tables, between two looks at who waits. */
+/* Address range that is walked between two checks for contention. */
 #define FERRY_BYTES_PER_LOOK	SZ_1G
 
 struct ferry_walk {
 	struct ferry_range *range;
 	struct list_head *folios;
-	struct folio *large;	/* the last that was met */
+	struct folio *large;	/* the last large folio */
 };
 
-/* A folio of so many of the range's pages. */
+/* Handles a folio that maps @nr_pages of the range. */
 static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
 			     unsigned long nr_pages)
 {
@@ -171,7 +185,7 @@ static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
 	int rc = -EBUSY;
 
 	if (folio_test_large(folio)) {
-		/* Isolated already, or not to be. */
+		/* Isolated or rejected already. */
 		if (folio == walk->large)
 			return;
 		walk->large = folio;
@@ -187,7 +201,10 @@ static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
 		range->failed += nr_pages;
 }
 
-/* Is it time to let others have the locks, or the caller the folios? */
+/*
+ * Returns whether to end the walk, because of contention or because enough is
+ * isolated.
+ */
 static int ferry_walk_ends(const struct ferry_walk *walk,
 			   struct mm_struct *mm)
 {
@@ -212,7 +229,10 @@ static void ferry_walk_pmd(struct ferry_walk *walk, pmd_t pmd,
 		ferry_walk_folio(walk, folio, nr_pages);
 }
 
-/* A page table, or an entry that stands for one. As queue_folios_pte_range(). */
+/*
+ * Walks a page table, or an entry that maps a huge page; see
+ * queue_folios_pte_range().
+ */
 static int ferry_walk_table(pmd_t *pmd, unsigned long addr, unsigned long end,
 			    struct mm_walk *mm_walk)
 {
@@ -222,7 +242,7 @@ static int ferry_walk_table(pmd_t *pmd, unsigned long addr, unsigned long end,
 	pte_t *start, *ptep, pte;
 	struct folio *folio;
 	unsigned int nr;
-	spinlock_t *ptl;	/* of the page table */
+	spinlock_t *ptl;	/* PTL of the page table */
 
 	ptl = pmd_trans_huge_lock(pmd, vma);
 	if (ptl) {
@@ -270,7 +290,7 @@ static int ferry_walk_hugetlb(pte_t *ptep, unsigned long hmask,
 	unsigned long nr_pages = (end - addr) >> PAGE_SHIFT;
 	struct ferry_range *range = walk->range;
 	unsigned long before = range->isolated;
-	spinlock_t *ptl;	/* of the page table */
+	spinlock_t *ptl;	/* PTL of the page table */
 	pte_t pte;
 
 	ptl = huge_pte_lock(hstate_vma(mm_walk->vma), mm_walk->mm, ptep);
@@ -298,14 +318,16 @@ static const struct mm_walk_ops ferry_walk_ops = {
 
 /**
  * ferry_isolate_range() - isolate the folios of a range of addresses
- * @range: which, how far it was come, and what came of it
- * @folios: gets the folios
+ * @range: the range, the position in it, and the result
+ * @folios: receives the folios
  *
- * Ends early when enough is isolated, or others wait: the range says so. May
- * sleep, for the mmap lock.
+ * Ends early when enough is isolated, or a lock is contended; @range tells how
+ * far it came.
  *
- * Return: 0; EFAULT: nothing is mapped at the next address; EINTR: the caller is
- * being killed.
+ * Context: process context, may sleep, also for the mmap lock.
+ *
+ * Return: 0; EFAULT: the next address is not mapped; EINTR: a fatal signal is
+ * pending.
  */
 int ferry_isolate_range(struct ferry_range *range, struct list_head *folios)
 {
@@ -333,7 +355,7 @@ int ferry_isolate_range(struct ferry_range *range, struct list_head *folios)
 		}
 		if (is_vm_hugetlb_page(vma) && !range->take_hugetlb)
 			break;
-		/* There may be page tables without end, with nothing in them. */
+		/* There may be long ranges of empty page tables. */
 		end = min3(vma->vm_end, range->end,
 			   ALIGN(range->addr + 1, FERRY_BYTES_PER_LOOK));
 		if (vma_migratable(vma) && !vma_is_secretmem(vma)) {
@@ -350,13 +372,15 @@ int ferry_isolate_range(struct ferry_range *range, struct list_head *folios)
 	return min(rc, 0);
 }
 
-/* What CPUs have in batches of their own goes to LRU lists. May sleep. */
+/* Moves folios from per-CPU batches to LRU lists. May sleep. */
 void ferry_lru_drain(void)
 {
 	lru_add_drain_all();
 }
 
-/* The same, and until ferry_lru_enable() they keep none. May sleep. */
+/*
+ * The same, and keeps these batches empty until ferry_lru_enable(). May sleep.
+ */
 void ferry_lru_disable(void)
 {
 	lru_cache_disable();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: numbers that each CPU counts for itself, as files of sysfs.
+ * Ferry: per-CPU counters as sysfs files.
  *
- * No locks: a sum may miss what is counted meanwhile.
+ * No locks: a sum may miss concurrent increments.
  */
 #include <linux/ferry_counters.h>
 #include <linux/kobject.h>
@@ -10,7 +10,7 @@
 #include <linux/slab.h>
 #include <linux/sysfs.h>
 
-/* A file, and of what it shows the sum. */
+/* A file that shows the sum of a counter. */
 struct ferry_counter {
 	struct kobj_attribute attr;
 	unsigned long __percpu *counter;
@@ -30,15 +30,17 @@ static ssize_t ferry_counter_show(struct kobject *kobj,
 }
 
 /**
- * ferry_create_counters() - files of counters
- * @kobj: where
- * @folder: the name of a folder for them; NULL: none
- * @names: those of the files
- * @counters: the first of as many
- * @nr: how many
+ * ferry_create_counters() - create files for counters
+ * @kobj: their parent
+ * @folder: name of a folder for them; NULL for none
+ * @names: names of the files
+ * @counters: the first of @nr counters
+ * @nr: number of counters
  *
- * They stay for as long as @kobj does, which is for good unless nothing comes of
- * it. Return: 0 or an error number.
+ * The files exist as long as @kobj, which is never released unless
+ * initialisation fails.
+ *
+ * Return: 0 or an error code.
  */
 int __init ferry_create_counters(struct kobject *kobj, const char *folder,
 				 const char * const *names,

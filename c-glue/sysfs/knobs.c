@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: its knobs, in /proc/sys/vm/ and /sys/kernel/mm/ferry/copy/, and what is
- * counted for each reason.
+ * Ferry: settings in /proc/sys/vm/ and /sys/kernel/mm/ferry/copy/, and the
+ * counters by migration reason.
  *
- * Locks: ferry_knobs_lock, of all writers, under which a value and what follows
- * from it change together; inside it, what the allocation and the patching of a
- * static key take.
+ * Locks: ferry_knobs_lock, taken by all writers, under which a value and its
+ * consequences change together. Inside it, locks of memory allocation and of
+ * static key patching.
  */
 #include <linux/capability.h>
 #include <linux/ferry_counters.h>
@@ -22,17 +22,18 @@
 #define FERRY_ALL_REASONS	(BIT(MR_NEVER) - 1)
 
 /*
- * Counts the users of the hooks: the switch while it is on, DMA channels while some
- * are taken, and each call with MIGRATE_MT while it runs. The key goes off up to a
- * second after the last user has left, so that calls in a row, or an unprivileged
- * loop, do not have the kernel's code patched for each call.
+ * Counts the users of the hooks: vm.mt_page_copy while it is on, DMA channels
+ * while some are taken, and each call with MIGRATE_MT while it runs. The key
+ * is disabled up to a second after the last user has left, so that repeated
+ * calls, or an unprivileged loop, do not patch the kernel's code for each
+ * call.
  */
 DEFINE_STATIC_KEY_DEFERRED_FALSE(ferry_copy_key, HZ);
 unsigned int ferry_reasons __read_mostly;
-/* Follows from settings, see ferry_set(). */
+/* Derived from settings, see ferry_set(). */
 unsigned int ferry_short_pages __read_mostly;
 
-/* Those of the switch, while it is on. */
+/* The reasons that apply while vm.mt_page_copy is on. */
 static unsigned int ferry_chosen = FERRY_ALL_REASONS;
 
 static DEFINE_MUTEX(ferry_knobs_lock);
@@ -43,7 +44,10 @@ static int limit_mt_num = FERRY_DEFAULT_THREADS;
 static int push_0_pull_1;
 static int mt_page_crew = 1;
 
-/* Set once lanes and queues are allocated; they stay. Rust publishes them itself. */
+/*
+ * Set once lanes and queues are allocated; they are never freed. Rust
+ * publishes them.
+ */
 static bool ferry_prepared;
 
 /* Set while DMA channels hold the key. */
@@ -59,7 +63,7 @@ void ferry_count_help_refusal(enum ferry_help_refusal why)
 	this_cpu_inc(ferry_refused[why]);
 }
 
-/* Allocates what helpers need, once. 0 or -ENOMEM. May sleep. */
+/* Allocates the resources of helpers, once. Returns 0 or -ENOMEM. May sleep. */
 static int ferry_prepare_once(void)
 {
 	int rc;
@@ -71,7 +75,7 @@ static int ferry_prepare_once(void)
 	return rc;
 }
 
-/* The same, and holds the key. */
+/* The same, and takes a reference on the key. */
 static int ferry_hold(void)
 {
 	int rc = ferry_prepare_once();
@@ -100,14 +104,19 @@ static int ferry_switch(bool on)
 	return 0;
 }
 
-/* May the calling task have what MPOL_MF_MOVE_MT asks for? Any context. */
+/*
+ * Returns whether the calling task may have help with MPOL_MF_MOVE_MT. Any
+ * context.
+ */
 bool ferry_may_ask(void)
 {
 	switch (READ_ONCE(ferry_mt_word)) {
 	case FERRY_MT_ALLOW:
 		return true;
 	case FERRY_MT_PRIVILEGED:
-		/* Nothing fails without it, so nothing is audited. */
+		/*
+		 * Nothing fails without the capability, so it is not audited.
+		 */
 		return ns_capable_noaudit(&init_user_ns, CAP_SYS_NICE);
 	default:
 		return false;
@@ -117,10 +126,12 @@ bool ferry_may_ask(void)
 /**
  * ferry_mt_hold() - begin a call that asks for help
  *
- * The flag is a hint: a caller that may not have help, or for which there is no
- * memory, goes on without. May sleep.
+ * MPOL_MF_MOVE_MT is a hint: a caller that may not have help, or for which
+ * there is no memory, continues without.
  *
- * Return: whether helpers may come, until ferry_mt_release().
+ * Context: process context, may sleep.
+ *
+ * Return: whether helpers may take part, until ferry_mt_release().
  */
 bool ferry_mt_hold(void)
 {
@@ -141,7 +152,10 @@ void ferry_mt_release(void)
 	ferry_release();
 }
 
-/* Before DMA channels are taken: allocates what their users need. 0 or -ENOMEM. */
+/*
+ * Allocates the resources of helpers before DMA channels are taken. Returns 0
+ * or -ENOMEM.
+ */
 int ferry_dma_prepare(void)
 {
 	guard(mutex)(&ferry_knobs_lock);
@@ -149,9 +163,9 @@ int ferry_dma_prepare(void)
 }
 
 /*
- * DMA channels are taken, after ferry_dma_prepare(), or none is left. Calls that
- * only these may copy for depend on no switch, and are looked at while there are
- * channels. May sleep.
+ * Notes that DMA channels are taken, after ferry_dma_prepare(), or that none
+ * is left. Calls with MIGRATE_DMA depend on no setting, and are handled while
+ * there are channels. May sleep.
  */
 void ferry_dma_taken(bool taken)
 {
@@ -170,7 +184,9 @@ static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 {
 	int *knob = table->data;
 	int value, rc;
-	/* Parsed into a copy: the knob changes only if the engine did. */
+	/*
+	 * Parsed into a copy: the value changes only if the engine accepts it.
+	 */
 	const struct ctl_table copy = {
 		.procname	= table->procname,
 		.data		= &value,
@@ -218,7 +234,7 @@ static const struct ctl_table ferry_sysctls[] = {
 	FERRY_SYSCTL(mt_page_crew, SYSCTL_ZERO, SYSCTL_ONE),
 };
 
-/* Base pages that helpers copied or migrated, by reason. */
+/* Base pages that helpers have copied or migrated, by reason. */
 static DEFINE_PER_CPU(unsigned long [MR_NEVER], ferry_helped);
 
 void ferry_count_helped(int reason, unsigned long nr_pages)
@@ -256,7 +272,10 @@ static ssize_t reasons_show(struct kobject *kobj, struct kobj_attribute *attr,
 	return len + sysfs_emit_at(buf, len, "%s\n", len ? "" : "none");
 }
 
-/* Names, "all" or "none", between spaces or commas. 0, or -EINVAL. */
+/*
+ * Parses names, "all" or "none", separated by spaces or commas. Returns 0 or
+ * -EINVAL.
+ */
 static int ferry_parse_reasons(char *text, unsigned int *chosen)
 {
 	bool any = false;
@@ -398,7 +417,7 @@ static int __init ferry_sysfs_init(void)
 
 static int __init ferry_knobs_init(void)
 {
-	/* Its default: publishes ferry_short_pages. */
+	/* The default value: publishes ferry_short_pages. */
 	ferry_set(FERRY_SET_MIN_KB, 0);
 	register_sysctl_init("vm", ferry_sysctls);
 	return ferry_sysfs_init();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: how migration is shared, in /sys/kernel/mm/ferry/copy/, and for how long
- * folios were unmapped.
+ * Ferry: settings in /sys/kernel/mm/ferry/copy/, and histograms of the time
+ * that folios are unmapped.
  *
- * Locks: ferry_settings_lock, of all writers, under which a setting is told and
- * kept; inside it that of the knobs, when DMA channels are taken or gone.
- * Histograms have none: each CPU counts for itself.
+ * Locks: ferry_settings_lock, taken by all writers, under which a setting is
+ * passed to Rust and stored. Inside it ferry_knobs_lock, when DMA channels are
+ * taken or released. Histograms are per-CPU and take no lock.
  */
 #include <linux/ferry_glue.h>
 #include <linux/kobject.h>
@@ -16,8 +16,8 @@
 #include <linux/sysfs.h>
 
 /*
- * Buckets of a histogram: less than 1 us, then powers of two, then all else. The
- * last has what took more than 8 seconds.
+ * Buckets of a histogram: less than 1 us, then powers of two. The last holds
+ * times of more than 8 seconds.
  */
 #define FERRY_BUCKETS	25
 
@@ -35,14 +35,15 @@ void ferry_count_time(enum ferry_time what, s64 ns)
 static DEFINE_MUTEX(ferry_settings_lock);
 
 /*
- * Lets go of the hooks if no DMA channel is left, as drivers have left theirs. Not
- * under the lock of a device, in which a driver leaves: a writer of dma_channels
- * takes that inside. May sleep.
+ * Releases the hooks if drivers have unbound and no DMA channel is left. Not
+ * called with the lock of a device held, as it is while a driver unbinds: a
+ * writer of dma_channels takes that lock inside ferry_settings_lock. May
+ * sleep.
  */
 void ferry_dma_gone(void)
 {
 	guard(mutex)(&ferry_settings_lock);
-	/* Channels may have been taken since. */
+	/* Channels may have been taken meanwhile. */
 	if (!ferry_dma_nr_open())
 		ferry_dma_taken(false);
 }
@@ -51,13 +52,13 @@ void ferry_dma_gone(void)
 
 /**
  * struct ferry_setting_attr - a setting
- * @attr:	its file
- * @which:	what it is called in Rust
- * @value:	what it is now
- * @words:	what may be written, for values from 0 on; NULL: a number
- * @zero:	the word for 0, of a number that has one
- * @least:	of a number, beside that
- * @most:	"
+ * @attr: its file
+ * @which: its number in Rust
+ * @value: its current value
+ * @words: words for the values from 0 on; NULL for a number
+ * @zero: word for the value 0 of a number, if it has one
+ * @least: smallest number, beside @zero
+ * @most: largest number
  */
 struct ferry_setting_attr {
 	struct kobj_attribute attr;
@@ -88,11 +89,11 @@ static ssize_t ferry_setting_show(struct kobject *kobj,
 	for (i = 0; setting->words[i]; i++)
 		len += sysfs_emit_at(buf, len, i == value ? "[%s] " : "%s ",
 				     setting->words[i]);
-	/* Over the last space. */
+	/* Overwrites the last space. */
 	return len - 1 + sysfs_emit_at(buf, len - 1, "\n");
 }
 
-/* What is written, or -EINVAL. */
+/* Parses the written value. Returns 0 or -EINVAL. */
 static int ferry_parse_setting(const struct ferry_setting_attr *setting,
 			       const char *buf, unsigned int *value)
 {
@@ -115,7 +116,10 @@ static int ferry_parse_setting(const struct ferry_setting_attr *setting,
 	return 0;
 }
 
-/* Holds the hooks exactly while there are channels, even if only a part succeeds. */
+/*
+ * Keeps the hooks enabled exactly while there are channels, even after a
+ * partial success.
+ */
 static int ferry_set_channels(unsigned int nr)
 {
 	int rc;
@@ -209,7 +213,7 @@ static struct ferry_setting_attr ferry_nontemporal = {
 	FERRY_SETTING(nontemporal),
 	.which	= FERRY_SET_NONTEMPORAL,
 	.words	= ferry_nontemporal_words,
-	/* As Rust has it from the start. */
+	/* The initial value in Rust. */
 	.value	= FERRY_NT_DEMOTION,
 };
 
@@ -228,7 +232,10 @@ static struct ferry_setting_attr ferry_method = {
 	.words	= ferry_method_words,
 };
 
-/* How many there are, not how many were asked for: a driver may have left. */
+/*
+ * Shows the number of channels, not the number requested: a driver may have
+ * unbound.
+ */
 static ssize_t ferry_dma_channels_show(struct kobject *kobj,
 				       struct kobj_attribute *attr, char *buf)
 {
@@ -269,7 +276,10 @@ static ssize_t dma_status_show(struct kobject *kobj,
 	return len;
 }
 
-/* For root: a reader cannot be killed while it waits for a channel to be closed. */
+/*
+ * For root only: a reader cannot be killed while it waits for a channel to
+ * close.
+ */
 static struct kobj_attribute ferry_dma_status_attr =
 	__ATTR_RO_MODE(dma_status, 0400);
 

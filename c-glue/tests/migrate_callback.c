@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: the KUnit suite ferry_migrate_callback: a crew shares a list only if
- * the callback of migrate_pages() is the one that mainline has for the reason.
+ * Ferry: KUnit suite ferry_migrate_callback: a crew shares a list only if the
+ * callback of migrate_pages() is the one that mainline uses for the reason.
  *
- * Locks: each folio's own, while it is filled, of a file private to the test.
+ * Locks: the lock of each folio of a private file, while it is filled.
  */
 #include <kunit/test.h>
 #include <linux/delay.h>
@@ -24,21 +24,24 @@
 /* Enough for several chunks. */
 #define FOLIOS		512
 
-/* @held: the hooks are held, as by MPOL_MF_MOVE_MT, until the test ends. */
+/*
+ * @held: the test keeps the hooks enabled, like MPOL_MF_MOVE_MT, until it
+ *	ends.
+ */
 struct cached_list {
 	struct file *file;
 	struct list_head folios;
 	bool held;
 };
 
-/* Private data of own_callback(), of a type that no callback of mainline takes. */
+/* Private data of own_callback(), of a type that no mainline callback takes. */
 struct own_data {
 	struct task_struct *task;
 	unsigned int calls;
 	unsigned int calls_elsewhere;
 };
 
-/* May run only in the task that calls migrate_pages(). */
+/* Must run in the task that calls migrate_pages(). */
 static struct folio *own_callback(struct folio *src, unsigned long private)
 {
 	struct own_data *data = (struct own_data *)private;
@@ -53,7 +56,7 @@ static void free_own(struct folio *dst, unsigned long private)
 	folio_put(dst);
 }
 
-/* Fills the list with isolated folios of a file in memory. */
+/* Fills the list with isolated folios of a shmem file. */
 static int migrate_callback_init(struct kunit *test)
 {
 	struct cached_list *list;
@@ -80,7 +83,7 @@ static int migrate_callback_init(struct kunit *test)
 		node_stat_add_folio(folio, NR_ISOLATED_ANON +
 				    folio_is_file_lru(folio));
 		list_add_tail(&folio->lru, &list->folios);
-		/* The list has a reference of its own. */
+		/* The list has its own reference. */
 		folio_put(folio);
 	}
 	list->held = ferry_mt_hold();
@@ -101,7 +104,7 @@ static void migrate_callback_exit(struct kunit *test)
 		fput(list->file);
 }
 
-/* Returns how often a crew was looked for. */
+/* Returns the number of times a crew was considered. */
 static unsigned long crews_considered(void)
 {
 	static unsigned long events[NR_VM_EVENT_ITEMS];
@@ -111,7 +114,7 @@ static unsigned long crews_considered(void)
 	       events[FERRY_CREW_ALONE] + events[FERRY_CREW_BUSY];
 }
 
-/* Migrates the list with a callback of the test's own, in this task alone. */
+/* Migrates the list with a private callback, in this task alone. */
 static void migrate_alone(struct kunit *test, free_folio_t *put_new_folio,
 			  enum migrate_reason reason)
 {
@@ -146,7 +149,7 @@ static void test_own_callback_and_free(struct kunit *test)
 	migrate_alone(test, free_own, MR_DAMON);
 }
 
-/* A callback of mainline with a reason for which mainline has another. */
+/* Uses a mainline callback with a reason for which mainline has another. */
 static void test_other_reason(struct kunit *test)
 {
 	struct migration_target_control mtc = {
@@ -166,7 +169,7 @@ static void test_other_reason(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, crews_considered(), before);
 }
 
-/* Shows that the events that the other tests look at are counted. */
+/* Checks that the events that the other tests read are counted. */
 static void test_mainline_callback(struct kunit *test)
 {
 	struct migration_target_control mtc = {
@@ -187,7 +190,7 @@ static void test_mainline_callback(struct kunit *test)
 }
 
 #ifdef CONFIG_NUMA
-/* Whether a crew may run mbind()'s callback for this policy. */
+/* Returns whether a crew may run mbind()'s callback for this policy. */
 static bool mpol_is_shared(unsigned short mode, const nodemask_t *nodes)
 {
 	struct mempolicy pol = { .mode = mode, .nodes = *nodes };
@@ -201,7 +204,9 @@ static bool mpol_is_shared(unsigned short mode, const nodemask_t *nodes)
 	return ferry_callback_is_shared(&call);
 }
 
-/* A policy that prefers the node of the CPU is for the caller alone. */
+/*
+ * Checks that only the caller uses a policy that prefers the node of the CPU.
+ */
 static void test_policy_of_the_cpu(struct kunit *test)
 {
 	nodemask_t none = NODE_MASK_NONE, one = nodemask_of_node(0);
@@ -222,7 +227,7 @@ static void test_policy_of_the_cpu(struct kunit *test)
 }
 #endif
 
-/* Each reason is refused, or its private data arrives. */
+/* Checks that each reason is refused, or that its private data is copied. */
 static void test_every_reason(struct kunit *test)
 {
 	struct migration_target_control mtc = { .nid = 3, .gfp_mask = GFP_KERNEL };
@@ -252,7 +257,7 @@ static void test_every_reason(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, nr_shared, 4);
 }
 
-/* What it takes to unmap a batch does not count as time of its flush. */
+/* Checks that the time to unmap a batch does not count as TLB flush time. */
 static void test_flush_time(struct kunit *test)
 {
 	struct cached_list *list = test->priv;
@@ -263,7 +268,7 @@ static void test_flush_time(struct kunit *test)
 
 	ferry_batch_begin(&batch, &list->folios, MIGRATE_MT, MR_SYSCALL);
 	KUNIT_ASSERT_NE(test, batch.start_ns, 0);
-	/* It is being unmapped. */
+	/* The time of the unmap. */
 	fsleep(20 * USEC_PER_MSEC);
 	unmapped = ktime_get();
 	ferry_unmap_flush(&batch);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: the KUnit suite ferry_migrate_dma, of what migrate_pages() promises with
- * MIGRATE_DMA: what it is given is copied by DMA engines, or stays where it is.
+ * Ferry: KUnit suite ferry_migrate_dma: with MIGRATE_DMA, migrate_pages()
+ * copies a folio by a DMA engine, or leaves it where it is.
  *
- * Locks: none but what is taken for each folio of a file that nobody else has.
+ * Locks: the lock of each folio of a private file.
  */
 #include <kunit/test.h>
 #include <linux/ferry_glue.h>
@@ -25,7 +25,7 @@
 struct file_and_list {
 	struct file *file;
 	struct list_head folios;
-	/* Where the folios were: names, they may be gone. */
+	/* Old addresses of the folios; not dereferenced, they may be freed. */
 	const struct folio *was[FOLIOS];
 };
 
@@ -43,7 +43,7 @@ static struct folio *folio_at(struct kunit *test, pgoff_t index)
 	return folio;
 }
 
-/* Folios with content, of a file in memory, isolated. */
+/* Fills the list with isolated folios of a shmem file, with content. */
 static int migrate_dma_init(struct kunit *test)
 {
 	struct file_and_list *has;
@@ -74,7 +74,7 @@ static int migrate_dma_init(struct kunit *test)
 		node_stat_add_folio(folio, NR_ISOLATED_ANON +
 				    folio_is_file_lru(folio));
 		list_add_tail(&folio->lru, &has->folios);
-		/* The list has one of its own. */
+		/* The list has its own reference. */
 		folio_put(folio);
 	}
 	return 0;
@@ -104,7 +104,7 @@ static unsigned long copied_by_dma(void)
 	return events[FERRY_PAGES_DMA];
 }
 
-/* Folios that are elsewhere. All must have what they had. */
+/* Returns the number of migrated folios. Checks the content of all. */
 static unsigned int count_moved(struct kunit *test)
 {
 	struct file_and_list *has = test->priv;
@@ -123,7 +123,7 @@ static unsigned int count_moved(struct kunit *test)
 	return moved;
 }
 
-/* Returns how many were migrated, as migrate_pages() says. */
+/* Returns the number of migrated folios as reported by migrate_pages(). */
 static unsigned int migrate(struct kunit *test)
 {
 	struct file_and_list *has = test->priv;
@@ -142,7 +142,7 @@ static void open_channels(struct kunit *test)
 {
 	KUNIT_ASSERT_EQ(test, ferry_dma_prepare(), 0);
 	KUNIT_ASSERT_EQ(test, ferry_set(FERRY_SET_DMA_CHANNELS, CHANNELS), 0);
-	/* An emulator on a busy host takes its time. */
+	/* An emulator on a busy host is slow. */
 	KUNIT_ASSERT_EQ(test, ferry_set(FERRY_SET_DMA_TIMEOUT_MS, 60000), 0);
 	ferry_dma_taken(true);
 }
@@ -178,7 +178,10 @@ static void test_engine_fails(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, migrate(test), 0);
 }
 
-/* Some fail at first: whatever is migrated in the end was by the engine. */
+/*
+ * Some copies fail at first: all folios migrated in the end were copied by the
+ * engine.
+ */
 static void test_engine_fails_at_times(struct kunit *test)
 {
 	const struct ferry_soft_manners bad = {

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: a DMA engine in software, for tests, that can be told to misbehave.
+ * Ferry: a DMA engine in software, for tests, with fault injection.
  *
- * Its parameters, in /sys/module/ferry_soft_dma/parameters/, hold from the next
- * copy on:
+ * Its parameters, in /sys/module/ferry_soft_dma/parameters/, apply from the
+ * next copy on:
  *
- *   delay_us		each copy takes so long
- *   reverse		of those that wait the last is done first
- *   fail_ppm		so many of a million copies fail, having written something
- *   descriptors	so many copies may be under way in a channel
- *   mute		nothing is done, and nobody answered, until it is 0 again
+ *   delay_us		duration of each copy
+ *   reverse		the last pending copy is done first
+ *   fail_ppm		copies per million that fail after a partial write
+ *   descriptors	maximum number of copies in flight in a channel
+ *   mute		no copy is done and none completes, until it is 0 again
  *
- * Locks: that of a channel, in any context, around its lists. Copies are made in
- * a work item; answers are given with bottom halves disabled, as most engines do.
+ * Locks: the lock of a channel, in any context, around its lists. Copies are
+ * made in a work item; completions are reported with bottom halves disabled,
+ * as in most drivers.
  */
 #define pr_fmt(fmt) "ferry_soft_dma: " fmt
 
@@ -66,7 +67,7 @@ struct soft_desc {
 struct soft_chan {
 	struct dma_chan chan;
 	spinlock_t lock;
-	/* submitted; to be done; done for nothing, as the channel was stopped */
+	/* submitted; issued; cancelled because the channel was stopped */
 	struct list_head submitted;
 	struct list_head issued;
 	struct list_head stopped;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Tracepoints of Ferry, in the group "ferry".
- */
+/* Ferry: tracepoints, in the group "ferry". */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM ferry
 
@@ -11,8 +9,8 @@
 #include <linux/tracepoint.h>
 
 /*
- * One batch that the engine copied. unmapped_ns is the time from before the
- * first unmap to after the last remap: an upper bound for each folio in it.
+ * A batch that the engine copied. unmapped_ns is the time from before the
+ * first unmap to after the last remap: an upper bound for each of its folios.
  */
 TRACE_EVENT(ferry_batch,
 
@@ -53,8 +51,8 @@ TRACE_EVENT(ferry_batch,
 );
 
 /*
- * One migrate_pages() that a crew worked on: ns from when it was taken to when
- * all of it was done.
+ * A migrate_pages() call that a crew worked on. ns is the time from taking the
+ * list until it is complete.
  */
 TRACE_EVENT(ferry_crew,
 
@@ -89,7 +87,7 @@ TRACE_EVENT(ferry_crew,
 );
 
 #ifdef CONFIG_FERRY_SERVICE
-/* One call of /dev/page_migrate, as its caller made it. */
+/* A call of /dev/page_migrate, with the arguments of the caller. */
 TRACE_EVENT(ferry_service,
 
 	TP_PROTO(const struct ferry_service_report *report),

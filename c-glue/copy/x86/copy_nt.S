@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Ferry: a copy of whole cache lines past the caches, for pages that nobody is
- * about to use. Survives a machine check on the source.
+ * Ferry: non-temporal copy of whole cache lines, for pages that are not used
+ * soon. Survives a machine check on the source.
  *
- * Takes no lock and no FPU context. Any context.
+ * Context: any. Takes no lock and no FPU context.
  */
 #include <linux/linkage.h>
 #include <asm/asm.h>
 
-/* User-mode Linux has no machine checks, and another exception table. */
+/* User-mode Linux has no machine checks, and a different exception table. */
 #ifdef CONFIG_UML
 # define MC_SAFE(from, to)
 #else
@@ -16,7 +16,9 @@
 	_ASM_EXTABLE_TYPE(from, to, EX_TYPE_DEFAULT_MCE_SAFE)
 #endif
 
-/* Half a line; loads before stores, as a load may be all there is. */
+/*
+ * Copies half a line. Loads come before stores: if one faults, none is stored.
+ */
 #define HALF(offset)			  \
 10:	movq	(offset)(%rsi), %r8	; \
 11:	movq	(offset + 8)(%rsi), %r9	; \
@@ -34,17 +36,18 @@
 /*
  * unsigned long ferry_copy_nt(void *dst, const void *src, unsigned long len)
  *
- * Both are aligned to 64 bytes, of which @len is a multiple and not 0. What is
- * stored is visible to whoever sees any store after this.
+ * Both pointers are aligned to 64 bytes, and @len is a multiple of 64 and not
+ * 0. The copy is visible to any CPU that sees a later store of this CPU.
  *
- * Returns how many bytes are left, from the line that could not be read; or 0.
+ * Returns 0, or the number of bytes left, from the line that could not be
+ * read.
  */
 SYM_FUNC_START(ferry_copy_nt)
 	.p2align 4
 .Lline:
 	/*
-	 * The source goes past the caches, too. Beyond its end it is but a
-	 * hint, which never faults.
+	 * The source bypasses the caches as well. Beyond its end the prefetch
+	 * is a hint that never faults.
 	 */
 	prefetchnta 256(%rsi)
 	HALF(0)
@@ -54,7 +57,7 @@ SYM_FUNC_START(ferry_copy_nt)
 	subq	$64, %rdx
 	jnz	.Lline
 .Ldone:
-	/* Non-temporal stores are not ordered by what comes later. */
+	/* Later stores do not order non-temporal stores. */
 	sfence
 	movq	%rdx, %rax
 	RET

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Ferry: the hooks in mainline functions.
+ * Ferry: hooks in mm/migrate.c for batches and crews.
  *
- * A batch is what migrate_pages_batch() unmaps together. All its hooks run in
- * the context of the migrating task: it may sleep, holds the folio locks of
- * every pair on the two lists, and nothing else of mm.
+ * A batch is the set of folios that migrate_pages_batch() unmaps together. Its
+ * hooks run in the context of the migrating task, which may sleep. It holds
+ * the folio locks of every pair on the two lists, and no other mm lock.
  *
- * A crew is the tasks that migrate the list of one migrate_pages() in chunks;
- * ferry_crew() runs in the context of its caller.
+ * A crew is the set of tasks that migrate the list of one migrate_pages() call
+ * in chunks. ferry_crew() runs in the context of the caller.
  *
- * ferry_copy_key is on while vm.mt_page_copy is 1, while a call with MIGRATE_MT
- * runs, while DMA channels are taken, and up to a second after that. It may change
- * between any two hooks of a batch.
+ * ferry_copy_key is on while vm.mt_page_copy is 1, while a call with
+ * MIGRATE_MT runs, while DMA channels are taken, and for up to a second after
+ * that. It may change between any two hooks of a batch.
  */
 #ifndef _LINUX_FERRY_H
 #define _LINUX_FERRY_H
@@ -26,30 +26,35 @@
 #ifdef CONFIG_FERRY
 
 /**
- * struct ferry_batch - one batch, on the stack of migrate_pages_batch()
- * @board:	where its folios are posted to be copied; NULL: nowhere
- * @start_ns:	when its first folio was about to be unmapped; 0: not Ferry's
- * @flush_ns:	how long the TLB flush took; until it has ended, when it began
- * @first_ns:	how long after @start_ns the first was mapped again; 0: not yet
- * @copy_ns:	for how long the migrating task copied, or waited for copies
- * @switches:	how often the migrating task had been switched from at @start_ns
- * @from:	node of the first folio that was unmapped
- * @to:		node that it goes to
- * @next:	how many of the posted folios were taken back
- * @folios:	how many of those have their content
- * @pages:	base pages posted
- * @failed:	base pages of folios that could not be read
- * @left:	of folios that DMA engines did not answer for, or did not take
- *		and no CPU may
- * @helpers:	helpers called
- * @channels:	of DMA engines that were to carry some of them
- * @helped:	base pages copied by helpers; known in the end
- * @carried:	base pages copied by DMA engines; known in the end
- * @all_folios:	folios that were unmapped
- * @all_pages:	base pages of these
- * @nontemporal: they are copied past the caches
- * @no_cpu:	MIGRATE_DMA: no CPU is to read them; set whatever is on
- * @group:	what keeps the folios that are left unflushed; NULL: none are
+ * struct ferry_batch - a batch, on the stack of migrate_pages_batch()
+ * @board: copy table that the folios are posted in; NULL if they are not
+ *	posted
+ * @start_ns: time just before the first folio is unmapped; 0 if Ferry does not
+ *	handle the batch
+ * @flush_ns: duration of the TLB flush; until the flush ends, its start time
+ * @first_ns: time from @start_ns until the first folio is remapped; 0 before
+ *	that
+ * @copy_ns: time that the migrating task spends copying or waiting for copies
+ * @switches: context switches of the migrating task before @start_ns
+ * @from: node of the first folio that is unmapped
+ * @to: node of its destination folio
+ * @next: number of posted folios that were taken back
+ * @folios: number of those whose content is in place
+ * @pages: base pages posted
+ * @failed: base pages of folios that could not be read
+ * @left: base pages of folios that DMA engines did not complete, or did not
+ *	take although no CPU may copy them
+ * @helpers: helpers called
+ * @channels: DMA channels that were assigned a part of the batch
+ * @helped: base pages copied by helpers; valid at the end
+ * @carried: base pages copied by DMA engines; valid at the end
+ * @all_folios: folios unmapped
+ * @all_pages: base pages of these
+ * @nontemporal: copies bypass the caches
+ * @no_cpu: MIGRATE_DMA: no CPU may read the folios; valid even if Ferry does
+ *	not handle the batch
+ * @group: group of the deferred TLB flush; NULL if the batch is flushed at
+ *	once
  */
 struct ferry_batch {
 	void *board;
@@ -79,13 +84,13 @@ struct ferry_batch {
 };
 
 /**
- * struct ferry_migrate_args - what a migrate_pages() was asked to do
- * @get_new_folio:	allocates destinations
- * @put_new_folio:	frees them, if not NULL
- * @private:		for both
- * @mode:		of the migration
- * @mt:			of MIGRATE_HOW
- * @reason:		for it
+ * struct ferry_migrate_args - arguments of a migrate_pages() call
+ * @get_new_folio: allocates destination folios
+ * @put_new_folio: frees unused destination folios; may be NULL
+ * @private: data of both callbacks
+ * @mode: migration mode
+ * @mt: bits of MIGRATE_HOW
+ * @reason: migration reason
  */
 struct ferry_migrate_args {
 	new_folio_t *get_new_folio;
@@ -97,19 +102,21 @@ struct ferry_migrate_args {
 };
 
 /**
- * FERRY_SHARED_CALLBACK() - let crews run a static callback of migrate_pages()
- * @name: the callback: any task may call it, and several tasks at once, while
- *	its private data is valid
+ * FERRY_SHARED_CALLBACK() - let crews call a static callback of
+ * migrate_pages()
+ * @name: the callback; it may be called by any task, and by several tasks at
+ *	once, while its private data is valid
  *
- * Follows the definition of the callback. ferry_callback_is_shared() compares
- * the callback of a call with the address that this makes known.
+ * Follows the definition of the callback and publishes its address, with which
+ * ferry_callback_is_shared() compares the callback of a call.
  */
 #define FERRY_SHARED_CALLBACK(name)	new_folio_t *const ferry_##name = name
 
 /**
- * struct ferry_mpol - struct migration_mpol, which mm/mempolicy.c has for itself
- * @pol: policy to allocate by, with a reference
- * @ilx: where to interleave
+ * struct ferry_mpol - layout of struct migration_mpol, which is private to
+ * mm/mempolicy.c
+ * @pol: allocation policy, with a reference
+ * @ilx: interleave index
  */
 struct ferry_mpol {
 	struct mempolicy *pol;
@@ -117,9 +124,11 @@ struct ferry_mpol {
 };
 
 /**
- * FERRY_SHARED_BY_MPOL() - FERRY_SHARED_CALLBACK() where a policy is the data
+ * FERRY_SHARED_BY_MPOL() - FERRY_SHARED_CALLBACK() for callbacks that take a
+ * policy
  * @name: the callback
- * @type: of its private data, for which crews have &struct ferry_mpol
+ * @type: type of its private data, which must have the layout of &struct
+ *	ferry_mpol
  */
 #define FERRY_SHARED_BY_MPOL(name, type)				\
 	FERRY_SHARED_CALLBACK(name);					\
@@ -137,24 +146,28 @@ extern new_folio_t *const ferry_alloc_demote_folio;
 /*
  * Set in the low bits of dst->migrate_info, beside FOLIO_WAS_MAPPED and
  * FOLIO_WAS_MLOCKED (struct anon_vma is aligned to 8 bytes on 64-bit): the
- * folio is posted, and its content will be there when ferry_folio_copied()
- * says so. migrate_folio_move() takes the bit with the other two, and does not
- * put it back: a second attempt copies again, since the source may have been
- * written meanwhile.
+ * folio is posted, and ferry_folio_copied() must be called before it is
+ * remapped. migrate_folio_move() takes the bit together with the other two and
+ * does not set it again: a second attempt copies again, since the source may
+ * have been written meanwhile.
  */
 #define FERRY_FOLIO_POSTED	BIT(2)
 
 extern struct static_key_false_deferred ferry_copy_key;
-/* A bit for each reason that vm.mt_page_copy holds for; 0 while that is off. */
+/*
+ * The migration reasons that vm.mt_page_copy applies to, a bit each; 0 if it
+ * is off.
+ */
 extern unsigned int ferry_reasons;
 
 /* c-glue/sysfs/knobs.c */
 bool ferry_may_ask(void);
 
 /*
- * May idle CPUs take part, as the switch says, or a caller that may ask for them?
- * Read without a lock: nothing depends on when a change is seen. What helpers need
- * was published before the key was switched on, and is kept.
+ * Returns whether idle CPUs may take part: vm.mt_page_copy applies to @reason,
+ * or the caller asks for help and may have it. Lockless: a late view of a
+ * change is harmless. All data that helpers need is published before the key
+ * is enabled, and is never freed.
  */
 static inline bool ferry_wanted(enum migrate_mode mt, enum migrate_reason reason)
 {
@@ -166,12 +179,15 @@ static inline bool ferry_wanted(enum migrate_mode mt, enum migrate_reason reason
 }
 
 /*
- * Lists of at most so many small folios are left to their callers as they are:
- * to look at them closer takes longer than could be spared.
+ * Ferry leaves lists of at most this many small folios to their callers,
+ * because examining such a list costs more than it can gain.
  */
 extern unsigned int ferry_short_pages;
 
-/* How many folios a list has, if it is that short; or 0. */
+/*
+ * Returns the number of folios if the list is short and has no large folio,
+ * else 0.
+ */
 static inline unsigned int ferry_is_short(const struct list_head *list)
 {
 	unsigned int most = READ_ONCE(ferry_short_pages), nr = 0;
@@ -184,7 +200,7 @@ static inline unsigned int ferry_is_short(const struct list_head *list)
 	return nr;
 }
 
-/* rust/hooks.rs */
+/* rust/copy/hooks.rs, rust/crew/hooks.rs */
 void ferry_copy_begin(struct ferry_batch *batch);
 void ferry_copy_post(struct ferry_batch *batch, struct list_head *dst_folios,
 		     struct list_head *src_folios);
@@ -198,12 +214,12 @@ bool ferry_crew_migrate(const struct ferry_migrate_args *call, struct list_head 
 			struct migrate_pages_stats *stats, int *nr_failed);
 
 /**
- * ferry_batch_price() - what each page of a folio is to cost in the next batch
- * @from: what is to be migrated
- * @mt: whether its caller asks for it
- * @reason: for the migration
+ * ferry_batch_price() - cost of each page in the next batch
+ * @from: folios to migrate
+ * @mt: bits of MIGRATE_HOW
+ * @reason: migration reason
  *
- * Return: parts of a unit, of which there are 1024; 0: a unit, as in mainline.
+ * Return: the cost in 1/1024 units; 0 means one unit, as in mainline.
  */
 static inline unsigned int ferry_batch_price(struct list_head *from,
 					     enum migrate_mode mt,
@@ -216,13 +232,14 @@ static inline unsigned int ferry_batch_price(struct list_head *from,
 }
 
 /**
- * ferry_batch_cost() - what a folio adds to a batch of migrate_pages()
- * @folio: a folio to be migrated, not hugetlb
- * @price: what ferry_batch_price() said before the first folio of the batch
+ * ferry_batch_cost() - cost that a folio adds to a batch of migrate_pages()
+ * @folio: the folio to migrate, not hugetlb
+ * @price: result of ferry_batch_price() before the first folio of the batch
  *
- * The batch ends at NR_MAX_BATCHED_MIGRATION units, so that its folios are not
- * unmapped for long. Large folios cost less than their pages if several threads
- * copy them: one huge folio is too little to call helpers for.
+ * A batch ends at NR_MAX_BATCHED_MIGRATION units, which bounds the time that
+ * its folios are unmapped. If several threads copy, a large folio costs less
+ * than its number of pages, since one huge folio does not amortise calling
+ * helpers.
  */
 static inline unsigned int ferry_batch_cost(const struct folio *folio,
 					    unsigned int price)
@@ -232,14 +249,15 @@ static inline unsigned int ferry_batch_cost(const struct folio *folio,
 	return price ? DIV_ROUND_UP(nr_pages * price, 1024) : nr_pages;
 }
 
-/* What is left of split folios when a batch of them is cut. */
+/* Split folios that wait for the next batch. */
 struct ferry_splits {
 	struct list_head rest;
 };
 
 /*
- * Large folios that could not be allocated at the other end are split, all of a
- * batch, and migrated as one batch more. Cut that to mainline's size.
+ * If large destination folios cannot be allocated, the large folios of a batch
+ * are split and migrated as one more batch. Limits that batch to @max folios,
+ * as in mainline.
  */
 static inline void ferry_cut_splits(struct list_head *splits,
 				    struct ferry_splits *more, unsigned int max)
@@ -268,17 +286,18 @@ static inline bool ferry_more_splits(struct list_head *splits,
 }
 
 /*
- * In the mode of a migrate_pages(): for a part of a list, by a crew. An argument
- * would need a function around the present one, and with that the compiler emits
- * mm/migrate.c in another order even without CONFIG_FERRY.
+ * Bit in the mode of a migrate_pages() call: a crew member migrates a part of
+ * a list. A separate argument would need a wrapper around the present
+ * function, and the compiler would then emit mm/migrate.c in another order
+ * even without CONFIG_FERRY.
  */
 #define FERRY_MIGRATE_PART	BIT(9)
 
 /**
- * struct ferry_part - a part of a list, migrated by a member of a crew
- * @stats:	gets what became of the folios, instead of the system's counters
- * @first:	it is the first pass of migrate_pages_sync() over them, and
- *		leaves on the list what that would split
+ * struct ferry_part - a part of a list, migrated by a crew member
+ * @stats: result of the part, not added to the system's counters
+ * @first: this is the first pass of migrate_pages_sync() over the part: folios
+ *	that it would split stay on the list
  */
 struct ferry_part {
 	struct migrate_pages_stats stats;
@@ -286,11 +305,11 @@ struct ferry_part {
 };
 
 /**
- * ferry_part_of() - is a migrate_pages() for a part of a list?
- * @mode: its mode, from which what says so is taken
- * @ret_succeeded: its last argument
+ * ferry_part_of() - return the part that a migrate_pages() call is for
+ * @mode: mode of the call; FERRY_MIGRATE_PART is cleared
+ * @ret_succeeded: last argument of the call
  *
- * Return: NULL if it is for a whole list.
+ * Return: the part, or NULL if the call is for a whole list.
  */
 static inline struct ferry_part *ferry_part_of(enum migrate_mode *mode,
 					       unsigned int *ret_succeeded)
@@ -303,11 +322,11 @@ static inline struct ferry_part *ferry_part_of(enum migrate_mode *mode,
 }
 
 /**
- * ferry_part_done() - tell of a part
- * @part: what it is; NULL: a whole list
- * @stats: what became of it
+ * ferry_part_done() - store the result of a part
+ * @part: the part; NULL for a whole list
+ * @stats: its result
  *
- * Return: whether it is a part, for which there is no more to do.
+ * Return: whether the call is for a part, and so is complete.
  */
 static inline bool ferry_part_done(struct ferry_part *part,
 				   const struct migrate_pages_stats *stats)
@@ -317,43 +336,42 @@ static inline bool ferry_part_done(struct ferry_part *part,
 	return part;
 }
 
-/* How often a batch is gone through, of a list that may be a part. */
+/* Returns the number of passes over a batch of a list or a part. */
 static inline int ferry_nr_pass(const struct ferry_part *part, int nr_pass,
 				int nr_first)
 {
 	return part && part->first ? nr_first : nr_pass;
 }
 
-/* Where the pieces of split folios go; NULL: nothing is split. */
+/* Returns the list for split folios; NULL if folios must not be split. */
 static inline struct list_head *ferry_splits(const struct ferry_part *part,
 					     struct list_head *splits)
 {
 	return part && part->first ? NULL : splits;
 }
 
-/* Is a folio that is to be split to stay where it is, as if it had been? */
+/* Returns whether a folio that would be split stays on the list unsplit. */
 static inline bool ferry_split_later(const struct list_head *splits)
 {
 	return !splits;
 }
 
 /**
- * ferry_crew() - migrate a list together with other tasks
- * @from:		the list
- * @get_new_folio:	as of migrate_pages(), like the next four
- * @put_new_folio:	"
- * @private:		"
- * @mode:		"
- * @mt:			of MIGRATE_HOW
- * @reason:		"
- * @ret_folios:		gets what could not be migrated, in its order, and what
- *			was not tried
- * @stats:		added to
- * @nr_failed:		added to, or an error code
+ * ferry_crew() - migrate a list with a crew
+ * @from: the list
+ * @get_new_folio: as for migrate_pages(), like the next four
+ * @put_new_folio: "
+ * @private: "
+ * @mode: "
+ * @mt: bits of MIGRATE_HOW
+ * @reason: "
+ * @ret_folios: receives folios that failed or were not tried, in list order
+ * @stats: increased by the result
+ * @nr_failed: increased by the number of failures, or set to an error code
  *
- * May sleep.
+ * Context: process context, may sleep.
  *
- * Return: whether it was done; if not, nothing was changed.
+ * Return: whether the crew handled the list; if not, nothing was changed.
  */
 static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 			      free_folio_t put_new_folio, unsigned long private,
@@ -362,7 +380,7 @@ static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 			      struct list_head *ret_folios,
 			      struct migrate_pages_stats *stats, int *nr_failed)
 {
-	/* Its members would take channels from each other. */
+	/* Crew members would compete for DMA channels. */
 	if (mt & MIGRATE_DMA)
 		return false;
 	if (ferry_wanted(mt, reason) &&
@@ -386,7 +404,7 @@ static inline bool ferry_crew(struct list_head *from, new_folio_t get_new_folio,
 	return false;
 }
 
-/* Before the first folio of a batch is unmapped, of those in a list. */
+/* Called before the first folio of a batch from the list is unmapped. */
 static inline void ferry_batch_begin(struct ferry_batch *batch,
 				     const struct list_head *from,
 				     enum migrate_mode mt,
@@ -407,7 +425,7 @@ static inline void ferry_batch_begin(struct ferry_batch *batch,
 	}
 }
 
-/* When every folio of a batch is unmapped, before their TLBs are flushed. */
+/* Called when all folios of a batch are unmapped, before the TLB flush. */
 static inline void ferry_batch_unmapped(struct ferry_batch *batch)
 {
 	if (unlikely(batch->start_ns))
@@ -415,13 +433,13 @@ static inline void ferry_batch_unmapped(struct ferry_batch *batch)
 }
 
 /**
- * ferry_batch_post() - let everybody copy what can be copied of a batch
+ * ferry_batch_post() - post the eligible folios of a batch to be copied
  * @batch: the batch
- * @dst_folios: new folios, locked, seen by nobody else
- * @src_folios: their sources in the same order, locked and unmapped
+ * @dst_folios: destination folios, locked, not visible to other tasks
+ * @src_folios: their source folios in the same order, locked and unmapped
  *
- * To be called when the TLBs are flushed and before any folio is switched.
- * Marks each destination that is posted.
+ * Called after the TLB flush, before any folio is remapped. Marks each posted
+ * destination folio with FERRY_FOLIO_POSTED.
  */
 static inline void ferry_batch_post(struct ferry_batch *batch,
 				    struct list_head *dst_folios,
@@ -432,20 +450,20 @@ static inline void ferry_batch_post(struct ferry_batch *batch,
 }
 
 /**
- * ferry_folio_copied() - wait until the content of a folio is in its destination
+ * ferry_folio_copied() - wait until a folio is copied
  * @batch: the batch
- * @src: the next source on the list
- * @dst: its destination
+ * @src: the next source folio on the list
+ * @dst: its destination folio
  * @state: low bits of the migrate_info of @dst
  *
- * Copies along, and waits, until that folio is copied. Must be called for the
- * folios of a batch in their order, each once. If @src and @dst are not the
- * pair that was posted next, this warns, and waits until no task copies a
- * folio of the batch: the caller copies this folio and all later ones.
+ * Takes part in copying until this folio is copied. Must be called for each
+ * folio of the batch once, in list order. If @src and @dst are not the pair
+ * that was posted next, this warns and waits until no task copies a folio of
+ * the batch; the caller then copies this folio and all later ones.
  *
- * Return: 1 if it is, 0 if the caller must copy it, -EHWPOISON if it cannot be
- * read, -EIO if a DMA engine has not answered for its copy, -EOPNOTSUPP if no
- * engine has copied it and no CPU may.
+ * Return: 1 if the folio is copied, 0 if the caller must copy it, -EHWPOISON
+ * if it cannot be read, -EIO if a DMA engine has not completed its copy,
+ * -EOPNOTSUPP if no engine has copied it and no CPU may.
  */
 static inline int ferry_folio_copied(struct ferry_batch *batch,
 				     struct folio *src, struct folio *dst,
@@ -456,14 +474,14 @@ static inline int ferry_folio_copied(struct ferry_batch *batch,
 	return unlikely(batch->no_cpu) ? -EOPNOTSUPP : 0;
 }
 
-/* When a folio of a batch is mapped again, or could not be migrated. */
+/* Called when a folio of a batch is remapped (@rc is 0) or has failed. */
 static inline void ferry_folio_done(struct ferry_batch *batch, int rc)
 {
 	if (unlikely(batch->start_ns) && !batch->first_ns && !rc)
 		batch->first_ns = ktime_get() - batch->start_ns;
 }
 
-/* When every folio of a batch is mapped again. */
+/* Called when all folios of a batch are done. */
 static inline void ferry_batch_end(struct ferry_batch *batch, int reason)
 {
 	if (unlikely(batch->start_ns))

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Ferry: numbers that each CPU counts for itself, as files of sysfs.
- */
+/* Ferry: per-CPU counters as sysfs files. */
 #ifndef _LINUX_FERRY_COUNTERS_H
 #define _LINUX_FERRY_COUNTERS_H
 

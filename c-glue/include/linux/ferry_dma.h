@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Ferry: copies by DMA, what Rust calls of C and C of Rust.
- */
+/* Ferry: interface between Rust and C for DMA copies. */
 #ifndef _LINUX_FERRY_DMA_H
 #define _LINUX_FERRY_DMA_H
 
@@ -15,17 +13,17 @@ struct folio;
 /* copy/dma_channels */
 #define FERRY_MAX_CHANNELS	16
 
-/* copy/dma_min_bytes: where a batch is worth the price of its descriptors */
+/* copy/dma_min_bytes: batch size that amortises the descriptors */
 #define FERRY_DEFAULT_DMA_MIN_BYTES	SZ_256K
 
 /* copy/dma_timeout_ms */
 #define FERRY_DEFAULT_DMA_TIMEOUT_MS	500
 
 /**
- * struct ferry_dma_range - two pieces of memory as a device sees them
- * @dst:	where to
- * @src:	where from
- * @len:	bytes
+ * struct ferry_dma_range - a copy in the addresses of a device
+ * @dst: destination
+ * @src: source
+ * @len: bytes
  */
 struct ferry_dma_range {
 	dma_addr_t dst;
@@ -34,13 +32,13 @@ struct ferry_dma_range {
 };
 
 /**
- * struct ferry_dma_counts - what a channel has done since it was taken
- * @copies:	that landed
- * @bytes:	of these
- * @errors:	copies that failed
- * @timeouts:	copies that were given up
- * @refused:	copies that it did not take
- * @parked:	copies that were given up and may be under way even now
+ * struct ferry_dma_counts - work of a channel since it was taken
+ * @copies: completed copies
+ * @bytes: bytes of these
+ * @errors: failed copies
+ * @timeouts: copies that timed out
+ * @refused: copies that the channel did not accept
+ * @parked: copies that timed out and may still be in flight
  */
 struct ferry_dma_counts {
 	u64 copies;
@@ -76,12 +74,13 @@ int ferry_dma_emit(char *buf, int at, const char *name, int node,
 		   const struct ferry_dma_counts *counts);
 
 /**
- * struct ferry_soft_manners - how the engine of c-glue/tests/soft_dma.c behaves
- * @delay_us:	see there, like the others
- * @fail_ppm:	"
+ * struct ferry_soft_manners - behaviour of the DMA engine of
+ * c-glue/tests/soft_dma.c
+ * @delay_us: see there, like the others
+ * @fail_ppm: "
  * @descriptors: "
- * @reverse:	"
- * @mute:	"
+ * @reverse: "
+ * @mute: "
  */
 struct ferry_soft_manners {
 	unsigned int delay_us;
@@ -100,7 +99,7 @@ int ferry_dma_pm(struct notifier_block *nb, unsigned long event, void *data);
 /* c-glue/tests/soft_dma.c */
 void ferry_soft_behave(const struct ferry_soft_manners *manners);
 
-/* rust/hooks.rs */
+/* rust/copy/hooks.rs */
 unsigned int ferry_dma_nr_open(void);
 int ferry_dma_tell(unsigned int nr, char *buf, int at);
 void ferry_dma_answer(const void *ticket, bool good);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Ferry: what Rust calls of C, beside the hooks of <linux/ferry.h>.
- */
+/* Ferry: C functions that Rust calls, beside the hooks of <linux/ferry.h>. */
 #ifndef _LINUX_FERRY_GLUE_H
 #define _LINUX_FERRY_GLUE_H
 
@@ -13,17 +11,18 @@
 #include "ferry_service.h"
 #include "ferry_syscall.h"
 
-/* vm.limit_mt_num: threads that work on a call, the caller among them */
+/* vm.limit_mt_num: threads that work on a call, including the caller */
 #define FERRY_MAX_THREADS	32
 #define FERRY_DEFAULT_THREADS	4
 
 /*
- * copy/unmapped_us: for how long folios may be unmapped together; as long as a
- * batch of mainline's, of 512 base pages, takes on a slow machine
+ * copy/unmapped_us: longest time for which the folios of a batch stay
+ * unmapped; about the time of a mainline batch of 512 base pages on a slow
+ * machine
  */
 #define FERRY_DEFAULT_UNMAPPED_US	4000
 
-/* What an operator may set, see docs/admin-guide.rst */
+/* Settings, see docs/admin-guide.rst */
 enum ferry_setting {
 	FERRY_SET_LIMIT,
 	FERRY_SET_PULL,
@@ -41,11 +40,11 @@ enum ferry_setting {
 };
 
 /**
- * struct ferry_context - what migration looks at of the task that it runs in
- * @memcg:		charged for what is allocated on the way
- * @mems_allowed:	of its cpuset
- * @mems_seq:		of the sequence count under which @mems_allowed was read
- * @flags:		its allocation scopes, PF_MEMALLOC_*
+ * struct ferry_context - attributes of a task that migration depends on
+ * @memcg: memory cgroup charged for allocations during migration
+ * @mems_allowed: nodes that its cpuset allows
+ * @mems_seq: sequence count under which @mems_allowed was read
+ * @flags: its allocation scopes, PF_MEMALLOC_*
  */
 struct ferry_context {
 	struct mem_cgroup *memcg;
@@ -71,10 +70,10 @@ struct ferry_call_target {
 };
 
 /**
- * struct ferry_shared_call - a call of migrate_pages() for several tasks
- * @call:	the call, without @private
- * @mpol:	the private data for mbind(2); @pol is NULL for other reasons
- * @target:	the private data otherwise; for promotion @nid alone
+ * struct ferry_shared_call - a migrate_pages() call shared by several tasks
+ * @call: the call, without @private
+ * @mpol: the private data for mbind(2); @pol is NULL for other reasons
+ * @target: the private data for other reasons; promotion uses only @nid
  */
 struct ferry_shared_call {
 	struct ferry_migrate_args call;
@@ -83,16 +82,16 @@ struct ferry_shared_call {
 };
 
 /**
- * struct ferry_addr_list - addresses whose folios are to be isolated
- * @mm:		whose addresses
- * @pages:	the addresses
- * @nr:		how many
- * @node:	where the folios are to go
- * @all:	those that others map, too
- * @wait:	for the mmap lock
- * @alone:	cleared if one of the folios is large, or mapped elsewhere, too
- * @err:	what add_folio_for_migration() says of the first that is not
- *		queued; 1 if it was not looked at, as others wait
+ * struct ferry_addr_list - addresses whose folios are isolated
+ * @mm: address space
+ * @pages: the addresses
+ * @nr: number of addresses
+ * @node: destination node
+ * @all: also isolate folios that other processes map
+ * @wait: wait for the mmap lock
+ * @alone: cleared if one of the folios is large or is also mapped elsewhere
+ * @err: result of add_folio_for_migration() for the first folio that is not
+ *	queued; 1 if it was not examined because of lock contention
  */
 struct ferry_addr_list {
 	struct mm_struct *mm;
@@ -106,14 +105,14 @@ struct ferry_addr_list {
 };
 
 /**
- * struct ferry_crew_report - what a crew did, for its tracepoint
- * @ns:		from when the list was taken to when all of it was done
- * @reason:	why the list was migrated
- * @helpers:	helpers that it could have, at most
- * @chunks:	chunks that the list was cut into
- * @helped:	chunks that helpers took
- * @pages:	base pages of all
- * @helped_pages: base pages of those that helpers took
+ * struct ferry_crew_report - work of a crew, for its tracepoint
+ * @ns: time from taking the list until it is complete
+ * @reason: migration reason
+ * @helpers: maximum number of helpers
+ * @chunks: number of chunks of the list
+ * @helped: number of chunks that helpers took
+ * @pages: base pages of all chunks
+ * @helped_pages: base pages of the chunks that helpers took
  */
 struct ferry_crew_report {
 	s64 ns;
@@ -125,21 +124,21 @@ struct ferry_crew_report {
 	u32 helped_pages;
 };
 
-/* The words of copy/queue */
+/* Values of copy/queue */
 enum ferry_queue {
 	FERRY_QUEUE_BOUND,
 	FERRY_QUEUE_UNBOUND,
 	FERRY_QUEUE_HIGHPRI,
 };
 
-/* The words of copy/nontemporal */
+/* Values of copy/nontemporal */
 enum ferry_nontemporal {
 	FERRY_NT_NEVER,
 	FERRY_NT_DEMOTION,
 	FERRY_NT_ALWAYS,
 };
 
-/* The words of copy/method */
+/* Values of copy/method */
 enum ferry_method {
 	FERRY_METHOD_AUTO,
 	FERRY_METHOD_SERIAL,
@@ -148,21 +147,21 @@ enum ferry_method {
 	FERRY_METHOD_HYBRID,
 };
 
-/* The words of copy/mt_flag: the callers that MPOL_MF_MOVE_MT gets help for */
+/* Values of copy/mt_flag: callers that get help with MPOL_MF_MOVE_MT */
 enum ferry_mt_flag {
 	FERRY_MT_ALLOW,
 	FERRY_MT_PRIVILEGED,
 	FERRY_MT_IGNORE,
 };
 
-/* Why helpers were not looked for; in sysfs by name */
+/* Reasons not to look for helpers; file names in sysfs */
 enum ferry_help_refusal {
 	FERRY_UNHELPED_MT_FLAG,
 	FERRY_UNHELPED_CPU_QUOTA,
 	FERRY_NR_HELP_REFUSALS
 };
 
-/* What is told of as a histogram. */
+/* Durations that are shown as histograms. */
 enum ferry_time {
 	FERRY_TIME_UNMAPPED,
 	FERRY_TIME_FIRST_FOLIO,
@@ -255,7 +254,7 @@ unsigned long ferry_task_preemptions(void);
 unsigned long ferry_task_switches(void);
 void ferry_charge_cgroup(u64 ns);
 
-/* c-glue/helpers/glue.c: inline functions and macros */
+/* c-glue/helpers/glue.c: wrappers of inline functions and macros */
 bool ferry_folio_has_movable_ops(const struct folio *folio);
 bool ferry_mapping_is_regular(struct address_space *mapping);
 const void *ferry_mapping_migrate_op(struct address_space *mapping);
@@ -295,7 +294,7 @@ struct workqueue_struct *ferry_alloc_workqueue_near(const char *name);
 void ferry_report_batch(const struct ferry_batch *batch, int reason,
 			s64 unmapped_ns);
 
-/* rust/hooks.rs */
+/* rust/copy/hooks.rs */
 int ferry_prepare(void);
 int ferry_set(enum ferry_setting which, unsigned int value);
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Ferry: what migrc retains, as Rust and c-glue/migrc*.c know it.
- */
+/* Ferry: groups of retained folios, shared by rust/migrc/ and c-glue/migrc/. */
 #ifndef _LINUX_FERRY_GROUP_H
 #define _LINUX_FERRY_GROUP_H
 
@@ -13,14 +11,16 @@
 
 #ifdef CONFIG_FERRY_MIGRC
 
-/* migrc/max_pages, of each node: 128 MB, 64 batches of mainline's */
+/* migrc/max_pages, per node: 128 MB, or 64 mainline batches */
 #define FERRY_DEFAULT_MAX_PAGES		32768
-/* migrc/max_node_percent, of the managed pages of each node */
+/* migrc/max_node_percent: percentage of the managed pages of each node */
 #define FERRY_DEFAULT_MAX_NODE_PERCENT	1
 /* migrc/max_age_ms */
 #define FERRY_DEFAULT_MAX_AGE_MS	1000
 
-/* Why a translation, or a batch, is flushed at once. See docs/admin-guide.rst. */
+/*
+ * Reasons to flush a translation or a batch at once, see docs/admin-guide.rst
+ */
 enum ferry_refusal {
 	FERRY_REFUSED_WRITABLE,
 	FERRY_REFUSED_DIRTY,
@@ -35,7 +35,7 @@ enum ferry_refusal {
 	FERRY_NR_REFUSALS
 };
 
-/* Why what was retained was given up. */
+/* Reasons to release retained folios. */
 enum ferry_drain {
 	FERRY_DRAIN_BOUND,
 	FERRY_DRAIN_AGE,
@@ -47,36 +47,39 @@ enum ferry_drain {
 	FERRY_NR_DRAINS
 };
 
-/* What else is counted. */
+/* Further counters. */
 enum ferry_migrc_event {
-	FERRY_MIGRC_ELIGIBLE,	/* translations that might be left unflushed */
-	FERRY_MIGRC_DEFERRED,	/* pages that were retained */
+	FERRY_MIGRC_ELIGIBLE,	/* translations that may stay unflushed */
+	FERRY_MIGRC_DEFERRED,	/* pages retained */
 	FERRY_MIGRC_FLUSHED_FIRST, /* flushes before a write */
 	FERRY_NR_MIGRC_EVENTS
 };
 
 /**
- * struct ferry_group - folios that are kept, and the flush that they wait for
- * @unmaps:	what was unmapped
- * @arch:	the CPUs that may have translations
- * @lock:	guards @folios, @nr_pages and @recalled while the batch is in flight
- * @folios:	those that are kept
- * @nr_pages:	how many
- * @recalled:	the batch keeps no folios any more
- * @number:	of ferry_batch_number(), before its batch unmapped
- * @batch:	on the list of batches in flight, see c-glue/migrc/file.c
- * @unflushed:	address spaces that were not flushed since it was linked
- * @pending:	the flush was left for later
- * @seq:	its number, from when it was retained
- * @since_ns:	when it was retained
- * @owed:	a drain flushes and frees it; guarded by the lock of the ledger
- * @flushes:	of its address spaces, before, in all
- * @abandoned:	the work that flushes and frees it, if its owner has dropped it
+ * struct ferry_group - retained folios, and the TLB flush that they wait for
+ * @unmaps: translations that the batch cleared
+ * @arch: CPUs that may have stale translations
+ * @lock: protects @folios, @nr_pages and @recalled while the batch is in
+ *	flight
+ * @folios: retained folios
+ * @nr_pages: number of their pages
+ * @recalled: the batch must not retain any more folios
+ * @number: result of ferry_batch_number() before the batch unmapped folios
+ * @batch: entry of the list of batches in flight, see c-glue/migrc/file.c
+ * @unflushed: number of address spaces not flushed since the group was linked
+ * @pending: the flush is deferred
+ * @seq: sequence number of the group, assigned when it is retained
+ * @since_ns: time when it was retained
+ * @owed: a drain flushes and frees the group; protected by the lock of the
+ *	ledger
+ * @flushes: sum of the flush counts of its address spaces when it was created
+ * @abandoned: work that flushes and frees the group if its owner has dropped
+ *	it
  */
 struct ferry_group {
 	struct ferry_unmaps unmaps;
 	struct arch_tlbflush_unmap_batch arch;
-	/* Of its task, and of tasks that recall the batch. */
+	/* Taken by the migrating task and by tasks that recall the batch. */
 	spinlock_t lock;
 	struct list_head folios;
 	u32 nr_pages;
@@ -171,7 +174,7 @@ static inline void ferry_note_copy(struct folio *src, struct folio *dst) { }
 static inline void ferry_group_check(struct ferry_group *group) { }
 #endif
 
-/* rust/hooks.rs */
+/* rust/migrc/hooks.rs */
 int ferry_migrc_prepare(void);
 unsigned int ferry_migrc_drain(enum ferry_drain why);
 void ferry_migrc_drain_file(unsigned int file);

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Ferry: the hooks of migrc, by which migration leaves TLB flushes for later.
+ * Ferry: hooks of migrc, which defers the TLB flushes of migration.
  *
- * Folios all of whose translations are read-only and clean are migrated without
- * a flush. By what is left in their TLBs, CPUs may go on to read the old folios.
- * These are kept, in a group with the flush that they wait for, and freed when
- * one that covers it has completed. Whatever would make a new folio differ from
- * the old one flushes first: see ferry_flush_before_write().
+ * Folios all of whose translations are read-only and clean are migrated
+ * without a TLB flush, so CPUs may go on to read the old folios through stale
+ * translations. A group retains the old folios together with the deferred
+ * flush, and they are freed when a flush that covers them has completed.
+ * Anything that would make a new folio differ from the old one flushes first:
+ * see ferry_flush_before_write().
  *
  * O1 to O12 are the obligations of docs/migrc.rst.
  *
- * Locks: ferry_unmapped() and ferry_flush_before_write() are called with the PTL held. So
- * may be the hooks around a flush of an address space, which take the lock of a
- * bucket inside of it, see c-glue/migrc/spaces.c. All other hooks, also those
- * around a flush of a batch, are called where the caller may sleep.
+ * Context: ferry_unmapped() and ferry_flush_before_write() are called with the
+ * PTL held. The hooks around a flush of an address space may be; they take the
+ * lock of a hash bucket inside it, see c-glue/migrc/spaces.c. All other hooks,
+ * including those around a flush of a batch, are called where the caller may
+ * sleep.
  */
 #ifndef _LINUX_FERRY_MIGRC_H
 #define _LINUX_FERRY_MIGRC_H
@@ -28,7 +30,7 @@
 
 struct alloc_context;
 
-/* What a test can take out, to see that it would be missed. */
+/* Hooks that a test can disable, to check that their absence is detected. */
 enum ferry_hook {
 	FERRY_HOOK_NONE,
 	FERRY_HOOK_WRITABLE,
@@ -48,20 +50,23 @@ enum ferry_hook {
 
 #ifdef CONFIG_FERRY_MIGRC
 
-/* Address spaces that a group can have, to be told of their flushes. */
+/*
+ * Maximum number of address spaces of a group, each of which it tracks for
+ * flushes.
+ */
 #define FERRY_MAX_MMS		16
 
-/* A group has a bit for each bucket of files, by a hash of the mapping: migrc_file.c. */
+/* A group has a bit for each hash bucket of mappings: c-glue/migrc/file.c. */
 #define FERRY_FILE_BITS		8
 
 struct ferry_group;
 
 /**
- * struct ferry_space - an address space of a group, on a list by its hash
- * @mm:		its name; never followed, it may be gone
- * @group:	the group, while @node is linked
- * @node:	on the list of spaces that a flush of @mm looks at
- * @stale:	counted as unflushed
+ * struct ferry_space - an address space of a group, in a hash table
+ * @mm: identifies the address space; never dereferenced, since it may be freed
+ * @group: the group, while @node is linked
+ * @node: entry in the bucket that a flush of @mm searches
+ * @stale: the address space is counted in @group->unflushed
  */
 struct ferry_space {
 	struct mm_struct *mm;
@@ -71,12 +76,12 @@ struct ferry_space {
 };
 
 /**
- * struct ferry_unmaps - the translations that were cleared for a group
- * @refused:	why they cannot be left unflushed: bits of FERRY_REFUSED_*
- * @nr_mms:	the number of their address spaces
- * @opens:	how often files with these bits of @files were opened, in all
- * @files:	the files, by hash
- * @spaces:	the address spaces
+ * struct ferry_unmaps - translations cleared for a group
+ * @refused: reasons to flush them at once: bits of FERRY_REFUSED_*
+ * @nr_mms: number of their address spaces
+ * @opens: sum of the open counts of the buckets in @files
+ * @files: hash buckets of the mapped files
+ * @spaces: the address spaces
  */
 struct ferry_unmaps {
 	unsigned int refused;
@@ -101,7 +106,7 @@ static inline void ferry_hold_reclaim(void) { }
 static inline void ferry_hold_batch(const struct ferry_group *group) { }
 #endif
 
-/* On while migrc is, and until nothing is retained after that. */
+/* On while migrc is enabled, and after that until no folio is retained. */
 DECLARE_STATIC_KEY_FALSE(ferry_migrc_key);
 
 /* c-glue/migrc/migrc.c */
@@ -122,7 +127,7 @@ void ferry_retention_enable(void);
 void ferry_flush_stale(struct mm_struct *mm);
 void ferry_mm_flushed(struct mm_struct *mm, u64 before);
 
-/* rust/hooks.rs */
+/* rust/migrc/hooks.rs */
 void ferry_migrc_begin(struct ferry_batch *batch);
 void ferry_migrc_flush(struct ferry_batch *batch);
 void ferry_migrc_keep(struct ferry_batch *batch, struct folio *src,
@@ -134,13 +139,14 @@ u64 ferry_migrc_covering(const struct arch_tlbflush_unmap_batch *arch);
 void ferry_migrc_covered(u64 flush);
 
 /**
- * ferry_unmapped() - a translation was cleared and not flushed
- * @folio: to what it led
- * @mm: whose it was
- * @pteval: what it was
+ * ferry_unmapped() - record a translation that was cleared without a flush
+ * @folio: folio that it mapped
+ * @mm: its address space
+ * @pteval: its value
  *
- * Under the lock of its page table, when the flush was noted as pending: what
- * may be left unflushed is judged by what no CPU can change any more (O3).
+ * Called with the PTL held, after the flush was noted as pending. No CPU can
+ * change @pteval any more, so it decides whether the flush may be deferred
+ * (O3).
  */
 static inline void ferry_unmapped(const struct folio *folio,
 				  struct mm_struct *mm, pte_t pteval)
@@ -150,12 +156,15 @@ static inline void ferry_unmapped(const struct folio *folio,
 		ferry_note_unmapped(current->tlb_ubc.unmaps, folio, mm, pteval);
 }
 
-/* Reasons for which a batch may be left unflushed: nobody needs its memory now. */
+/*
+ * Migration reasons whose flush may be deferred: the freed memory is not
+ * urgent.
+ */
 #define FERRY_MIGRC_REASONS						\
 	(BIT(MR_DEMOTION) | BIT(MR_DAMON) | BIT(MR_NUMA_MISPLACED) |	\
 	 BIT(MR_SYSCALL) | BIT(MR_MEMPOLICY_MBIND))
 
-/* Before the first folio of a batch is unmapped. May sleep. */
+/* Called before the first folio of a batch is unmapped. May sleep. */
 static inline void ferry_defer_begin(struct ferry_batch *batch,
 				     enum migrate_mode mode,
 				     enum migrate_reason reason)
@@ -167,8 +176,11 @@ static inline void ferry_defer_begin(struct ferry_batch *batch,
 }
 
 /*
- * When all of its folios are: flushes now, or leaves it for later. May sleep.
- * Return: whether it was done.
+ * Called when all folios of a batch are unmapped. Flushes now or defers the
+ * flush. May sleep.
+ *
+ * Return: whether the flush is done or deferred; if not, the caller must
+ * flush.
  */
 static inline bool ferry_unmap_flush(struct ferry_batch *batch)
 {
@@ -180,8 +192,8 @@ static inline bool ferry_unmap_flush(struct ferry_batch *batch)
 }
 
 /*
- * When a folio is migrated, before its last reference goes: it stays if there may
- * be translations of it (O1). May sleep.
+ * Called when a folio is migrated, before its last reference is dropped.
+ * Retains it if stale translations may exist (O1). May sleep.
  */
 static inline void ferry_retain_folio(struct ferry_batch *batch, struct folio *src,
 			      struct folio *dst, int was_mapped)
@@ -190,7 +202,7 @@ static inline void ferry_retain_folio(struct ferry_batch *batch, struct folio *s
 		ferry_migrc_keep(batch, src, dst);
 }
 
-/* When all that were not migrated are what they were. May sleep. */
+/* Called when all folios that failed are mapped as before. May sleep. */
 static inline void ferry_defer_end(struct ferry_batch *batch)
 {
 	if (unlikely(batch->group)) {
@@ -200,12 +212,13 @@ static inline void ferry_defer_end(struct ferry_batch *batch)
 }
 
 /**
- * ferry_flush_before_write() - content is about to change that may be read elsewhere
- * @mm: of whose pages
- * @hook: by whom
+ * ferry_flush_before_write() - flush before content changes that may be read
+ * stale
+ * @mm: address space whose page changes
+ * @hook: the calling hook
  *
- * Under the lock of the page table that has the page, with interrupts on. When
- * this returns no CPU reads an old folio in place of that page in @mm (O3).
+ * Called with the PTL of the page held and interrupts enabled. When this
+ * returns, no CPU reads an old folio in place of that page in @mm (O3).
  */
 static inline void ferry_flush_before_write(struct mm_struct *mm, enum ferry_hook hook)
 {
@@ -213,7 +226,7 @@ static inline void ferry_flush_before_write(struct mm_struct *mm, enum ferry_hoo
 		ferry_flush_stale(mm);
 }
 
-/* As above, before FOLL_FORCE: what may only be read is written with no fault. */
+/* As above, for FOLL_FORCE, which writes read-only mappings without a fault. */
 static inline void ferry_flush_forced(struct mm_struct *mm, pte_t pte,
 				      unsigned int gup_flags)
 {
@@ -222,9 +235,9 @@ static inline void ferry_flush_forced(struct mm_struct *mm, pte_t pte,
 }
 
 /*
- * Around a flush of all of an address space. It counts for groups that were
- * retained before it began (O4). An address space without a group pays two calls
- * and a few loads, and takes no lock.
+ * Called around a flush of a whole address space, which covers groups that
+ * were retained before it began (O4). An address space without a group costs
+ * two calls and a few loads, and takes no lock.
  */
 static inline u64 ferry_before_mm_flush(void)
 {
@@ -238,8 +251,9 @@ static inline void ferry_after_mm_flush(struct mm_struct *mm, u64 before)
 }
 
 /*
- * Around what write-protects all of an address space and flushes it in the end, of
- * which nothing else tells: fork(). Meanwhile TLBs have more than page tables.
+ * Called around fork(), which write-protects a whole address space and flushes
+ * it at the end without another indication. Meanwhile TLBs may hold more
+ * permissions than the page tables.
  */
 static inline void ferry_before_protect(struct mm_struct *mm)
 {
@@ -252,8 +266,9 @@ static inline void ferry_after_protect(struct mm_struct *mm)
 }
 
 /*
- * Around the flush of a batch, which counts for each of its CPUs (O4). If none of
- * them is owed a flush, this costs a call and a load for each word of the mask.
+ * Called around the flush of a batch, which covers each of its CPUs (O4). If
+ * no group waits for these CPUs, this costs a call and a load for each word of
+ * the mask.
  */
 static inline u64
 ferry_before_batch_flush(const struct arch_tlbflush_unmap_batch *arch)
@@ -273,10 +288,12 @@ static inline void ferry_after_batch_flush(u64 flush)
 /**
  * ferry_drain() - flush and free all retained folios
  *
- * Before a page is taken offline or found poisoned: all that was retained when
- * this was called is free, or being freed by another task, and all that was
- * unmapped will not be retained. A batch that is unmapped later may be: see
- * ferry_retention_disable(). Waits for no other task. May sleep.
+ * Called before a page is taken offline or is poisoned. On return, all folios
+ * that were retained at the call are free or being freed by another task, and
+ * batches already unmapped will not retain folios. Batches that are unmapped
+ * later may: see ferry_retention_disable().
+ *
+ * Context: process context, may sleep. Does not wait for other tasks.
  */
 static inline void ferry_drain(void)
 {
@@ -285,13 +302,17 @@ static inline void ferry_drain(void)
 }
 
 /**
- * ferry_drain_for_kswapd() - kswapd is about to see whether it has done enough
- * @pgdat: its node
- * @order: what it reclaims for
- * @highest_zoneidx: in which zones
+ * ferry_drain_for_kswapd() - drain before kswapd checks whether its node is
+ * balanced
+ * @pgdat: node of kswapd
+ * @order: order that it reclaims for
+ * @highest_zoneidx: highest zone that it reclaims for
  *
- * Drains if that would be enough: not to reclaim more than was asked for. May
- * sleep.
+ * For order 0, drains if that lifts a zone above its watermark; for a higher
+ * order, if one of the zones has retained pages. This avoids that kswapd
+ * reclaims too much.
+ *
+ * Context: process context, may sleep.
  */
 static inline void ferry_drain_for_kswapd(struct pglist_data *pgdat, int order,
 					  int highest_zoneidx)
@@ -300,21 +321,25 @@ static inline void ferry_drain_for_kswapd(struct pglist_data *pgdat, int order,
 		ferry_help_kswapd(pgdat, order, highest_zoneidx);
 }
 
-/* Returns the retained pages of all zones: free for a task that may drain. */
+/*
+ * Returns the retained pages of all zones, which a task that may drain can
+ * free.
+ */
 static inline unsigned long ferry_all_retained_pages(void)
 {
 	return global_zone_page_state(NR_FERRY_RETAINED);
 }
 
 /**
- * ferry_drain_for_alloc() - an allocation is in trouble
+ * ferry_drain_for_alloc() - drain for an allocation that has failed
  * @gfp: its flags
  * @order: its order
  * @ac: its zones
- * @alloc_flags: of the next attempt
+ * @alloc_flags: flags of the next attempt
  *
- * Nothing is done for one that may not wait (O5). Of others, those of order 0
- * drain if that would do; higher ones in any case.
+ * Does nothing if the allocation may not sleep (O5), or is made in reclaim.
+ * For order 0, drains if that lifts a zone above its watermark; for a higher
+ * order, if one of the zones has retained pages.
  */
 static inline void ferry_drain_for_alloc(gfp_t gfp, unsigned int order,
 					 const struct alloc_context *ac,
@@ -325,13 +350,15 @@ static inline void ferry_drain_for_alloc(gfp_t gfp, unsigned int order,
 }
 
 /**
- * ferry_drain_for_reclaim() - an allocation fails though reclaim has freed pages
+ * ferry_drain_for_reclaim() - drain for an allocation that fails after reclaim
  * @ac: its zones
  *
- * Frees all that is retained of these zones, so that no more is reclaimed in its
- * place. Batches in flight are not recalled. This does not prevent an OOM kill: the
- * OOM killer may be called after reclaim that has freed pages or none, see
- * ferry_drain_before_oom(). May sleep.
+ * Frees all retained folios if these zones have any, so that no more memory is
+ * reclaimed in their place. Does not recall batches in flight. This does not
+ * prevent an OOM kill: the OOM killer may be called whether or not reclaim has
+ * freed pages, see ferry_drain_before_oom().
+ *
+ * Context: process context, may sleep.
  */
 static inline void ferry_drain_for_reclaim(const struct alloc_context *ac)
 {
@@ -340,17 +367,19 @@ static inline void ferry_drain_for_reclaim(const struct alloc_context *ac)
 }
 
 /**
- * ferry_drain_before_oom() - an allocation has failed, and the OOM killer is next
- * @since: when the allocation began, in jiffies
+ * ferry_drain_before_oom() - drain before the OOM killer is called
+ * @since: time when the allocation began, in jiffies
  *
- * Recalls batches in flight and frees all that is retained: without migrc these pages
- * would have been free when the allocation was last tried. Waits for no other task.
- * May sleep.
+ * Recalls batches in flight and frees all retained folios. Without migrc these
+ * pages would have been free when the allocation was last tried.
  *
- * Return: whether the allocation must be tried again before a task is killed. True if
- * there was a batch in flight or a retained folio, or if any task has freed retained
- * folios since @since, which may be after the last try. The caller tries again once
- * for each decision to call the OOM killer, since other tasks may migrate all the time.
+ * Context: process context, may sleep. Does not wait for other tasks.
+ *
+ * Return: whether the allocation must be tried again before a task is killed.
+ * True if there was a batch in flight or a retained folio, or if a task has
+ * freed retained folios since @since, which may be after the last attempt. The
+ * caller tries again once for each decision to call the OOM killer, since
+ * other tasks may migrate at any time.
  */
 static inline bool ferry_drain_before_oom(unsigned long since)
 {

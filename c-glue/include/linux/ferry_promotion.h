@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Ferry: promotion of page cache that is mapped nowhere. The hooks in mainline
- * functions, and what its Rust part and its C part have in common.
+ * Ferry: promotion of page cache without mappings. Declares the hooks in
+ * mainline functions and the interface between the Rust and the C part.
  *
- * ferry_folio_accessed() may run under a lock of page tables, or with interrupts
- * off: it only records, what tasks access. No lock is taken, nothing is allocated, and no reference
- * is kept.
+ * Context: ferry_folio_accessed() may be called with a PTL held or with
+ * interrupts disabled. It only records the access: it takes no lock, allocates
+ * no memory and keeps no reference.
  */
 #ifndef _LINUX_FERRY_PROMOTION_H
 #define _LINUX_FERRY_PROMOTION_H
@@ -19,28 +19,28 @@ struct kobj_attribute;
 
 #ifdef CONFIG_FERRY_PAGECACHE_PROMOTION
 
-/* promotion/rate_mbps: in MB of 2^20 bytes, as that of NUMA balancing */
+/* promotion/rate_mbps: in MB of 2^20 bytes, like the limit of NUMA balancing */
 #define FERRY_DEFAULT_PROMOTION_MBPS	256
 
-/* promotion/max_isolated: as many pages as a batch of mainline's has */
+/* promotion/max_isolated: the pages of a mainline batch */
 #define FERRY_DEFAULT_MAX_ISOLATED	512
 
-/* Why a folio that was recorded is not promoted. */
+/* Reasons not to promote a recorded folio. */
 enum ferry_promotion_refusal {
-	FERRY_UNPROMOTED_NONE,		/* it is */
-	FERRY_UNPROMOTED_GONE,		/* freed, moved, or isolated by others */
-	FERRY_UNPROMOTED_OFF_LRU,	/* isolated just then */
-	FERRY_UNPROMOTED_NOT_FILE,	/* of another kind by now */
+	FERRY_UNPROMOTED_NONE,		/* promoted */
+	FERRY_UNPROMOTED_GONE,		/* freed, moved, isolated elsewhere */
+	FERRY_UNPROMOTED_OFF_LRU,	/* isolated meanwhile */
+	FERRY_UNPROMOTED_NOT_FILE,	/* now of another type */
 	FERRY_UNPROMOTED_MAPPED,	/* NUMA balancing sees its accesses */
 	FERRY_UNPROMOTED_DIRTY,
 	FERRY_UNPROMOTED_WRITEBACK,
 	FERRY_UNPROMOTED_DROPBEHIND,
 	FERRY_UNPROMOTED_LOCKED,
 	FERRY_UNPROMOTED_UNEVICTABLE,
-	FERRY_UNPROMOTED_COLD,		/* not known to be in use any more */
-	FERRY_UNPROMOTED_BUSY,		/* others have references */
-	FERRY_UNPROMOTED_NO_ROOM,	/* the target is full, or too slow */
-	FERRY_UNPROMOTED_FAILED,	/* migration did */
+	FERRY_UNPROMOTED_COLD,		/* no longer known to be in use */
+	FERRY_UNPROMOTED_BUSY,		/* has extra references */
+	FERRY_UNPROMOTED_NO_ROOM,	/* target node full or too slow */
+	FERRY_UNPROMOTED_FAILED,	/* migration failed */
 	FERRY_NR_UNPROMOTED
 };
 
@@ -48,18 +48,18 @@ enum ferry_promotion_event {
 	FERRY_PROMOTION_CANDIDATES,	/* folios found hot */
 	FERRY_PROMOTION_PROMOTED,	/* pages */
 	FERRY_PROMOTION_LOST,		/* accesses: no room to record them */
-	FERRY_PROMOTION_RATE_LIMITED,	/* folios that wait, by rate_mbps */
-	FERRY_PROMOTION_BRAKED,		/* folios that wait, by the brake */
-	FERRY_PROMOTION_CAME_BACK,	/* folios that were demoted or read again */
+	FERRY_PROMOTION_RATE_LIMITED,	/* folios delayed by rate_mbps */
+	FERRY_PROMOTION_BRAKED,		/* folios delayed by the back-off */
+	FERRY_PROMOTION_CAME_BACK,	/* folios demoted or read again */
 	FERRY_NR_PROMOTION_EVENTS
 };
 
 /**
- * struct ferry_cached - where a folio of the page cache is
- * @file:	only a name, as the next
- * @index:	in pages
- * @pfn:	its first page
- * @order:	of the folio
+ * struct ferry_cached - position of a page cache folio
+ * @file: identifies the mapping; never dereferenced
+ * @index: offset in the file, in pages
+ * @pfn: first page frame number
+ * @order: order of the folio
  */
 struct ferry_cached {
 	unsigned long file;
@@ -69,7 +69,7 @@ struct ferry_cached {
 };
 
 DECLARE_STATIC_KEY_FALSE(ferry_promotion_key);
-/* Nodes with memory of a lower tier than the top one. */
+/* Nodes below the top memory tier. */
 extern nodemask_t ferry_lower_nodes;
 
 /* c-glue/promotion/promotion.c */
@@ -94,7 +94,7 @@ unsigned int ferry_promotion_mbps(void);
 void ferry_count_unpromoted(enum ferry_promotion_refusal why, unsigned int nr);
 void ferry_count_promotion(enum ferry_promotion_event what, unsigned int nr);
 
-/* rust/hooks.rs */
+/* rust/promotion/hooks.rs */
 unsigned int ferry_promotion_record(unsigned int cpu, unsigned long pfn,
 				    int from, int to);
 void ferry_promotion_promoted(const struct ferry_cached *cached);
@@ -104,10 +104,11 @@ void ferry_promotion_stop(void);
 unsigned int ferry_promotion_brake(void);
 
 /**
- * ferry_folio_accessed() - a folio that is known to be in use is accessed
- * @folio: the folio, of which the caller has a reference or may not be freed
+ * ferry_folio_accessed() - record an access to a folio that is already in use
+ * @folio: the folio; the caller holds a reference or otherwise keeps it from
+ *	being freed
  *
- * For any context.
+ * Context: any.
  */
 static inline void ferry_folio_accessed(struct folio *folio)
 {
@@ -116,7 +117,7 @@ static inline void ferry_folio_accessed(struct folio *folio)
 		ferry_record_access(folio);
 }
 
-/* A folio was migrated to another; both are locked. */
+/* Records that a folio was migrated. Both folios are locked. */
 static inline void ferry_folio_migrated(const struct folio *src,
 					const struct folio *dst, int reason)
 {
@@ -124,7 +125,7 @@ static inline void ferry_folio_migrated(const struct folio *src,
 		ferry_record_migration(src, dst, reason);
 }
 
-/* Of no address space, as it is mapped nowhere? */
+/* Returns whether there is no VMA, because the folio is not mapped. */
 static inline bool ferry_no_vma(const struct vm_area_struct *vma)
 {
 	return !vma;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Ferry: the hooks in mm/vmscan.c, by which kswapd and proactive reclaim gather
- * long lists to demote, and have a crew demote one part while they shrink the
+ * Ferry: hooks in mm/vmscan.c, with which kswapd and proactive reclaim gather
+ * long lists to demote, and let a crew demote one part while they shrink the
  * next.
  *
- * They run in reclaim, which may sleep. ferry_gather_more() decides between two
- * holds of the lock of the lruvec, and all others are called without it. What
- * they keep is in the caller's scan_control: nobody else sees it.
+ * Context: reclaim, may sleep. ferry_gather_more() is called between two
+ * critical sections of the lruvec lock, and all hooks are called without it.
+ * Their state is in the caller's scan_control and is not shared.
  */
 #ifndef _LINUX_FERRY_RECLAIM_H
 #define _LINUX_FERRY_RECLAIM_H
@@ -17,22 +17,22 @@
 #include "ferry.h"
 
 /*
- * Folios of a list that are scanned together to demote, at most: 8 MB
- * of pages, so that starting a crew, and waiting for the last of its chunks, are
- * a small part of it.
+ * Maximum number of pages that are scanned together for demotion: 8 MB, so
+ * that starting a crew, and waiting for its last chunk, are a small part of
+ * the work.
  */
 #define FERRY_DEMOTION_BATCH	2048UL
 
-/* Pages of it that are shrunk before what they had to demote is handed over. */
+/* Pages that are shrunk before the ones to demote are handed to the crew. */
 #define FERRY_DEMOTION_PART	128UL
 
 /**
- * struct ferry_parts - a long list that is shrunk part by part
- * @shrink:	shrinks the next part, in the task that has the list; false: there
- *		is none that it shrinks so. May sleep
- * @rest:	the list: isolated folios that were not shrunk yet
- * @demote:	isolated folios of the last part that are to be demoted; to be
- *		emptied before the next
+ * struct ferry_parts - a long list that is shrunk in parts
+ * @shrink: shrinks the next part, in the task that owns the list; returns
+ *	false if no part is left. May sleep
+ * @rest: isolated folios that are not shrunk yet
+ * @demote: isolated folios of the last part to demote; must be emptied before
+ *	the next part
  */
 struct ferry_parts {
 	bool (*shrink)(struct ferry_parts *parts);
@@ -43,17 +43,17 @@ struct ferry_parts {
 #ifdef CONFIG_FERRY
 
 /**
- * struct ferry_gather - what reclaim isolates of a list, to be shrunk together
- * @step:	what mainline scans of it together
- * @wanted:	so many pages, at most, but for the last folio
- * @left:	what was to be scanned, and is not yet
- * @taken:	pages isolated
- * @scanned:	pages looked at
- * @seq:	of generations, by type: what was the oldest
- * @failed:	much of a long list could not be demoted: from then on, they are
- *		short
- * @demote:	where shrink_folio_list() leaves what is to be demoted; NULL: it
- *		demotes that itself
+ * struct ferry_gather - state of reclaim while it isolates a long list
+ * @step: pages that mainline scans at a time
+ * @wanted: maximum number of pages, exceeded by the last folio only
+ * @left: pages that remain to be scanned
+ * @taken: pages isolated
+ * @scanned: pages scanned
+ * @seq: oldest generation at the start, by type
+ * @failed: a large part of a long list could not be demoted; later lists are
+ *	short
+ * @demote: where shrink_folio_list() leaves the folios to demote; NULL if it
+ *	demotes them itself
  */
 struct ferry_gather {
 	unsigned long step;
@@ -66,26 +66,27 @@ struct ferry_gather {
 	struct list_head *demote;
 };
 
-/* rust/hooks.rs */
+/* rust/crew/hooks.rs */
 bool ferry_crew_demote(const struct ferry_migrate_args *call, struct ferry_parts *parts,
 		       struct list_head *left, unsigned int *nr_demoted);
 
-/* May idle CPUs take part in demotion? */
+/* Returns whether idle CPUs may take part in demotion. */
 static inline bool ferry_helps_demotion(void)
 {
 	return ferry_wanted(0, MR_DEMOTION);
 }
 
-/* Are long lists to be gathered for demotion? */
+/* Returns whether reclaim gathers long lists for demotion. */
 static inline bool ferry_gathers_demotion(const struct ferry_gather *gather)
 {
 	return ferry_helps_demotion() && !gather->failed;
 }
 
 /*
- * How much proactive reclaim that may demote tries next, of the rest: mainline
- * takes a quarter, and so ends with many short lists. Not all at once but in the
- * end: of several nodes each may give as much.
+ * Returns the number of pages that proactive reclaim with demotion tries next.
+ * Mainline tries a quarter of the rest, and so ends with many short lists. The
+ * whole rest is tried at the end only, since each of several nodes may reclaim
+ * as much.
  */
 static inline unsigned long ferry_demotion_try(unsigned long rest)
 {
@@ -96,8 +97,8 @@ static inline unsigned long ferry_demotion_try(unsigned long rest)
 }
 
 /*
- * Begins a list. No more is isolated under the lock of the lruvec than mainline
- * does, at a time.
+ * Begins a list. Each critical section of the lruvec lock isolates no more
+ * than mainline does.
  */
 static inline void ferry_gather(struct ferry_gather *gather,
 				unsigned long *nr_to_scan, unsigned long step)
@@ -110,27 +111,27 @@ static inline void ferry_gather(struct ferry_gather *gather,
 	*nr_to_scan = min(*nr_to_scan, step);
 }
 
-/* Is it to be a long list? */
+/* Returns whether the list is longer than a mainline list. */
 static inline bool ferry_gathers_list(const struct ferry_gather *gather)
 {
 	return gather->wanted > gather->step;
 }
 
-/* A list of generations ends with the oldest: notes which these are. */
+/* Records the oldest generations, at the end of which the list ends. */
 static inline void ferry_gather_seq(struct ferry_gather *gather,
 				    const unsigned long *min_seq)
 {
 	memcpy(gather->seq, min_seq, sizeof(gather->seq));
 }
 
-/* Is another the oldest now? */
+/* Returns whether another generation is the oldest now. */
 static inline bool ferry_gather_ends(const struct ferry_gather *gather,
 				     int type, unsigned long min_seq)
 {
 	return min_seq != gather->seq[type];
 }
 
-/* Is there more to isolate? If not, the counts become those of all of it. */
+/* Returns whether there is more to isolate. If not, stores the totals. */
 static inline bool ferry_gather_more(struct ferry_gather *gather,
 				     unsigned long *nr_to_scan,
 				     unsigned long *nr_taken,
@@ -147,7 +148,7 @@ static inline bool ferry_gather_more(struct ferry_gather *gather,
 	return false;
 }
 
-/* What was to be scanned and was not, as large folios were enough. */
+/* Returns the pages that were not scanned because large folios were enough. */
 static inline unsigned long ferry_gather_rest(struct ferry_gather *gather)
 {
 	unsigned long rest = gather->left;
@@ -157,10 +158,10 @@ static inline unsigned long ferry_gather_rest(struct ferry_gather *gather)
 }
 
 /*
- * Folios of a list could not be demoted, and are left, perhaps to be reclaimed
- * from the upper tier: no more of a long list than a short one can have, its
- * oldest. To reclaim all would be to break the order of the LRU, so the rest
- * goes to @kept.
+ * Called when folios of a list could not be demoted, and may be reclaimed from
+ * the upper tier. Leaves the oldest of a long list on @left, as many as a
+ * short list can have. Reclaiming all of them would violate the LRU order, so
+ * the rest goes to @kept.
  */
 static inline void ferry_demotion_failed(struct ferry_gather *gather,
 					 struct list_head *left,
@@ -182,7 +183,10 @@ static inline void ferry_demotion_failed(struct ferry_gather *gather,
 	}
 }
 
-/* Has a long list as many dirty folios, not queued, as a short one can have? */
+/*
+ * Returns whether a long list has as many unqueued dirty folios as a short
+ * list can.
+ */
 static inline bool ferry_gathered_dirty(const struct ferry_gather *gather,
 					unsigned long nr_unqueued_dirty)
 {
@@ -190,21 +194,24 @@ static inline bool ferry_gathered_dirty(const struct ferry_gather *gather,
 	       nr_unqueued_dirty >= gather->step;
 }
 
-/* Begins, or ends with NULL, a part whose demotion is left to others. */
+/*
+ * Begins a part whose demotion is left to the crew, or ends it if @parts is
+ * NULL.
+ */
 static inline void ferry_leave_demotion(struct ferry_gather *gather,
 					struct ferry_parts *parts)
 {
 	gather->demote = parts ? &parts->demote : NULL;
 }
 
-/* Moves all of a list to the end of another, in reverse. */
+/* Moves a list to the tail of another, in reverse order. */
 static inline void ferry_reverse(struct list_head *from, struct list_head *to)
 {
 	while (!list_empty(from))
 		list_move_tail(from->prev, to);
 }
 
-/* Leaves what is to be demoted to them, the oldest first. */
+/* Leaves the folios to demote to the crew, oldest first. */
 static inline void ferry_demote_later(const struct ferry_gather *gather,
 				      struct list_head *demote_folios)
 {
@@ -212,7 +219,9 @@ static inline void ferry_demote_later(const struct ferry_gather *gather,
 		ferry_reverse(demote_folios, gather->demote);
 }
 
-/* Moves the next part, from the end of the list; false: there is none. */
+/*
+ * Moves the next part from the tail of the list. Returns false if it is empty.
+ */
 static inline bool ferry_cut_part(struct ferry_parts *parts,
 				  struct list_head *part)
 {
@@ -227,7 +236,7 @@ static inline bool ferry_cut_part(struct ferry_parts *parts,
 	return nr_pages;
 }
 
-/* Adds what became of a part. */
+/* Adds the result of a part. */
 static inline void ferry_add_stat(struct reclaim_stat *all,
 				  const struct reclaim_stat *part)
 {
@@ -242,17 +251,17 @@ static inline void ferry_add_stat(struct reclaim_stat *all,
 }
 
 /**
- * ferry_demote_parts() - have a crew demote while a list is shrunk
- * @parts:		the list
- * @get_new_folio:	as of migrate_pages(), like the next
- * @private:		"
- * @left:		gets what could not be demoted, the oldest last
- * @nr_demoted:		is set to the pages that were
+ * ferry_demote_parts() - let a crew demote while the caller shrinks the list
+ * @parts: the list
+ * @get_new_folio: as for migrate_pages(), like the next
+ * @private: "
+ * @left: receives the folios that could not be demoted, oldest last
+ * @nr_demoted: receives the number of demoted pages
  *
- * May sleep.
+ * Context: process context, may sleep.
  *
- * Return: whether it was; if not, nothing was changed. What is not shrunk then
- * is still on the list.
+ * Return: whether a crew demoted; if not, nothing was changed. Folios that are
+ * not shrunk on return are still on the list.
  */
 static inline bool ferry_demote_parts(struct ferry_parts *parts,
 				      new_folio_t get_new_folio,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Ferry: what the service of /dev/page_migrate calls of C.
- */
+/* Ferry: C functions that the service of /dev/page_migrate calls. */
 #ifndef _LINUX_FERRY_SERVICE_H
 #define _LINUX_FERRY_SERVICE_H
 
@@ -15,9 +13,9 @@ struct list_head;
 struct mm_struct;
 
 /**
- * struct ferry_target - a process whose pages are to be migrated
- * @mm:		its address space, with a user of ours
- * @nodes:	where its cpuset and that of the caller let pages be
+ * struct ferry_target - a process whose pages are migrated
+ * @mm: its address space, with a reference on its users
+ * @nodes: nodes that its cpuset and the caller's cpuset allow
  */
 struct ferry_target {
 	struct mm_struct *mm;
@@ -25,19 +23,20 @@ struct ferry_target {
 };
 
 /**
- * struct ferry_range - a range of addresses whose folios are to be isolated
- * @mm:		whose addresses
- * @addr:	the next; begins a page
- * @end:	after the last; ends a page
- * @node:	where the folios are to go
- * @all:	those that others map, too
- * @holes:	pass over addresses at which nothing is mapped
- * @wait:	for the mmap lock
- * @take_hugetlb: else the walk ends before folios of hugetlb
- * @want:	base pages to isolate before it is time to return
- * @isolated:	base pages that were isolated
- * @failed:	base pages that could not be
- * @hugetlb:	folios of hugetlb are among them
+ * struct ferry_range - a range of addresses whose folios are isolated
+ * @mm: address space
+ * @addr: next address; page-aligned
+ * @end: end of the range, exclusive; page-aligned
+ * @node: destination node
+ * @all: also isolate folios that other processes map
+ * @holes: skip unmapped addresses
+ * @wait: wait for the mmap lock
+ * @take_hugetlb: isolate hugetlb folios; if false, the walk ends before the
+ *	first one
+ * @want: base pages to isolate before returning
+ * @isolated: base pages isolated
+ * @failed: base pages that could not be isolated
+ * @hugetlb: hugetlb folios are among the isolated ones
  */
 struct ferry_range {
 	struct mm_struct *mm;
@@ -55,13 +54,14 @@ struct ferry_range {
 };
 
 /**
- * struct ferry_mapped - page frames that may be mapped at addresses in a row
- * @mm:		whose addresses, with a user of ours
- * @addr:	of the first; begins a page
- * @pfns:	their numbers, whatever these are
- * @nr:		how many
- * @node:	where the folios are to go
- * @all:	those that others map, too
+ * struct ferry_mapped - page frames that may be mapped at consecutive
+ * addresses
+ * @mm: address space, with a reference on its users
+ * @addr: first address; page-aligned
+ * @pfns: page frame numbers; need not be valid
+ * @nr: number of page frames
+ * @node: destination node
+ * @all: also isolate folios that other processes map
  */
 struct ferry_mapped {
 	struct mm_struct *mm;
@@ -72,15 +72,15 @@ struct ferry_mapped {
 	bool all;
 };
 
-/* Who has a folio mapped, as seen from one address space */
+/* Processes that map a folio, relative to one address space */
 enum ferry_owner {
-	FERRY_OWNER_OTHERS,	/* others, or nobody */
-	FERRY_OWNER_ALONE,	/* it, and nobody else */
-	FERRY_OWNER_SHARED,	/* it, and others */
-	FERRY_OWNER_UNKNOWN,	/* the caller is being killed, or may not wait */
+	FERRY_OWNER_OTHERS,	/* other processes, or none */
+	FERRY_OWNER_ALONE,	/* only this one */
+	FERRY_OWNER_SHARED,	/* this one and others */
+	FERRY_OWNER_UNKNOWN,	/* fatal signal, or may not sleep */
 };
 
-/* In sysfs by name, and in struct page_migrate_counters, in this order */
+/* File names in sysfs; in struct page_migrate_counters in this order */
 enum ferry_service_event {
 	FERRY_SERVICE_PHYS_CALLS,
 	FERRY_SERVICE_PHYS_ENTRIES,
@@ -95,14 +95,14 @@ enum ferry_service_event {
 
 /**
  * struct ferry_service_report - a call of the service, for its tracepoint
- * @phys:	by physical address
- * @flags:	as the caller gave them, like the next three
- * @length:	entries or bytes
- * @node:	"
- * @pid:	"
- * @error:	what the call returns
- * @successful:	base pages
- * @failed:	base pages
+ * @phys: the call is by physical address
+ * @flags: as the caller gave them, like the next three
+ * @length: entries or bytes
+ * @node: "
+ * @pid: "
+ * @error: return value of the call
+ * @successful: base pages migrated
+ * @failed: base pages that could not be migrated
  */
 struct ferry_service_report {
 	bool phys;
@@ -140,7 +140,7 @@ void ferry_count_service(enum ferry_service_event what, unsigned long nr);
 u64 ferry_service_sum(enum ferry_service_event what);
 void ferry_report_service(const struct ferry_service_report *report);
 
-/* rust/hooks.rs */
+/* rust/service/hooks.rs */
 int ferry_service_register(void);
 
 #endif /* _LINUX_FERRY_SERVICE_H */

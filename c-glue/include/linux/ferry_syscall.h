@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Ferry: the hooks in system calls that migrate pages, move_pages(2) and
- * mbind(2).
+ * Ferry: hooks in move_pages(2) and mbind(2).
  *
- * They run in the context of the calling task, which may sleep.
+ * Context: the calling task, may sleep.
  */
 #ifndef _LINUX_FERRY_SYSCALL_H
 #define _LINUX_FERRY_SYSCALL_H
@@ -16,15 +15,15 @@
 #ifdef CONFIG_FERRY
 
 /**
- * struct ferry_move_pages - what do_pages_move() was asked to do
- * @mm:		whose pages
- * @task_nodes:	where they may go
- * @nr_pages:	how many
- * @pages:	their addresses, in user space
- * @nodes:	where each is to go, in user space
- * @status:	what became of each, in user space
- * @all:	MPOL_MF_MOVE_ALL
- * @mt:		MPOL_MF_MOVE_MT
+ * struct ferry_move_pages - arguments of do_pages_move()
+ * @mm: address space
+ * @task_nodes: nodes that its pages may be migrated to
+ * @nr_pages: number of pages
+ * @pages: user array of their addresses
+ * @nodes: user array of destination nodes
+ * @status: user array that receives the status of each page
+ * @all: MPOL_MF_MOVE_ALL is set
+ * @mt: MPOL_MF_MOVE_MT is set and honoured
  */
 struct ferry_move_pages {
 	struct mm_struct *mm;
@@ -41,7 +40,7 @@ struct ferry_move_pages {
 bool ferry_mt_hold(void);
 void ferry_mt_release(void);
 
-/* rust/hooks.rs */
+/* rust/crew/hooks.rs */
 bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
 
 /* mm/migrate.c */
@@ -49,10 +48,11 @@ int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
 		    bool migrate_all);
 
 /**
- * ferry_mt_flag() - may a system call have MPOL_MF_MOVE_MT?
- * @flags: its flags
+ * ferry_mt_flag() - return the flag MPOL_MF_MOVE_MT if it is valid
+ * @flags: flags of a system call
  *
- * Return: the flag, if it is there with one of those that it goes with; or 0.
+ * Return: MPOL_MF_MOVE_MT if it is set together with MPOL_MF_MOVE or
+ * MPOL_MF_MOVE_ALL, else 0.
  */
 static inline int ferry_mt_flag(unsigned long flags)
 {
@@ -63,12 +63,12 @@ static inline int ferry_mt_flag(unsigned long flags)
 
 /**
  * ferry_mt_begin() - begin the migration of a system call
- * @flags: its flags
+ * @flags: flags of the system call
  *
- * If the caller asks for help by MPOL_MF_MOVE_MT and may have it, the hooks are
- * held for it until ferry_mt_end(). May sleep.
+ * If the caller asks for help with MPOL_MF_MOVE_MT and may have it, keeps the
+ * hooks enabled until ferry_mt_end(). May sleep.
  *
- * Return: the bits for the mode of migrate_pages(), and for ferry_mt_end().
+ * Return: bits for the mode of migrate_pages(), and for ferry_mt_end().
  */
 static inline enum migrate_mode ferry_mt_begin(unsigned long flags)
 {
@@ -77,7 +77,7 @@ static inline enum migrate_mode ferry_mt_begin(unsigned long flags)
 	return ferry_mt_hold() ? MIGRATE_MT : 0;
 }
 
-/* Gives up the hooks that ferry_mt_begin() holds, if any. */
+/* Releases the hooks that ferry_mt_begin() keeps enabled, if any. */
 static inline void ferry_mt_end(enum migrate_mode mt)
 {
 	if (unlikely(mt))
@@ -85,19 +85,19 @@ static inline void ferry_mt_end(enum migrate_mode mt)
 }
 
 /**
- * ferry_move_pages() - the work of do_pages_move()
- * @mm:		as of do_pages_move(), like the next six
- * @task_nodes:	"
- * @nr_pages:	"
- * @pages:	"
- * @nodes:	"
- * @status:	"
- * @flags:	"
- * @err:	what do_pages_move() is to return
+ * ferry_move_pages() - do the work of do_pages_move() with a crew
+ * @mm: as for do_pages_move(), like the next six
+ * @task_nodes: "
+ * @nr_pages: "
+ * @pages: "
+ * @nodes: "
+ * @status: "
+ * @flags: "
+ * @err: receives the return value of do_pages_move()
  *
- * To be called with the LRU caches disabled. May sleep.
+ * Context: called with the LRU caches disabled, may sleep.
  *
- * Return: whether it was done; if not, nothing was changed.
+ * Return: whether the work is done; if not, nothing was changed.
  */
 static inline bool ferry_move_pages(struct mm_struct *mm,
 				    const nodemask_t *task_nodes,

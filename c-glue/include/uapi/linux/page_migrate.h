@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only WITH Linux-syscall-note */
 /*
- * Page migration by physical address, or of another process's range of
- * addresses: the ioctls of /dev/page_migrate.
+ * Page migration by physical address, or of a range of addresses of a process:
+ * the ioctls of /dev/page_migrate.
  *
- * Each ioctl takes a pointer to a structure. Its first member is its size as
- * the caller knows it, so that later kernels can add members at the end:
+ * Each ioctl takes a pointer to a structure. The first member is the size of
+ * the structure as the caller knows it, so that later kernels can add members
+ * at the end:
  *
  * - members that the caller does not know are 0 for the kernel, and are not
  *   written;
  * - members that the kernel does not know must be 0, else the call fails with
- *   E2BIG; it does not write them;
- * - a size below that of the first version fails with EINVAL, one above a page
- *   with E2BIG.
+ *   E2BIG; the kernel does not write them;
+ * - a size smaller than the first version of the structure fails with EINVAL,
+ *   a size larger than a page with E2BIG.
  *
- * Flags that the kernel does not know, or that the call does not have, fail
- * with EINVAL. The layout of each structure is the same for programs of 32 and
- * 64 bits; pointers are 64 bits wide, extended by zeroes.
+ * Flags that are unknown, or not valid for the call, fail with EINVAL. The
+ * layout of each structure is the same for 32-bit and 64-bit programs;
+ * pointers are 64 bits wide, zero-extended.
  *
- * Calls that migrate write @successful and @failed of their structure whenever
- * that could be read, also if they return an error: what was migrated before
- * stays where it is.
+ * Calls that migrate write @successful and @failed whenever the structure
+ * could be read, even if they return an error: pages migrated before the error
+ * stay migrated.
  *
  * See docs/service.rst in mm/ferry/.
  */
@@ -29,23 +30,25 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* Of struct page_migrate_phys: addresses of 8 bytes, a page of 4 KB of them */
+/*
+ * Maximum @length of struct page_migrate_phys: a 4 KB page of 8-byte addresses
+ */
 #define PAGE_MIGRATE_MAX_TABLE	512
-/* The same with PAGE_MIGRATE_LONG: 1 GB of base pages of 4 KB */
+/* The same with PAGE_MIGRATE_LONG: 1 GB in base pages of 4 KB */
 #define PAGE_MIGRATE_MAX_LONG_TABLE	262144
 
 /**
- * enum page_migrate_flags - how pages are to be migrated
- * @PAGE_MIGRATE_SHARED: also pages that unrelated processes have mapped; needs
- *	CAP_SYS_NICE, as MPOL_MF_MOVE_ALL does (EPERM)
+ * enum page_migrate_flags - flags of the calls that migrate
+ * @PAGE_MIGRATE_SHARED: also migrate pages that unrelated processes map; needs
+ *	CAP_SYS_NICE, like MPOL_MF_MOVE_ALL (EPERM)
  * @PAGE_MIGRATE_PIDFD: @pid is a pidfd
- * @PAGE_MIGRATE_HOLES: pass over addresses that nothing is mapped at, also such
- *	as no process can have, instead of ending there with EFAULT; of
- *	PAGE_MIGRATE_RANGE alone
- * @PAGE_MIGRATE_MT: let idle CPUs take part whatever vm.mt_page_copy is, as
- *	MPOL_MF_MOVE_MT does
+ * @PAGE_MIGRATE_HOLES: skip unmapped addresses, including addresses that no
+ *	process can map, instead of failing with EFAULT; only for
+ *	PAGE_MIGRATE_RANGE
+ * @PAGE_MIGRATE_MT: let idle CPUs take part regardless of vm.mt_page_copy,
+ *	like MPOL_MF_MOVE_MT
  * @PAGE_MIGRATE_LONG: the table may be longer than a page, up to
- *	PAGE_MIGRATE_MAX_LONG_TABLE; of PAGE_MIGRATE_PHYS alone
+ *	PAGE_MIGRATE_MAX_LONG_TABLE; only for PAGE_MIGRATE_PHYS
  */
 enum page_migrate_flags {
 	PAGE_MIGRATE_SHARED	= 1 << 0,
@@ -57,23 +60,24 @@ enum page_migrate_flags {
 
 /**
  * struct page_migrate_phys - migrate pages by their physical addresses
- * @size: of this structure, in bytes
- * @flags: of &enum page_migrate_flags
+ * @size: size of this structure, in bytes
+ * @flags: bits of &enum page_migrate_flags
  * @table: pointer to physical addresses, each a __u64; any address within a
  *	page names it
- * @length: how many, up to PAGE_MIGRATE_MAX_TABLE or, with PAGE_MIGRATE_LONG,
- *	PAGE_MIGRATE_MAX_LONG_TABLE
- * @node: where they are to go
- * @pid: whose pages: a process or, with PAGE_MIGRATE_PIDFD, a pidfd; 0 without
- *	that: the caller's
- * @successful: written: base pages migrated; all those of a large folio
- * @failed: written: base pages of that process that could not be; a page that
- *	the table names again, with others between, may count each time
+ * @length: number of addresses, up to PAGE_MIGRATE_MAX_TABLE or, with
+ *	PAGE_MIGRATE_LONG, PAGE_MIGRATE_MAX_LONG_TABLE
+ * @node: destination node
+ * @pid: process that maps the pages, or, with PAGE_MIGRATE_PIDFD, a pidfd;
+ *	without that flag, 0 is the caller
+ * @successful: written: base pages migrated; all pages of a large folio count
+ * @failed: written: base pages of that process that could not be migrated; a
+ *	page that the table names again, with other pages in between, may count
+ *	each time
  *
- * Only pages that the process, or one that shares its memory (CLONE_VM), has
- * mapped. All other addresses are passed over, and counted neither way: there
- * may be nothing at them, or a page of somebody else. So are pages that are on
- * @node already.
+ * Migrates only pages that are mapped by the process, or by one that shares
+ * its memory (CLONE_VM). Skips all other addresses, where there may be no page
+ * or a page of an unrelated process, and pages that are on @node already.
+ * Skipped addresses count neither as @successful nor as @failed.
  */
 struct page_migrate_phys {
 	__u32 size;
@@ -87,20 +91,21 @@ struct page_migrate_phys {
 };
 
 /**
- * struct page_migrate_range - migrate a range of a process's addresses
- * @size: of this structure, in bytes
- * @flags: of &enum page_migrate_flags
- * @address: where the range begins; need not be the first of a page
- * @length: bytes; 0: nothing is to be done
- * @node: where its pages are to go
+ * struct page_migrate_range - migrate a range of addresses of a process
+ * @size: size of this structure, in bytes
+ * @flags: bits of &enum page_migrate_flags
+ * @address: start of the range; need not be page-aligned
+ * @length: bytes; 0 migrates nothing
+ * @node: destination node
  * @pid: as in &struct page_migrate_phys
- * @successful: written: base pages migrated; all those of a large folio
- * @failed: written: base pages that could not be, among them those that
- *	unrelated processes have mapped, without PAGE_MIGRATE_SHARED; a page
- *	that the range has twice, as KSM has, may count twice
+ * @successful: written: base pages migrated; all pages of a large folio count
+ * @failed: written: base pages that could not be migrated, including, without
+ *	PAGE_MIGRATE_SHARED, pages that unrelated processes map; a page that is
+ *	mapped twice in the range, as by KSM, may count twice
  *
- * Addresses that no page is at yet, and pages that are on @node already, are
- * counted neither way; nor is what is no memory of a node, as that of devices.
+ * Addresses without a page, pages that are on @node already, and memory that
+ * belongs to no node, such as device memory, count neither as @successful nor
+ * as @failed.
  */
 struct page_migrate_range {
 	__u32 size;
@@ -114,21 +119,21 @@ struct page_migrate_range {
 };
 
 /**
- * struct page_migrate_counters - what was done since boot, of all callers
- * @size: of this structure, in bytes
+ * struct page_migrate_counters - work since boot, of all callers
+ * @size: size of this structure, in bytes
  * @flags: 0
- * @phys_calls: calls of PAGE_MIGRATE_PHYS that were let in
+ * @phys_calls: accepted calls of PAGE_MIGRATE_PHYS
  * @phys_entries: addresses in their tables
- * @phys_ignored: those that were passed over
- * @range_calls: calls of PAGE_MIGRATE_RANGE that were let in
+ * @phys_ignored: addresses that were skipped
+ * @range_calls: accepted calls of PAGE_MIGRATE_RANGE
  * @successful: base pages migrated
- * @failed: base pages that could not be
- * @refused: calls that were not let in, for want of a right or as they were no
- *	good
- * @aborted: calls that were let in, and ended early with an error
+ * @failed: base pages that could not be migrated
+ * @refused: rejected calls: missing privilege or invalid argument
+ * @aborted: accepted calls that ended early with an error
  *
- * "Let in" means that all was found good but the table and the range
- * themselves. The same numbers are in /sys/kernel/mm/ferry/service/.
+ * A call is accepted when all of its arguments are valid, other than the
+ * contents of its table or range. The same counters are in
+ * /sys/kernel/mm/ferry/service/.
  */
 struct page_migrate_counters {
 	__u32 size;
@@ -146,35 +151,36 @@ struct page_migrate_counters {
 #define PAGE_MIGRATE_IOC	0xBC
 
 /*
- * Common to the two that migrate. Major errors, which end the call:
+ * Errors of both calls that migrate. Each ends the call:
  *
- * ENODEV: the node has no memory, or the caller's or the owner's cpuset does
- *	not allow it
- * ESRCH: there is no such process, or it is no more
- * EPERM: the caller may not move the memory of that process, or lacks a right
- * EINVAL: an argument is no good; or the process has no memory of its own
+ * ENODEV: the node has no memory, or the cpuset of the caller or of the
+ *	process does not allow it
+ * ESRCH: there is no such process, or it has exited
+ * EPERM: the caller may not move the memory of that process, or lacks a
+ *	privilege
+ * EINVAL: an argument is invalid, or the process has no memory of its own
  * EFAULT: the structure or the table is not readable, or not writable
- * ENOMEM: no memory for the call itself; or none on the node, and nothing more
- *	of what was tried could be migrated
- * EBADF: with PAGE_MIGRATE_PIDFD, no pidfd
- * EINTR: the caller is being killed
+ * ENOMEM: no memory for the call itself; or no memory on the node, and no
+ *	later page that was tried could be migrated
+ * EBADF: with PAGE_MIGRATE_PIDFD, @pid is not a pidfd
+ * EINTR: the caller has a fatal signal pending
  */
 
 /*
- * Needs CAP_SYS_ADMIN in the initial user namespace, both of who has opened the
- * device and of the caller (EPERM), and what PAGE_MIGRATE_RANGE needs. EINVAL:
- * the table is longer than it may be.
+ * Needs CAP_SYS_ADMIN in the initial user namespace, both for the task that
+ * opened the device and for the caller (EPERM), and the permissions of
+ * PAGE_MIGRATE_RANGE. EINVAL: the table is too long.
  */
 #define PAGE_MIGRATE_PHYS	_IO(PAGE_MIGRATE_IOC, 0)
 
 /*
- * Needs what move_pages(2) needs: the right to read the process's state by
- * ptrace(2) (PTRACE_MODE_READ_REALCREDS), unless it is the caller. EFAULT: the
- * range is not in user space, or has a hole.
+ * Needs the permissions of move_pages(2): the caller may read the state of the
+ * process with ptrace(2) (PTRACE_MODE_READ_REALCREDS), or is the process.
+ * EFAULT: the range is not in user space, or has a hole.
  */
 #define PAGE_MIGRATE_RANGE	_IO(PAGE_MIGRATE_IOC, 1)
 
-/* Needs nothing but the open device. Members after @flags are written. */
+/* Needs only the open device. The members after @flags are written. */
 #define PAGE_MIGRATE_COUNTERS	_IO(PAGE_MIGRATE_IOC, 2)
 
 #endif /* _UAPI_LINUX_PAGE_MIGRATE_H */
