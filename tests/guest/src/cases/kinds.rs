@@ -6,8 +6,6 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -15,6 +13,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use super::disk::{Ext4, Swap, Tmpfs};
 use crate::harness::skip;
 use crate::kernel::{self, Setting};
+use crate::patience::wait_until;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE};
 use crate::{pattern, region};
@@ -255,9 +254,7 @@ fn ksm() -> Result<Mem> {
         Setting::change(&format!("{DIR}/run"), "1")?,
     ];
     let merged = || kernel::frames(&map).map(|f| f.iter().all(|&frame| frame == f[0]));
-    while !merged()? {
-        sleep(Duration::from_millis(50));
-    }
+    wait_until("ksmd merges equal pages", merged)?;
     drop(settings);
     let check = move |map: &Mapping| {
         map.words()

@@ -19,7 +19,7 @@ use crate::cgroup::Groups;
 use crate::demotion::{Reclaim, forget_use};
 use crate::harness::{Case, skip};
 use crate::kernel::{self, COPY, CREW, SWITCH, Setting, THREADS, WORKING};
-use crate::patience::repeat_until;
+use crate::patience::{repeat_until, wait_until};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, MT, Service};
 use crate::sys::{self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE, fork_child};
@@ -311,9 +311,9 @@ impl Hogs {
                 }
             })?);
         }
-        while hogs.go.words()[1].load(Relaxed) < hogs.pids.len() as u64 {
-            sleep(Duration::from_millis(5));
-        }
+        wait_until("each hog runs", || {
+            Ok(hogs.go.words()[1].load(Relaxed) >= hogs.pids.len() as u64)
+        })?;
         Ok(hogs)
     }
 

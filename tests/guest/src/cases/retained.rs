@@ -23,7 +23,7 @@ use super::migrc::{
 use super::unplug::Away;
 use crate::harness::{Case, skip};
 use crate::kernel::{self, Setting};
-use crate::patience::wait_until;
+use crate::patience::{repeat_until, wait_until};
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
 
@@ -32,11 +32,16 @@ const CONTIGUOUS: &str = "/sys/kernel/mm/ferry/migrc/debug/take_contig";
 const HOLD: &str = "/sys/kernel/mm/ferry/migrc/debug/hold_batch_ms";
 const PROGRESS: &str = "/sys/kernel/mm/ferry/migrc/debug/feign_progress";
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
+const PER_CPU: &str = "/proc/sys/vm/percpu_pagelist_high_fraction";
 const SLOW: u32 = 300;
 /// Number of memory blocks that the pages move to.
 const BLOCKS: usize = 3;
 /// Number of pages that are retained during an allocation.
 const MANY: usize = 8 * PAGES;
+/// Their bytes.
+const KEPT: usize = MANY * PAGE;
+/// Bytes by which the amount grows that a process takes of a node.
+const STEP: usize = 4 << 20;
 /// Pages of a batch of mainline's.
 const BATCH: usize = 512;
 
@@ -135,11 +140,12 @@ impl Mover {
     }
 
     /// Waits until it has moved all of its memory once more.
-    fn wait(&self) {
+    fn wait(&self) -> Result<()> {
         let before = self.moved();
-        while self.moved() < before + 2 * PAGES as u64 {
+        repeat_until("memory moves", || {
             yield_now();
-        }
+            Ok(self.moved() >= before + 2 * PAGES as u64)
+        })
     }
 
     /// Returns a page frame of its memory in one of the blocks, and the block.
@@ -147,15 +153,18 @@ impl Mover {
         let size = kernel::read(format!("{MEMORY}/block_size_bytes"))?;
         let size = u64::from_str_radix(size.trim(), 16)
             .context("block_size_bytes is not a hexadecimal number")?;
-        loop {
+        let mut found = None;
+        repeat_until("memory is in a movable block", || {
             for frame in kernel::frames_of(self.pid.as_raw(), &self.map)? {
                 let block = format!("{MEMORY}/memory{}", frame * PAGE as u64 / size).into();
                 if self.blocks.contains(&block) {
-                    return Ok((frame, block));
+                    found = Some((frame, block));
                 }
             }
             yield_now();
-        }
+            Ok(found.is_some())
+        })?;
+        found.context("no page is in a movable block")
     }
 }
 
@@ -178,7 +187,7 @@ fn as_often(attempt: impl Fn(&Mover) -> Result<bool>) -> Result<()> {
         let mover = Mover::start(&blocks)?;
         let mut succeeded = 0;
         for _ in 0..attempts() {
-            mover.wait();
+            mover.wait()?;
             succeeded += usize::from(attempt(&mover)?);
         }
         Ok(succeeded)
@@ -285,23 +294,38 @@ fn available() -> Result<()> {
 struct SmallNode {
     _taken: Mapping,
     _min_free: Setting,
+    _per_cpu: Setting,
     len: usize,
 }
 
 impl SmallNode {
     fn new() -> Result<Self> {
         let min_free = Setting::change(MIN_FREE, "8192")?;
+        // Otherwise per-CPU lists of free pages hold up to 85 MB, which the OOM killer does not
+        // wait for.
+        let per_cpu = Setting::change(PER_CPU, "4096")?;
         kernel::compact();
         let taken = region::take_all_but(0, 192 << 20)?;
         let free = kernel::node_free_bytes(0)?;
         let len = free
-            .checked_sub(kernel::node_high_bytes(0)? + (8 << 20))
+            .checked_sub(kernel::node_high_bytes(0)? + KEPT)
             .context("node 0 has too little memory")?;
         Ok(Self {
             _taken: taken,
             _min_free: min_free,
+            _per_cpu: per_cpu,
             len: len / PAGE * PAGE,
         })
+    }
+
+    /// Checks that a process can have that amount with migrc off.
+    fn fits_with_migrc_off(&self) -> Result<()> {
+        let _off = Setting::change(ENABLED, "0")?;
+        ensure!(
+            !self.fill()?,
+            "expected no OOM kill with migrc off: node 0 has too little memory"
+        );
+        Ok(())
     }
 
     /// Lets a process write that amount of memory of node 0, in small pages. Returns whether the
@@ -333,31 +357,46 @@ impl SmallNode {
     }
 }
 
-/// Returns a node that `SmallNode::fill` fits into with migrc off, and migrc switched on.
+/// Returns a crowded node, and migrc switched on.
 fn crowded_node() -> Result<(Migrc, SmallNode)> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, NEVER)?;
     migrc.set(SHARE, "100")?;
     kernel::write(DRAIN, "1")?;
-    let node = SmallNode::new()?;
-    {
-        let _off = Setting::change(ENABLED, "0")?;
-        ensure!(
-            !node.fill()?,
-            "expected no OOM kill with migrc off: the node has too little memory"
-        );
-    }
-    Ok((migrc, node))
+    Ok((migrc, SmallNode::new()?))
 }
 
-/// Fills the rest of a node of which migrc keeps pages: that drains them, and nothing is killed.
-fn fits(node: &SmallNode) -> Result<()> {
-    let before = count("drained_pages/pressure")?;
-    ensure!(!node.fill()?, "expected no OOM kill");
-    ensure!(
-        count("drained_pages/pressure")? > before,
-        "expected drained_pages/pressure to grow"
-    );
+/// Fills the node while migrc keeps [`KEPT`] bytes of it for the time of `keep`: that drains them,
+/// and nothing is killed.
+fn drains_instead(
+    node: &mut SmallNode,
+    keep: impl Fn(&dyn Fn() -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let drained = || count("drained_pages/pressure");
+    let fill = |node: &SmallNode| {
+        let before = drained()?;
+        keep(&|| {
+            ensure!(!node.fill()?, "expected no OOM kill");
+            Ok(())
+        })?;
+        Ok::<_, anyhow::Error>(drained()? > before)
+    };
+    // What the kernel itself needs, or can reclaim, varies. So the amount grows until it does not
+    // fit beside the retained pages; without them much more would fit.
+    let mut is_full = false;
+    for _ in 0..KEPT / STEP {
+        node.fits_with_migrc_off()?;
+        is_full = fill(node)?;
+        if is_full {
+            break;
+        }
+        node.len += STEP;
+    }
+    ensure!(is_full, "expected drained_pages/pressure to grow");
+    // This amount takes half of the retained pages.
+    node.len += KEPT / 2;
+    node.fits_with_migrc_off()?;
+    ensure!(fill(node)?, "expected drained_pages/pressure to grow");
     Ok(())
 }
 
@@ -368,8 +407,8 @@ fn oom() -> Result<()> {
     if !Path::new(CONTIGUOUS).exists() {
         return Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG"));
     }
-    let (_migrc, node) = crowded_node()?;
-    beside_retained(MANY, || fits(&node))
+    let (_migrc, mut node) = crowded_node()?;
+    drains_instead(&mut node, |fill| beside_retained(MANY, fill))
 }
 
 /// Runs `body` while another process has old pages kept by batches in flight, one for each of its threads.
@@ -420,10 +459,12 @@ fn oom_in_flight() -> Result<()> {
     // While this program's own pages can be reclaimed, reclaim goes on.
     mlockall(MlockAllFlags::MCL_CURRENT)?;
     let run = || -> Result<()> {
-        let (mut migrc, node) = crowded_node()?;
-        migrc.set(HOLD, NEVER)?;
+        let (mut migrc, mut node) = crowded_node()?;
         migrc.set(PROGRESS, "1")?;
-        beside_in_flight(MANY, || fits(&node))
+        drains_instead(&mut node, |fill| {
+            kernel::write(HOLD, NEVER)?;
+            beside_in_flight(MANY, fill)
+        })
     };
     let done = run();
     munlockall()?;

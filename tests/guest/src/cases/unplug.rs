@@ -5,20 +5,24 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{sleep, yield_now};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 use super::races::shuttle;
 use crate::harness::{Case, skip};
 use crate::kernel;
 use crate::patience::{at_last, repeat_until};
 use crate::plan::{Engine, FolioSize};
-use crate::sys::{MF_MOVE, PAGE};
+use crate::sys::{MF_MOVE, PAGE, fork_child};
 use crate::{pattern, region};
 
 const THREADS: u32 = 4;
 const SLOW: u32 = 240;
+/// How long a memory block is given to go offline.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn cases() -> Vec<Case> {
     let ways = [
@@ -66,17 +70,47 @@ impl Away {
 
     /// Takes a memory block offline.
     pub fn memory(block: &Path) -> Result<Self> {
-        Self::new(block.join("state"), "offline", "online")
+        Self::block(block, "online")
     }
 
     /// Takes a block with only movable pages offline. It comes back as a movable block.
     pub fn movable(block: &Path) -> Result<Self> {
-        Self::new(block.join("state"), "offline", "online_movable")
+        Self::block(block, "online_movable")
+    }
+
+    fn block(block: &Path, online: &'static str) -> Result<Self> {
+        let state = block.join("state");
+        ensure!(
+            goes_offline(&state, PATIENCE)?,
+            "{} does not go offline",
+            block.display()
+        );
+        Ok(Self { state, online })
     }
 
     pub fn back(self) -> Result<()> {
         // Dropping `self` writes the state once more, which changes nothing.
         kernel::write(&self.state, self.online)
+    }
+}
+
+/// Returns whether the memory block of a state file goes offline within `limit`.
+///
+/// The kernel retries without a limit while a page cannot move, such as metadata that the journal
+/// of a file system holds. So a child writes, and is killed after that time.
+pub fn goes_offline(state: &Path, limit: Duration) -> Result<bool> {
+    let child = fork_child(|| std::fs::write(state, "offline").is_ok())?;
+    let start = Instant::now();
+    loop {
+        match waitpid(child, Some(WaitPidFlag::WNOHANG))? {
+            WaitStatus::StillAlive if start.elapsed() < limit => sleep(Duration::from_millis(5)),
+            WaitStatus::StillAlive => {
+                kill(child, Signal::SIGKILL)?;
+                waitpid(child, None)?;
+                return Ok(false);
+            }
+            status => return Ok(status == WaitStatus::Exited(child, 0)),
+        }
     }
 }
 

@@ -6,18 +6,16 @@ mod limits;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::disk::Ext4;
+use super::unplug::goes_offline;
 use crate::cgroup::Groups;
 use crate::demotion::generations;
 use crate::harness::{Case, skip};
@@ -520,26 +518,6 @@ fn oom() -> Result<()> {
     nothing_left(&file, LEN)
 }
 
-/// Returns whether the memory block of a state file went offline.
-///
-/// The kernel retries without a limit while a page cannot move, such as metadata that the journal
-/// of the file system holds. So a child writes, and is killed after a while.
-fn goes_offline(state: &Path) -> Result<bool> {
-    let child = fork_child(|| std::fs::write(state, "offline").is_ok())?;
-    let start = Instant::now();
-    loop {
-        match waitpid(child, Some(WaitPidFlag::WNOHANG))? {
-            WaitStatus::StillAlive if start.elapsed() < PATIENCE => sleep(Duration::from_millis(5)),
-            WaitStatus::StillAlive => {
-                kill(child, Signal::SIGKILL)?;
-                waitpid(child, None)?;
-                return Ok(false);
-            }
-            status => return Ok(status == WaitStatus::Exited(child, 0)),
-        }
-    }
-}
-
 /// Memory of the lower tier goes offline while pages on it are promoted.
 fn offline() -> Result<()> {
     let blocks = kernel::memory_blocks(1)?;
@@ -561,7 +539,7 @@ fn offline() -> Result<()> {
         for block in blocks.iter().rev().cycle().take(24) {
             let state = block.join("state");
             // Fails if a page cannot be moved.
-            if goes_offline(&state)? {
+            if goes_offline(&state, PATIENCE)? {
                 taken += 1;
                 sleep(Duration::from_millis(20));
                 kernel::write(&state, "online")?;

@@ -9,6 +9,7 @@ use crate::cases::disk::Ext4;
 use crate::cases::pinned::Spliced;
 use crate::harness::{Case, skip};
 use crate::kernel::{self, Setting};
+use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, MT, Service};
 use crate::sys::{Mapping, PAGE, Uring, memfd_secret};
@@ -285,11 +286,12 @@ fn pinned_for_long() -> Result<()> {
     drop(pinned);
     // The kernel unpins the pages some time later.
     let mut moved = 0;
-    while moved < PAGES as u64 {
+    repeat_until("pages that were pinned move", || {
         let done = service.range(whole(&map, elsewhere));
         ensure!(done.errno == 0, "expected no error, got {done:?}");
         moved += done.successful;
-    }
+        Ok(moved >= PAGES as u64)
+    })?;
     region::check_on(&map.addrs(PAGE), elsewhere)?;
     pattern::check(map.words(), 1)
 }
