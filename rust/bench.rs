@@ -18,9 +18,9 @@ use crate::{
         owned_pairs::OwnedPairs,
         table::Copied, //
     },
-    kernel::{
-        clock::now_ns,
-        sched::NodeId, //
+    kernel::sched::{
+        now_ns,
+        NodeId, //
     },
     logic::store_kind::StoreKind,
     workers::IdleCpus, //

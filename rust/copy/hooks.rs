@@ -19,7 +19,7 @@ use super::{
 use crate::{
     copy,
     crew,
-    kernel::isolated::IsolatedList,
+    kernel::folio::IsolatedList,
     logic::{
         flight::Ticket,
         folio_progress::FolioOutcome, //

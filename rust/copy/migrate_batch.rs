@@ -24,12 +24,10 @@ use super::table::{
 };
 
 use crate::{
-    kernel::{
-        clock::now_ns,
-        sched::{
-            switches,
-            NodeId, //
-        }, //
+    kernel::sched::{
+        now_ns,
+        switches,
+        NodeId, //
     },
     logic::{
         folio_progress::FolioOutcome,

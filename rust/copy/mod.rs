@@ -53,7 +53,7 @@ use self::{
 
 use crate::{
     kernel::{
-        isolated::IsolatedList,
+        folio::IsolatedList,
         vm_event::VmEvent, //
     },
     logic::batch_size::{

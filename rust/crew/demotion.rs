@@ -19,9 +19,9 @@ use super::{
 };
 
 use crate::{
-    kernel::{
-        folio::Folio,
-        isolated::IsolatedList, //
+    kernel::folio::{
+        Folio,
+        IsolatedList, //
     },
     workers::{
         settings::has_crews,

@@ -18,8 +18,10 @@ use super::{
 
 use crate::{
     kernel::{
-        folio::Folio,
-        isolated::IsolatedList,
+        folio::{
+            Folio,
+            IsolatedList, //
+        },
         sched::NodeId, //
     },
     logic::crew::Size,

@@ -17,7 +17,7 @@ use super::{
 
 use crate::{
     crew,
-    kernel::isolated::IsolatedList, //
+    kernel::folio::IsolatedList, //
 };
 
 #[cfg(CONFIG_NUMA_MIGRATION)]

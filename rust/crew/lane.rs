@@ -37,11 +37,11 @@ use super::{
 
 use crate::{
     kernel::{
-        cputime::runtime_ns,
-        isolated::IsolatedList,
+        folio::IsolatedList,
         sched::{
             has_cpu_quota,
-            is_confined, //
+            is_confined,
+            runtime_ns, //
         },
         scoped_share::{
             ScopedShare,

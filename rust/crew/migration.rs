@@ -34,12 +34,14 @@ use super::chunks::{
 };
 
 use crate::kernel::{
-    clock::now_ns,
-    isolated::{
+    folio::{
         IsolatedFolios,
         IsolatedList, //
     },
-    sched::NodeId,
+    sched::{
+        now_ns,
+        NodeId, //
+    },
     task_context::TaskContext, //
 };
 

@@ -55,21 +55,19 @@ use crate::kernel::sched::is_kswapd;
 
 use crate::{
     kernel::{
-        clock::now_ns,
-        cputime::{
-            charge_cgroup,
-            runtime_ns, //
-        },
-        folio::Folio,
-        isolated::{
+        folio::{
+            Folio,
             IsolatedFolios,
             IsolatedList, //
         },
         sched::{
             self,
+            charge_cgroup,
             is_confined,
             is_idle,
             may_help,
+            now_ns,
+            runtime_ns,
             NodeId, //
         },
         vm_event::VmEvent, //

@@ -27,8 +27,10 @@ use super::{
 
 use crate::{
     kernel::{
-        folio::Folio,
-        isolated::IsolatedFolios,
+        folio::{
+            Folio,
+            IsolatedFolios, //
+        },
         sched::NodeId, //
     },
     logic::{

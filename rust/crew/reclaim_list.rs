@@ -12,7 +12,7 @@ use core::{
 };
 use kernel::bindings;
 
-use crate::kernel::isolated::IsolatedList;
+use crate::kernel::folio::IsolatedList;
 
 /// The list, of a task that is in reclaim: it stays in that task.
 ///

@@ -25,7 +25,7 @@ use kernel::{
 use super::migration::Help;
 
 use crate::{
-    kernel::isolated::{
+    kernel::folio::{
         IsolatedFolios,
         IsolatedList, //
     },

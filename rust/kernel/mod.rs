@@ -9,15 +9,12 @@
 //! Every example here has a runnable copy in `rust/tests/examples/`, which the KUnit suite
 //! `ferry_doctests` runs.
 
-pub mod clock;
-pub mod cputime;
 pub mod delayed_fn;
 pub mod dmaengine;
 #[cfg(CONFIG_FERRY_SERVICE)]
 pub mod extensible;
 pub mod flush_token;
 pub mod folio;
-pub mod isolated;
 #[cfg(any(CONFIG_FERRY_SERVICE, CONFIG_FERRY_PAGECACHE_PROMOTION))]
 pub mod mem_hotplug;
 #[cfg(CONFIG_FERRY_SERVICE)]

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Scheduler state of the calling task, and properties of CPUs and nodes.
+//! Time, scheduler state and CPU time of the calling task, and properties of CPUs and nodes.
 //!
 //! Statements about a CPU are hints: it may become busy or go offline at any time.
 //!
 //! C headers: [`include/linux/preempt.h`](srctree/include/linux/preempt.h),
-//! [`include/linux/sched.h`](srctree/include/linux/sched.h); C file:
+//! [`include/linux/sched.h`](srctree/include/linux/sched.h),
+//! [`include/linux/timekeeping.h`](srctree/include/linux/timekeeping.h); C file:
 //! [`mm/ferry/c-glue/helpers/cpu.c`](srctree/mm/ferry/c-glue/helpers/cpu.c)
 
 use kernel::{
@@ -18,6 +19,20 @@ use kernel::{
 };
 
 use crate::logic::topology::CpuPlace;
+
+/// Returns the nanoseconds since boot, without time in suspend; never 0. For any context but NMI.
+///
+/// # Examples
+///
+/// ```ignore
+/// let before = now_ns();
+/// assert!(before > 0);
+/// assert!(now_ns() >= before);
+/// ```
+pub fn now_ns() -> i64 {
+    // SAFETY: `ktime_get()` may be called outside of NMI context.
+    unsafe { bindings::ktime_get() }.max(1)
+}
 
 /// Runs `f` with preemption disabled. `f` must be short and must not sleep.
 ///
@@ -77,6 +92,30 @@ pub fn switches() -> c_ulong {
 pub fn preemptions() -> c_ulong {
     // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_task_preemptions() }
+}
+
+/// Returns for how many nanoseconds the calling task has run, by the scheduler's clock. Takes the
+/// locks of the task and of its runqueue, so the caller must hold neither. For any context but NMI.
+///
+/// # Examples
+///
+/// ```ignore
+/// let before = runtime_ns();
+/// let after = runtime_ns();
+/// assert!(after >= before);
+/// // A task pays for the time that its helpers took.
+/// charge_cgroup(after - before);
+/// ```
+pub fn runtime_ns() -> u64 {
+    // SAFETY: The function has no requirements.
+    unsafe { bindings::ferry_runtime() }
+}
+
+/// Charges `ns` nanoseconds of system time to the calling task's cgroup, for kernel workers that
+/// ran on its behalf. For any context but NMI.
+pub fn charge_cgroup(ns: u64) {
+    // SAFETY: The function has no requirements.
+    unsafe { bindings::ferry_charge_cgroup(ns) };
 }
 
 /// Returns whether another task waits for this CPU; a hint. For any context.

@@ -50,12 +50,12 @@ use self::group::{
 
 use crate::{
     kernel::{
-        clock::now_ns,
         delayed_fn::{
             DelayedFn,
             Queue, //
         },
-        flush_token::FlushToken, //
+        flush_token::FlushToken,
+        sched::now_ns, //
     },
     logic::{
         coverage::Moment,

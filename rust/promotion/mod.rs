@@ -47,7 +47,6 @@ use self::folios::{
 use crate::{
     crew,
     kernel::{
-        clock::now_ns,
         delayed_fn::{
             DelayedFn,
             Queue, //
@@ -56,6 +55,7 @@ use crate::{
         mem_hotplug::MemHotplugGuard,
         sched::{
             cond_resched,
+            now_ns,
             nr_nodes,
             NodeId, //
         }, //
@@ -82,8 +82,8 @@ use crate::{
         recent_moves::{
             self,
             sample_shift,
-            FolioId, //
-            RecentMoves,
+            FolioId,
+            RecentMoves, //
         },
         ring::{
             self,

@@ -19,7 +19,7 @@ use crate::{
         user_pages::try_to_node, //
     },
     kernel::{
-        isolated::{
+        folio::{
             IsolatedFolios,
             IsolatedList, //
         },

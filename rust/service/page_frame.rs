@@ -17,9 +17,9 @@ use kernel::{
 use crate::kernel::{
     folio::{
         FolioRef,
+        IsolatedList,
         LockedFolio, //
     },
-    isolated::IsolatedList,
     mem_hotplug::MemHotplugGuard, //
 };
 

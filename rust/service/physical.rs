@@ -47,8 +47,8 @@ use crate::{
         UserArray, //
     },
     kernel::{
-        folio::FolioRef,
-        isolated::{
+        folio::{
+            FolioRef,
             IsolatedFolios,
             IsolatedList, //
         },

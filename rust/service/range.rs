@@ -26,7 +26,7 @@ use super::{
 };
 
 use crate::{
-    kernel::isolated::IsolatedList,
+    kernel::folio::IsolatedList,
     logic::span::whole_pages, //
 };
 

@@ -16,9 +16,9 @@ use kernel::{
 
 use crate::{
     crew::user_pages::Destination,
-    kernel::{
-        folio::LockedFolio,
-        isolated::IsolatedList, //
+    kernel::folio::{
+        IsolatedList,
+        LockedFolio, //
     }, //
 };
 

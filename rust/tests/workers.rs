@@ -39,10 +39,10 @@ use crate::{
         }, //
     },
     kernel::{
-        clock::now_ns,
-        cputime::runtime_ns,
         sched::{
             need_resched,
+            now_ns,
+            runtime_ns,
             set_need_resched,
             without_preemption, //
         },
@@ -58,8 +58,8 @@ use crate::{
         },
         folio_progress::FolioOutcome,
         leftover::ROOM,
-        policy::SECTION_NS, //
-        store_kind::StoreKind,
+        policy::SECTION_NS,
+        store_kind::StoreKind, //
     },
     workers::{
         pool::{

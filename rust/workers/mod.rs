@@ -38,19 +38,17 @@ use self::{
 };
 
 use crate::{
-    kernel::{
-        clock::now_ns,
-        sched::{
-            has_cpu_quota,
-            is_allowed,
-            is_kswapd,
-            may_help,
-            need_resched,
-            node_of,
-            others_want_cpu,
-            reclaims,
-            NodeId, //
-        }, //
+    kernel::sched::{
+        has_cpu_quota,
+        is_allowed,
+        is_kswapd,
+        may_help,
+        need_resched,
+        node_of,
+        now_ns,
+        others_want_cpu,
+        reclaims,
+        NodeId, //
     },
     logic::{
         policy::{

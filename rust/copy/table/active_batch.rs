@@ -25,9 +25,11 @@ use super::{
 use crate::{
     copy::folio_pair::FolioPair,
     kernel::{
-        clock::now_ns,
         dmaengine::Answers,
-        sched::cond_resched, //
+        sched::{
+            cond_resched,
+            now_ns, //
+        }, //
     },
     logic::folio_progress::FolioOutcome, //
 };

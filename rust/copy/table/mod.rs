@@ -56,12 +56,12 @@ use kernel::{
 
 use crate::{
     kernel::{
-        clock::now_ns,
-        cputime::runtime_ns,
         folio::Folio,
         sched::{
             cond_resched,
             need_resched,
+            now_ns,
+            runtime_ns,
             without_preemption, //
         }, //
     },
@@ -74,8 +74,8 @@ use crate::{
         },
         folio_progress::FolioProgress,
         leftover::Leftovers,
-        policy::SECTION_NS, //
-        store_kind::StoreKind,
+        policy::SECTION_NS,
+        store_kind::StoreKind, //
     }, //
 };
 

@@ -26,9 +26,9 @@ use super::{
 };
 
 use crate::{
-    kernel::{
-        clock::now_ns,
-        sched::NodeId, //
+    kernel::sched::{
+        now_ns,
+        NodeId, //
     },
     logic::flight::{
         Places,

@@ -39,7 +39,7 @@ use super::{
 };
 
 use crate::{
-    kernel::clock::now_ns,
+    kernel::sched::now_ns,
     logic::coverage::{
         Coverage,
         Moment,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-use crate::kernel::clock::now_ns;
+use crate::kernel::sched::now_ns;
 use kernel::prelude::*;
 
 fn example() -> Result {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-use crate::kernel::cputime::{
+use crate::kernel::sched::{
     charge_cgroup,
     runtime_ns, //
 };
