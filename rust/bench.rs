@@ -22,7 +22,7 @@ use crate::{
         now_ns,
         NodeId, //
     },
-    logic::store_kind::StoreKind,
+    logic::policy::StoreKind,
     workers::IdleCpus, //
 };
 

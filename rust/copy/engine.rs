@@ -41,12 +41,11 @@ use crate::{
             PAGES_PER_UNIT,
             UNITS, //
         },
-        policy,
-        route::{
+        policy::{
             self,
-            CopyMethod, //
+            CopyMethod,
+            StoreKind, //
         }, //
-        store_kind::StoreKind,
     },
     workers::{
         self,
@@ -115,7 +114,7 @@ impl<C: CopySegment> Engine<C> {
             Some((limit, IdleCpus::near(node, limit)))
         };
         let mut shared = None;
-        let Some(route) = route::choose(
+        let Some(route) = policy::choose_route(
             settings::way(),
             dma::is_for(pages),
             is_large(folios, pages),
@@ -177,7 +176,7 @@ impl<C: CopySegment> Engine<C> {
     /// Posts the eligible folios of a batch to DMA channels alone. If no channel is free, every
     /// posted folio comes back as [`NotCopied`]. May sleep.
     ///
-    /// [`NotCopied`]: crate::logic::folio_progress::FolioOutcome::NotCopied
+    /// [`NotCopied`]: crate::logic::batch::FolioOutcome::NotCopied
     pub fn post_to_channels<'a>(
         &'static self,
         lists: PairedLists<'a>,

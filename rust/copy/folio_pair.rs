@@ -27,7 +27,7 @@ use crate::kernel::{
 /// - The destination is new: only the holder of this value reads or writes its content and its
 ///   `migrate_info`.
 /// - After the pair was posted on a [`CopyTable`](super::table::CopyTable) and taken back as
-///   [`TimedOut`](crate::logic::folio_progress::FolioOutcome::TimedOut), no task reads or writes
+///   [`TimedOut`](crate::logic::batch::FolioOutcome::TimedOut), no task reads or writes
 ///   the destination until its last reference is dropped.
 pub struct FolioPair<'a> {
     dst: LockedFolio<'a>,

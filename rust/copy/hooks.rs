@@ -21,8 +21,8 @@ use crate::{
     crew,
     kernel::folio::IsolatedList,
     logic::{
-        flight::Ticket,
-        folio_progress::FolioOutcome, //
+        batch::FolioOutcome,
+        flight::Ticket, //
     },
     workers::knob::Knob, //
 };

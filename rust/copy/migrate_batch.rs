@@ -30,8 +30,8 @@ use crate::{
         NodeId, //
     },
     logic::{
-        folio_progress::FolioOutcome,
-        store_kind::StoreKind, //
+        batch::FolioOutcome,
+        policy::StoreKind, //
     }, //
 };
 

@@ -5,11 +5,11 @@
 use super::folio_pair::PairedLists;
 
 use crate::{
-    logic::store_kind::{
-        choose,
+    logic::policy::{
+        choose_stores,
         BatchShape,
-        NonTemporalPolicy, //
-        StoreKind,
+        NonTemporalPolicy,
+        StoreKind, //
     },
     workers::settings, //
 };
@@ -25,5 +25,5 @@ pub fn of(lists: &PairedLists<'_>, (folios, pages): (u32, u32)) -> StoreKind {
     }
     let demotes = || Some(lists.target()?.is_lower_than(lists.source()?));
     let load = BatchShape { folios, pages };
-    choose(setting, load, || demotes().unwrap_or(false))
+    choose_stores(setting, load, || demotes().unwrap_or(false))
 }

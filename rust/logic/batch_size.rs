@@ -5,8 +5,8 @@
 //! A batch ends when its pages have cost it [`UNITS`] units. [`page_price`] sets the cost of a page
 //! by the time that earlier batches took and by the number of threads that copy the batch.
 //!
-//! `batches_keep_to_their_time` and `chunks_keep_to_their_time` in `tests/thread_choice.rs` check
-//! the bounds with proptest.
+//! Bounds checked with proptest (`tests/logic/thread_choice.rs`): `batches_keep_to_their_time` and
+//! `chunks_keep_to_their_time`.
 
 use super::thread_choice::blend;
 

@@ -45,8 +45,8 @@
 //! translations of every group with a smaller number. A bit in `owed` that `begin` misses costs one
 //! more flush later; it never makes a group look covered.
 //!
-//! Checked by loom (`tests/loom/coverage.rs`): `flushes_of_others_cover_what_was_retained_before`
-//! and `what_is_not_covered_is_owed`.
+//! Checked by loom (`tests/logic/loom/coverage.rs`):
+//! `flushes_of_others_cover_what_was_retained_before` and `what_is_not_covered_is_owed`.
 
 use core::ops::Deref;
 

@@ -10,7 +10,7 @@
 //! The size of a chunk limits the time that its folios are unmapped, like the size of a batch in
 //! mainline.
 //!
-//! `tests/crew.rs` checks the cuts with proptest: `spans_of_a_run_are_page_tables`,
+//! `tests/logic/crew.rs` checks the cuts with proptest: `spans_of_a_run_are_page_tables`,
 //! `spans_of_strangers_are_chunks` and `chunks_of_a_span_are_alike`.
 
 /// Pages that justify waking a worker. Each page costs an unmap, a copy and a remap, so fewer than

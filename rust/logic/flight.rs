@@ -18,7 +18,7 @@
 //! Memory ordering: the release of `answer` pairs with the acquire of `answered`. All that engine
 //! and driver did for the copy is visible to a user that sees the answer.
 //!
-//! Checked by loom (`tests/loom/flight.rs`): `given_up_while_the_engine_answers` and
+//! Checked by loom (`tests/logic/loom/flight.rs`): `given_up_while_the_engine_answers` and
 //! `an_answer_comes_after_the_copy`.
 
 use super::sync::{const_unless_loom, AtomicU32};

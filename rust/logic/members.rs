@@ -20,7 +20,7 @@
 //!
 //! A task is a number other than 0 that is unique among the tasks that exist.
 //!
-//! Checked by loom (`tests/loom/members.rs`): `a_place_is_of_one_task_at_a_time` and
+//! Checked by loom (`tests/logic/loom/members.rs`): `a_place_is_of_one_task_at_a_time` and
 //! `a_caller_is_seen_with_its_attributes`.
 
 use super::sync::{const_unless_loom, AtomicU32, AtomicU64};

@@ -2,24 +2,21 @@
 
 //! Decisions and lock-free protocols of Ferry that need no kernel services.
 //!
-//! Protocols between tasks, all checked with loom (`tests/loom/`):
+//! Protocols between tasks, all checked with loom (`tests/logic/loom/`):
 //!
-//! - [`claim`]: the owner of a batch and its helpers claim grains, lock-free;
-//! - [`folio_progress`]: copy progress of one folio;
-//! - [`leftover`]: parts of grains that helpers return to the owner of the batch;
+//! - [`claim`]: the owner of a batch and its helpers claim grains; helpers return parts of them;
 //! - [`flight`]: copies submitted to a DMA engine, and their timeout;
 //! - [`coverage`]: which retained groups the TLB flushes of other batches cover, lock-free;
 //! - [`members`]: the tasks that are in a crew;
 //! - [`scoped_share`]: a value that one task shares with others for a limited time;
 //! - [`promotion::ring`]: per-CPU ring of recorded accesses, lock-free.
 //!
-//! Decisions, checked with unit tests and proptest (`tests/`):
+//! Decisions, checked with unit tests and proptest (`tests/logic/`):
 //!
-//! - [`batch`]: division of a batch into grains, and of a grain into parts of folios;
+//! - [`batch`]: division of a batch into grains, and of a grain into parts of folios; the copy
+//!   progress of a folio, which loom checks too;
 //! - [`batch_size`]: how large a batch may grow;
-//! - [`store_kind`]: whether a batch is copied through the caches;
-//! - [`route`]: whether CPUs or DMA channels copy a batch;
-//! - [`policy`]: the maximum number of helpers for a batch;
+//! - [`policy`]: how a batch is copied: helpers, CPUs or DMA engines, and the stores;
 //! - [`thread_choice`]: the number of threads that measurements recommend;
 //! - [`crew`]: the number of tasks for a list, and its division into chunks;
 //! - [`topology`]: which CPUs help;
@@ -34,8 +31,6 @@
 //! crate `ferry-logic`, which runs the tests. `#![no_std]` is not possible in a submodule, so the
 //! host crate links `std`. The files name only `core`; the kernel build, which has no `std`,
 //! enforces that.
-//! `#![no_std]`, so the host crate is linked with `std`; nothing here names anything but `core`,
-//! which the kernel build, having no `std`, enforces.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
@@ -46,17 +41,13 @@ pub mod claim;
 pub mod coverage;
 pub mod crew;
 pub mod flight;
-pub mod folio_progress;
-pub mod leftover;
 pub mod members;
 pub mod policy;
 pub mod promotion;
 pub mod retention;
-pub mod route;
 pub mod scoped_share;
 pub mod sorted_prefix;
 pub mod span;
-pub mod store_kind;
 pub mod sync;
 pub mod thread_choice;
 pub mod topology;

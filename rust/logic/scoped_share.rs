@@ -16,7 +16,7 @@
 //! The lender waits for each task that has borrowed, and for no other. A lender that dies before it
 //! leaves keeps the place for ever: the value stays there, and no other lender can take the place.
 //!
-//! Checked by loom (`tests/loom/scoped_share.rs`): `lender_waits_for_borrowers`,
+//! Checked by loom (`tests/logic/loom/scoped_share.rs`): `lender_waits_for_borrowers`,
 //! `one_lender_at_a_time` and `dead_lender_keeps_the_place`.
 
 /// The stage of a place.

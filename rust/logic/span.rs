@@ -2,7 +2,7 @@
 
 //! The pages that a range of bytes touches.
 //!
-//! `touches_what_bytes_touch` in `tests/span.rs` checks this with proptest.
+//! `touches_what_bytes_touch` in `tests/logic/span.rs` checks this with proptest.
 
 use core::ops::Range;
 

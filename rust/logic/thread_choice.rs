@@ -12,7 +12,7 @@
 //! already explores the fewest threads, and a number that was too slow is explored ever more
 //! rarely.
 //!
-//! `tests/thread_choice.rs` checks this with proptest: `what_is_found_is_nearly_the_best`,
+//! `tests/logic/thread_choice.rs` checks this with proptest: `what_is_found_is_nearly_the_best`,
 //! `a_change_is_noticed`, `hopeless_helpers_cost_little`, `little_is_spent_on_learning` and others.
 
 use super::sync::AtomicU64;

@@ -8,7 +8,7 @@
 //! 3. [`View::choose`], for each batch or list: the idle CPUs that come first in that order. It
 //!    allocates nothing.
 //!
-//! `tests/topology.rs` checks this with proptest (`whoever_is_chosen_may_be`,
+//! `tests/logic/topology.rs` checks this with proptest (`whoever_is_chosen_may_be`,
 //! `where_all_are_idle_cores_and_caches_are_spread`), and on models of machines.
 
 use core::cell::Cell;

@@ -37,8 +37,8 @@ use crate::{
         Requested, //
     },
     logic::{
-        folio_progress::FolioOutcome,
-        store_kind::StoreKind, //
+        batch::FolioOutcome,
+        policy::StoreKind, //
     }, //
 };
 

@@ -54,8 +54,8 @@ use crate::{
         }, //
     },
     logic::{
-        folio_progress::FolioOutcome,
-        store_kind::StoreKind, //
+        batch::FolioOutcome,
+        policy::StoreKind, //
     }, //
 };
 

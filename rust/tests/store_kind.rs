@@ -37,7 +37,7 @@ use crate::{
         OwnedQueue,
         QueueKind, //
     },
-    logic::store_kind::StoreKind,
+    logic::policy::StoreKind,
     workers::pool::Helper, //
 };
 

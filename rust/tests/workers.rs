@@ -53,13 +53,15 @@ use crate::{
     },
     logic::{
         batch::{
+            FolioOutcome,
             SMALL_GRAIN_PAGES,
             STEP_PAGES, //
         },
-        folio_progress::FolioOutcome,
-        leftover::ROOM,
-        policy::SECTION_NS,
-        store_kind::StoreKind, //
+        claim::MAX_LEFTOVERS,
+        policy::{
+            StoreKind,
+            SECTION_NS, //
+        }, //
     },
     workers::{
         pool::{
@@ -182,7 +184,7 @@ pub(super) fn helper_leaves_within_a_step() -> Result {
     let table = lane.table();
     // With a single folio a grain is one part of it, of several steps.
     let mut pairs = OwnedPairs::new(&[9])?;
-    let mut sections = [0; ROOM + 1];
+    let mut sections = [0; MAX_LEFTOVERS + 1];
     let copied = copy_on(table, &mut pairs, || {
         without_preemption(|| {
             set_need_resched();

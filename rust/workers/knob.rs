@@ -7,9 +7,9 @@
 
 use kernel::bindings;
 
-use crate::logic::{
-    route::CopyMethod, //
-    store_kind::NonTemporalPolicy,
+use crate::logic::policy::{
+    CopyMethod,
+    NonTemporalPolicy, //
 };
 
 /// Maximum number of threads that work on a call, including the migrating task.

@@ -23,9 +23,11 @@ use super::knob::{
 
 use crate::logic::{
     crew,
-    policy,
-    route::CopyMethod, //
-    store_kind::NonTemporalPolicy,
+    policy::{
+        self,
+        CopyMethod,
+        NonTemporalPolicy, //
+    }, //
 };
 
 static LIMIT: Atomic<u32> = Atomic::new(DEFAULT_THREADS);

@@ -63,8 +63,6 @@ pub fn kernel_part(repo: &Path) -> Result<Overlay> {
 fn wanted(entry: &DirEntry) -> bool {
     let path = entry.path();
     !(path.ends_with("c-glue/patches")
-        || path.ends_with("rust/logic/tests")
-        || path.ends_with("rust/logic/proptest-regressions")
         || entry.file_name() == "target"
         || entry.file_name() == "Cargo.toml"
         || entry.file_name() == "Cargo.lock")

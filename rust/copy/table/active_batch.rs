@@ -31,7 +31,7 @@ use crate::{
             now_ns, //
         }, //
     },
-    logic::folio_progress::FolioOutcome, //
+    logic::batch::FolioOutcome, //
 };
 
 /// A posted batch. The owner takes back one folio after the other while helpers copy.

@@ -34,9 +34,11 @@ use crate::{
     copy::folio_pair::FolioPair,
     kernel::dmaengine::InUse,
     logic::{
-        batch::Grains,
-        folio_progress::FolioProgress,
-        store_kind::StoreKind, //
+        batch::{
+            FolioProgress,
+            Grains, //
+        },
+        policy::StoreKind, //
     }, //
 };
 

@@ -21,7 +21,7 @@ use crate::{
         dmaengine::Answers,
         sched::cond_resched, //
     },
-    logic::folio_progress::FolioOutcome, //
+    logic::batch::FolioOutcome, //
 };
 
 /// Maximum sleep of the owner, in microseconds, before it checks for copies that timed out.

@@ -21,11 +21,11 @@ use crate::logic::{
     batch::{
         self,
         segments,
+        FolioOutcome,
         STEP_PAGES, //
     },
     claim::Claim,
-    folio_progress::FolioOutcome,
-    store_kind::StoreKind, //
+    policy::StoreKind, //
 };
 
 /// Copies a segment, in the task that claimed it.

@@ -103,7 +103,7 @@ pub enum Who {
     /// Engines, while a copy is in flight; CPUs copy what the engines do not take.
     EnginesFirst,
     /// Engines alone. Pages that no engine copies are
-    /// [`NotCopied`](crate::logic::folio_progress::FolioOutcome::NotCopied).
+    /// [`NotCopied`](crate::logic::batch::FolioOutcome::NotCopied).
     EnginesOnly,
 }
 

@@ -9,7 +9,7 @@
 //! - `dma_feed`: the owner submits grains to the channels, and collects the results.
 //!
 //! [`logic::claim`](crate::logic::claim) defines the claim protocol, and
-//! [`logic::folio_progress`](crate::logic::folio_progress) the progress of a folio; loom checks
+//! [`logic::batch`](crate::logic::batch) the progress of a folio; loom checks
 //! both. This module adds the table of folios, and types that enforce the protocols: only the
 //! [`TableGuard`] can write the table; only a claimed `Grain` can read it, or the owner while the
 //! batch is posted.
@@ -29,7 +29,7 @@
 //! so the owner never waits for a helper that is not running. Such a section ends after
 //! [`SECTION_NS`], once the current grain is complete. If another task wants the CPU it ends within
 //! [`STEP_PAGES`](crate::logic::batch::STEP_PAGES) pages: the helper
-//! [leaves](crate::logic::leftover) the rest of the grain to the owner. So the owner spins for at
+//! [leaves](crate::logic::claim::Leftovers) the rest of the grain to the owner. So the owner spins for at
 //! most the time of a grain, and another task waits for at most the time of a step, plus the
 //! interrupts in between.
 
@@ -66,16 +66,20 @@ use crate::{
         }, //
     },
     logic::{
-        batch::Grains,
+        batch::{
+            FolioProgress,
+            Grains, //
+        },
         claim::{
             Claim,
             Cursor,
-            HelperPlace, //
+            HelperPlace,
+            Leftovers, //
         },
-        folio_progress::FolioProgress,
-        leftover::Leftovers,
-        policy::SECTION_NS,
-        store_kind::StoreKind, //
+        policy::{
+            StoreKind,
+            SECTION_NS, //
+        }, //
     }, //
 };
 

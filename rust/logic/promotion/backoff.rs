@@ -14,7 +14,7 @@
 //! 4. The first demotion that makes room, after a minute without, raises the level to three.
 //!
 //! `the_brake_stops_all_and_recovers`, `what_little_comes_back_of_much_is_let_pass` and
-//! `a_linear_read_that_does_not_fit_is_left_alone` in `tests/promotion.rs` check this.
+//! `a_linear_read_that_does_not_fit_is_left_alone` in `tests/logic/promotion.rs` check this.
 
 /// The level at which nothing is promoted. Each level below it halves the rate.
 pub const STOPPED: u32 = 8;

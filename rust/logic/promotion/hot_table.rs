@@ -9,7 +9,7 @@
 //! - Counts halve with each tick of about 4 seconds.
 //!
 //! `of_a_scan_over_a_hot_set_the_hot_come_first`, `what_is_old_is_forgotten` and
-//! `a_record_gives_each_folio_once` in `tests/promotion.rs` check this.
+//! `a_record_gives_each_folio_once` in `tests/logic/promotion.rs` check this.
 
 /// Words in a table, one per folio: 128 KB for each node.
 pub const ENTRIES: usize = 16384;

@@ -9,7 +9,7 @@
 //! 5. [`recent_moves`]: promoted folios, so that refaults are recognised.
 //! 6. [`backoff`]: how far refaults reduce the rate.
 //!
-//! `tests/promotion.rs` replays synthetic traces through all of these.
+//! `tests/logic/promotion.rs` replays synthetic traces through all of these.
 
 pub mod backoff;
 pub mod choose;

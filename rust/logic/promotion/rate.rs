@@ -2,7 +2,7 @@
 
 //! Rate limit of promotion: a token bucket of bytes.
 //!
-//! `a_rate_is_kept` in `tests/promotion.rs` checks the limit with proptest.
+//! `a_rate_is_kept` in `tests/logic/promotion.rs` checks the limit with proptest.
 
 /// Bytes in a MB, as in the rate limit of NUMA balancing.
 pub const MB: u64 = 1 << 20;

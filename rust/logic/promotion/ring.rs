@@ -19,8 +19,8 @@
 //! Only tasks write, without preemption: an interrupt that wrote between two steps of the task that
 //! it interrupts could make that task move `head` behind `tail`.
 //!
-//! Checked by loom: `ring_of_accesses` (`tests/loom/ring.rs`); by proptest:
-//! `a_ring_gives_what_it_took_in_order` (`tests/promotion.rs`).
+//! Checked by loom: `ring_of_accesses` (`tests/logic/loom/ring.rs`); by proptest:
+//! `a_ring_gives_what_it_took_in_order` (`tests/logic/promotion.rs`).
 
 use super::super::sync::{const_unless_loom, AtomicU32, AtomicU64};
 

@@ -11,8 +11,8 @@ use crate::{
         }, //
     },
     logic::{
-        folio_progress::FolioOutcome,
-        store_kind::StoreKind, //
+        batch::FolioOutcome,
+        policy::StoreKind, //
     }, //
 };
 use kernel::prelude::*;

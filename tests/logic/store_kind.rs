@@ -2,7 +2,9 @@
 //! Which batches are copied with non-temporal stores.
 #![cfg(not(loom))]
 
-use ferry_logic::store_kind::{choose, BatchShape, NonTemporalPolicy, StoreKind, MIN_FOLIO_PAGES};
+use ferry_logic::policy::{
+    choose_stores, BatchShape, NonTemporalPolicy, StoreKind, MIN_FOLIO_PAGES,
+};
 use proptest::prelude::*;
 
 const DEMOTED: BatchShape = BatchShape {
@@ -13,7 +15,7 @@ const DEMOTED: BatchShape = BatchShape {
 #[test]
 fn folios_count_from_the_least_size_on() {
     assert_eq!(
-        choose(NonTemporalPolicy::Demotion, DEMOTED, || true),
+        choose_stores(NonTemporalPolicy::Demotion, DEMOTED, || true),
         StoreKind::NonTemporal
     );
     let less = BatchShape {
@@ -21,7 +23,7 @@ fn folios_count_from_the_least_size_on() {
         ..DEMOTED
     };
     assert_eq!(
-        choose(NonTemporalPolicy::Demotion, less, || panic!(
+        choose_stores(NonTemporalPolicy::Demotion, less, || panic!(
             "asked for nothing"
         )),
         StoreKind::Cached
@@ -43,10 +45,10 @@ proptest! {
     #[test]
     fn settings_hold(demotes: bool, folios in 1u32.., pages in 1u32..) {
         let batch = BatchShape { folios, pages };
-        prop_assert_eq!(choose(NonTemporalPolicy::Never, batch, || demotes), StoreKind::Cached);
-        prop_assert_eq!(choose(NonTemporalPolicy::Always, batch, || demotes), StoreKind::NonTemporal);
+        prop_assert_eq!(choose_stores(NonTemporalPolicy::Never, batch, || demotes), StoreKind::Cached);
+        prop_assert_eq!(choose_stores(NonTemporalPolicy::Always, batch, || demotes), StoreKind::NonTemporal);
         if !demotes {
-            prop_assert_eq!(choose(NonTemporalPolicy::Demotion, batch, || demotes), StoreKind::Cached);
+            prop_assert_eq!(choose_stores(NonTemporalPolicy::Demotion, batch, || demotes), StoreKind::Cached);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 //! Copy progress of one folio.
 
-use ferry_logic::folio_progress::{FolioOutcome, FolioProgress};
+use ferry_logic::batch::{FolioOutcome, FolioProgress};
 use ferry_logic::sync::spin_hint;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

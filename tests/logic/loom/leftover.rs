@@ -4,9 +4,9 @@
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
 
+use ferry_logic::batch::{FolioOutcome, FolioProgress};
 use ferry_logic::claim::Cursor;
-use ferry_logic::folio_progress::{FolioOutcome, FolioProgress};
-use ferry_logic::leftover::Leftovers;
+use ferry_logic::claim::Leftovers;
 use ferry_logic::sync::spin_hint;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
