@@ -13,17 +13,20 @@ use kernel::{
 
 use crate::{
     copy::{
-        copier::CpuCopier,
+        batch::Copied,
         engine::Engine,
         owned_pairs::OwnedPairs,
-        table::Copied, //
+        table::{
+            CopyTable,
+            MAX_FOLIOS, //
+        }, //
     },
     kernel::sched::{
         now_ns,
         NodeId, //
     },
     logic::policy::StoreKind,
-    workers::IdleCpus, //
+    workers::idle_cpus::IdleCpus, //
 };
 
 /// Batches of one size and order, each timed on its own.
@@ -81,7 +84,7 @@ const CONFIGS: [(&str, Config); 4] = [
 ];
 
 /// Times each configuration in turn, on one batch after the other, and prints the results.
-fn measure(case: &Case, engine: &Engine<CpuCopier>, batches: &mut [OwnedPairs]) -> Result {
+fn measure(case: &Case, engine: &Engine, batches: &mut [OwnedPairs]) -> Result {
     let mut times = [[0; RUNS]; CONFIGS.len()];
     let mut helped = [0; CONFIGS.len()];
     let mut next = 0;
@@ -125,12 +128,7 @@ fn measure(case: &Case, engine: &Engine<CpuCopier>, batches: &mut [OwnedPairs]) 
 }
 
 /// Copies a whole batch. Returns the number of pages that the helper copied.
-fn copy(
-    case: &Case,
-    config: Config,
-    engine: &Engine<CpuCopier>,
-    pairs: &mut OwnedPairs,
-) -> Result<u32> {
+fn copy(case: &Case, config: Config, engine: &Engine, pairs: &mut OwnedPairs) -> Result<u32> {
     let idle = IdleCpus::near(NodeId::here(), 2);
     let helpers = match config {
         Config::Serial => return pairs.copy_serially().map(|()| 0),
@@ -150,7 +148,7 @@ fn copy(
 
 /// Lets `engine` copy `pairs` on this CPU and with `helpers`, using `method`.
 fn copy_with(
-    engine: &Engine<CpuCopier>,
+    engine: &Engine,
     pairs: &mut OwnedPairs,
     helpers: &[CpuId],
     method: StoreKind,
@@ -168,7 +166,7 @@ mod suite {
 
     #[test]
     fn throughput() -> Result {
-        let engine = Engine::new(1, || CpuCopier)?;
+        let engine = Engine::new(1, || CopyTable::new(MAX_FOLIOS))?;
         for case in CASES.iter() {
             let mut orders = KVec::with_capacity(case.count, GFP_KERNEL)?;
             orders.resize(case.count, case.order, GFP_KERNEL)?;

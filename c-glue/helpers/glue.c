@@ -261,15 +261,16 @@ struct workqueue_struct *ferry_alloc_workqueue_near(const char *name)
 	return wq;
 }
 
-void ferry_report_batch(const struct ferry_batch *batch, int reason,
+void ferry_report_batch(const struct ferry_batch *batch,
+			const struct ferry_copied *copied, int reason,
 			s64 unmapped_ns)
 {
-	if (batch->all_folios)
+	if (batch->folios)
 		ferry_count_time(FERRY_TIME_UNMAPPED, unmapped_ns);
 	if (batch->first_ns)
 		ferry_count_time(FERRY_TIME_FIRST_FOLIO, batch->first_ns);
-	if (!batch->pages)
+	if (!copied->pages)
 		return;
-	ferry_count_helped(reason, batch->helped);
-	trace_ferry_batch(batch, reason, unmapped_ns);
+	ferry_count_helped(reason, copied->helped);
+	trace_ferry_batch(batch, copied, reason, unmapped_ns);
 }

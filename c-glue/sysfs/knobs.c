@@ -39,10 +39,6 @@ static unsigned int ferry_chosen = FERRY_ALL_REASONS;
 static DEFINE_MUTEX(ferry_knobs_lock);
 
 static const int ferry_max_threads = FERRY_MAX_THREADS;
-static int mt_page_copy;
-static int limit_mt_num = FERRY_DEFAULT_THREADS;
-static int push_0_pull_1;
-static int mt_page_crew = 1;
 
 /*
  * Set once lanes and queues are allocated; they are never freed. Rust
@@ -92,14 +88,16 @@ static void ferry_release(void)
 
 static int ferry_switch(bool on)
 {
-	if (on && !mt_page_copy) {
+	bool was_on = ferry_get(FERRY_SET_COPY);
+
+	if (on && !was_on) {
 		int rc = ferry_hold();
 
 		if (rc)
 			return rc;
 	}
 	WRITE_ONCE(ferry_reasons, on ? ferry_chosen : 0);
-	if (!on && mt_page_copy)
+	if (!on && was_on)
 		ferry_release();
 	return 0;
 }
@@ -182,7 +180,7 @@ void ferry_dma_taken(bool taken)
 static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 			size_t *lenp, loff_t *ppos)
 {
-	int *knob = table->data;
+	enum ferry_setting which = (unsigned long)table->data;
 	int value, rc;
 	/*
 	 * Parsed into a copy: the value changes only if the engine accepts it.
@@ -198,29 +196,20 @@ static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 
 	guard(mutex)(&ferry_knobs_lock);
 
-	value = *knob;
+	value = ferry_get(which);
 	rc = proc_dointvec_minmax(&copy, write, buffer, lenp, ppos);
-	if (rc || !write)
-		return rc;
-
-	if (knob == &limit_mt_num)
-		ferry_set(FERRY_SET_LIMIT, value);
-	else if (knob == &push_0_pull_1)
-		ferry_set(FERRY_SET_PULL, value);
-	else if (knob == &mt_page_crew)
-		ferry_set(FERRY_SET_CREW, value);
-	else
+	if (!rc && write && which == FERRY_SET_COPY)
 		rc = ferry_switch(value);
-	if (!rc)
-		WRITE_ONCE(*knob, value);
+	if (!rc && write)
+		rc = ferry_set(which, value);
 	return rc;
 }
 
-#define FERRY_SYSCTL(knob, least, most)					\
+#define FERRY_SYSCTL(_name, which, least, most)				\
 	{								\
-		.procname	= #knob,				\
-		.data		= &knob,				\
-		.maxlen		= sizeof(knob),				\
+		.procname	= _name,				\
+		.data		= (void *)which,			\
+		.maxlen		= sizeof(int),				\
 		.mode		= 0644,					\
 		.proc_handler	= ferry_sysctl,				\
 		.extra1		= least,				\
@@ -228,10 +217,11 @@ static int ferry_sysctl(const struct ctl_table *table, int write, void *buffer,
 	}
 
 static const struct ctl_table ferry_sysctls[] = {
-	FERRY_SYSCTL(mt_page_copy, SYSCTL_ZERO, SYSCTL_ONE),
-	FERRY_SYSCTL(limit_mt_num, SYSCTL_ONE, (void *)&ferry_max_threads),
-	FERRY_SYSCTL(push_0_pull_1, SYSCTL_ZERO, SYSCTL_ONE),
-	FERRY_SYSCTL(mt_page_crew, SYSCTL_ZERO, SYSCTL_ONE),
+	FERRY_SYSCTL("mt_page_copy", FERRY_SET_COPY, SYSCTL_ZERO, SYSCTL_ONE),
+	FERRY_SYSCTL("limit_mt_num", FERRY_SET_LIMIT, SYSCTL_ONE,
+		     (void *)&ferry_max_threads),
+	FERRY_SYSCTL("push_0_pull_1", FERRY_SET_PULL, SYSCTL_ZERO, SYSCTL_ONE),
+	FERRY_SYSCTL("mt_page_crew", FERRY_SET_CREW, SYSCTL_ZERO, SYSCTL_ONE),
 };
 
 /* Base pages that helpers have copied or migrated, by reason. */
@@ -316,7 +306,7 @@ static ssize_t reasons_store(struct kobject *kobj, struct kobj_attribute *attr,
 
 	guard(mutex)(&ferry_knobs_lock);
 	WRITE_ONCE(ferry_chosen, chosen);
-	if (mt_page_copy)
+	if (ferry_get(FERRY_SET_COPY))
 		WRITE_ONCE(ferry_reasons, chosen);
 	return count;
 }

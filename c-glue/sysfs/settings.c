@@ -12,6 +12,7 @@
 #include <linux/log2.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
+#include <linux/sizes.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
 
@@ -54,7 +55,6 @@ void ferry_dma_gone(void)
  * struct ferry_setting_attr - a setting
  * @attr: its file
  * @which: its number in Rust
- * @value: its current value
  * @words: words for the values from 0 on; NULL for a number
  * @zero: word for the value 0 of a number, if it has one
  * @least: smallest number, beside @zero
@@ -63,7 +63,6 @@ void ferry_dma_gone(void)
 struct ferry_setting_attr {
 	struct kobj_attribute attr;
 	enum ferry_setting which;
-	unsigned int value;
 	const char * const *words;
 	const char *zero;
 	unsigned int least;
@@ -79,7 +78,7 @@ static ssize_t ferry_setting_show(struct kobject *kobj,
 				  struct kobj_attribute *attr, char *buf)
 {
 	const struct ferry_setting_attr *setting = to_setting(attr);
-	unsigned int i, value = READ_ONCE(setting->value);
+	unsigned int i, value = ferry_get(setting->which);
 	int len = 0;
 
 	if (!setting->words && value)
@@ -149,10 +148,7 @@ static ssize_t ferry_setting_store(struct kobject *kobj,
 		rc = ferry_set_channels(value);
 	else
 		rc = ferry_set(setting->which, value);
-	if (rc < 0)
-		return rc;
-	WRITE_ONCE(setting->value, value);
-	return count;
+	return rc ?: count;
 }
 
 #define FERRY_SETTING(_name)						\
@@ -197,7 +193,6 @@ static struct ferry_setting_attr ferry_min_kb = {
 static struct ferry_setting_attr ferry_unmapped_us = {
 	FERRY_SETTING(unmapped_us),
 	.which	= FERRY_SET_UNMAPPED_US,
-	.value	= FERRY_DEFAULT_UNMAPPED_US,
 	.least	= 10,
 	.most	= 1000000,
 };
@@ -213,8 +208,6 @@ static struct ferry_setting_attr ferry_nontemporal = {
 	FERRY_SETTING(nontemporal),
 	.which	= FERRY_SET_NONTEMPORAL,
 	.words	= ferry_nontemporal_words,
-	/* The initial value in Rust. */
-	.value	= FERRY_NT_DEMOTION,
 };
 
 static const char * const ferry_method_words[] = {
@@ -252,7 +245,6 @@ static struct ferry_setting_attr ferry_dma_channels = {
 static struct ferry_setting_attr ferry_dma_min_bytes = {
 	FERRY_SETTING(dma_min_bytes),
 	.which	= FERRY_SET_DMA_MIN_BYTES,
-	.value	= FERRY_DEFAULT_DMA_MIN_BYTES,
 	.least	= PAGE_SIZE,
 	.most	= SZ_1G,
 };
@@ -260,7 +252,6 @@ static struct ferry_setting_attr ferry_dma_min_bytes = {
 static struct ferry_setting_attr ferry_dma_timeout_ms = {
 	FERRY_SETTING(dma_timeout_ms),
 	.which	= FERRY_SET_DMA_TIMEOUT_MS,
-	.value	= FERRY_DEFAULT_DMA_TIMEOUT_MS,
 	.least	= 10,
 	.most	= 60000,
 };

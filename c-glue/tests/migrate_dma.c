@@ -25,6 +25,7 @@
 struct file_and_list {
 	struct file *file;
 	struct list_head folios;
+	unsigned int timeout_ms;
 	/* Old addresses of the folios; not dereferenced, they may be freed. */
 	const struct folio *was[FOLIOS];
 };
@@ -54,6 +55,7 @@ static int migrate_dma_init(struct kunit *test)
 	KUNIT_ASSERT_NOT_NULL(test, has);
 	INIT_LIST_HEAD(&has->folios);
 	test->priv = has;
+	has->timeout_ms = ferry_get(FERRY_SET_DMA_TIMEOUT_MS);
 	has->file = shmem_kernel_file_setup("ferry_migrate_dma",
 					    FOLIOS * PAGE_SIZE,
 					    EMPTY_VMA_FLAGS);
@@ -91,7 +93,7 @@ static void migrate_dma_exit(struct kunit *test)
 	if (!IS_ERR_OR_NULL(has->file))
 		fput(has->file);
 	ferry_soft_behave(&good);
-	ferry_set(FERRY_SET_DMA_TIMEOUT_MS, FERRY_DEFAULT_DMA_TIMEOUT_MS);
+	ferry_set(FERRY_SET_DMA_TIMEOUT_MS, has->timeout_ms);
 	KUNIT_EXPECT_EQ(test, ferry_set(FERRY_SET_DMA_CHANNELS, 0), 0);
 	ferry_dma_taken(false);
 }

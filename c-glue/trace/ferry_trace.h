@@ -14,9 +14,11 @@
  */
 TRACE_EVENT(ferry_batch,
 
-	TP_PROTO(const struct ferry_batch *batch, int reason, s64 unmapped_ns),
+	TP_PROTO(const struct ferry_batch *batch,
+		 const struct ferry_copied *copied, int reason,
+		 s64 unmapped_ns),
 
-	TP_ARGS(batch, reason, unmapped_ns),
+	TP_ARGS(batch, copied, reason, unmapped_ns),
 
 	TP_STRUCT__entry(
 		__field(int,	reason)
@@ -32,13 +34,13 @@ TRACE_EVENT(ferry_batch,
 
 	TP_fast_assign(
 		__entry->reason		= reason;
-		__entry->folios		= batch->folios;
-		__entry->pages		= batch->pages;
+		__entry->folios		= copied->folios;
+		__entry->pages		= copied->pages;
 		__entry->helpers	= batch->helpers;
-		__entry->helped_pages	= batch->helped;
-		__entry->dma_pages	= batch->carried;
+		__entry->helped_pages	= copied->helped;
+		__entry->dma_pages	= copied->by_dma;
 		__entry->nontemporal	= batch->nontemporal;
-		__entry->copy_ns	= batch->copy_ns;
+		__entry->copy_ns	= copied->copy_ns;
 		__entry->unmapped_ns	= unmapped_ns;
 	),
 

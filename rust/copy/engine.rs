@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The engine: a small pool of lanes, and the decision what copies a batch.
+//! The engine: a pool of copy tables, and the decision what copies a batch.
 //!
-//! The setting `copy/method` and [`route`] decide whether idle CPUs, DMA channels or both copy a
-//! batch. The migrating task submits copies to the channels; helpers claim grains by themselves.
+//! The setting `copy/method` and [`choose_route`] decide whether idle CPUs, DMA channels or both
+//! copy a batch. The migrating task submits copies to the channels; helpers claim grains by
+//! themselves.
 //!
 //! A batch is left to the serial copy if it is small, if no CPU can help, or if all lanes that its
 //! caller may use are taken. A batch with non-temporal stores is posted even then, unless no lane
@@ -12,24 +13,30 @@
 
 use kernel::{
     cpu::CpuId,
-    prelude::*, //
+    prelude::*,
+    sync::{
+        Arc,
+        SetOnce, //
+    }, //
 };
 
 use super::{
-    dma,
-    eligible::refusal,
+    batch::Batch,
+    dma::{
+        self,
+        feed::Copiers, //
+    },
     folio_pair::PairedLists,
-    lane::CopyLane,
     migrate_batch::MigrateBatch,
     table::{
-        Batch,
-        CopySegment,
-        Who, //
+        CopyTable,
+        MAX_FOLIOS, //
     }, //
 };
 
 use crate::{
     kernel::{
+        folio::IsolatedList,
         sched::NodeId,
         vm_event::VmEvent, //
     },
@@ -37,21 +44,29 @@ use crate::{
         batch::GRAIN_PAGES,
         batch_size::{
             is_large,
+            page_price,
+            HANDFUL,
+            LARGE_PAGES,
             MAX_BATCH_THREADS,
             PAGES_PER_UNIT,
             UNITS, //
         },
         policy::{
             self,
+            choose_route,
             CopyMethod,
             StoreKind, //
         }, //
     },
     workers::{
-        self,
-        cpu_map,
-        lanes_for_caller,
+        idle_cpus::{
+            self,
+            near_node,
+            IdleCpus, //
+        },
         pool::{
+            Lane,
+            Pool,
             Queues,
             Waits, //
         },
@@ -61,40 +76,85 @@ use crate::{
             Nodes,
             Scope,
             WorkKind, //
-        },
-        IdleCpus, //
+        }, //
     }, //
 };
+
+/// Number of lanes: the number of batches that can be copied at the same time.
+const NR_LANES: usize = 8;
+
+static ENGINE: SetOnce<Engine> = SetOnce::new();
+
+/// Allocates the engine, once. May sleep; one caller at a time.
+///
+/// Fails with `ENOMEM` if the lanes cannot be allocated.
+pub fn prepare() -> Result {
+    if ENGINE.as_ref().is_none() {
+        // It cannot fail: the lock of the sysctls serialises the callers.
+        ENGINE.populate(Engine::new(NR_LANES, || CopyTable::new(MAX_FOLIOS))?);
+    }
+    Ok(())
+}
+
+/// Posts the eligible folios of a batch for up to `limit` threads, and calls helpers. May sleep.
+pub fn post<'a>(lists: PairedLists<'a>, limit: impl FnOnce() -> u32, into: &mut MigrateBatch<'a>) {
+    if let Some(engine) = ENGINE.as_ref() {
+        let size = lists.size();
+        into.set_unmapped(&lists, size);
+        if !into.may_be_read() {
+            return engine.post_to_channels(lists, into);
+        }
+        let kind = lists.store_kind(size);
+        engine.post(lists, size, limit, kind, into);
+    }
+}
+
+/// Returns the cost of each base page of a list's folios in the next batch, see [`page_price`];
+/// [`None`] means mainline's cost. For any context but NMI.
+///
+/// Batches grow with the number of threads that copy them. Without these threads a larger batch
+/// would only be unmapped for longer.
+pub fn price(list: &mut IsolatedList<'_>, limit: impl FnOnce() -> u32) -> Option<u32> {
+    let engine = ENGINE.as_ref()?;
+    let handful = list.iter().take(HANDFUL as usize).count() < HANDFUL as usize;
+    let first = list.iter().next()?;
+    let large = first.nr_pages() >= LARGE_PAGES as usize;
+    // Determined only if the result depends on it.
+    let threads = match large {
+        true => engine.threads(first.nid(), limit()),
+        false => 1,
+    };
+    page_price(
+        large,
+        handful,
+        threads,
+        throughput::costs(),
+        settings::unmapped_ns(),
+    )
+}
 
 /// Base pages in a batch of the maximum size.
 const MAX_BATCH_PAGES: u32 = UNITS * PAGES_PER_UNIT * MAX_BATCH_THREADS;
 
-/// Lanes, and the workqueues of their helpers.
-pub struct Engine<C: CopySegment> {
-    lanes: KVec<CopyLane<C>>,
-    queues: Queues,
-}
+/// Lanes with copy tables, and the workqueues of their helpers.
+pub struct Engine(Pool<CopyTable>);
 
-impl<C: CopySegment> Engine<C> {
-    /// Allocates everything that the engine will need. May sleep.
-    pub fn new(nr_lanes: usize, copier: impl Fn() -> C) -> Result<Self> {
-        cpu_map::prepare()?;
-        let mut lanes = KVec::with_capacity(nr_lanes, GFP_KERNEL)?;
-        for _ in 0..nr_lanes {
-            lanes.push(CopyLane::new(copier())?, GFP_KERNEL)?;
-        }
-        Ok(Self {
-            lanes,
-            queues: Queues::new(
-                Waits::Unpreempted,
-                c"ferry",
-                c"ferry_unbound",
-                c"ferry_highpri",
-            )?,
-        })
+impl Engine {
+    /// Allocates everything that the engine will need, with the tables that `table` returns. May
+    /// sleep.
+    pub fn new(nr_lanes: usize, table: impl Fn() -> Result<CopyTable>) -> Result<Self> {
+        idle_cpus::prepare()?;
+        let queues = Queues::new(
+            Waits::Unpreempted,
+            c"ferry",
+            c"ferry_unbound",
+            c"ferry_highpri",
+        )?;
+        let pool = Pool::new(nr_lanes, queues, || Ok(Arc::new(table()?, GFP_KERNEL)?))?;
+        Ok(Self(pool))
     }
 
-    /// Posts the eligible folios of a batch, to be copied with `method` by up to `limit` threads
+    /// Posts the eligible folios of a batch, to be copied with stores of `kind` by up to `limit` threads
     /// including the caller, and calls helpers. May sleep. `limit` is called only for a batch that
     /// is large enough to share.
     ///
@@ -104,8 +164,8 @@ impl<C: CopySegment> Engine<C> {
         lists: PairedLists<'a>,
         (folios, pages): (u32, u32),
         limit: impl FnOnce() -> u32,
-        method: StoreKind,
-        into: &mut MigrateBatch<'a, C>,
+        kind: StoreKind,
+        into: &mut MigrateBatch<'a>,
     ) {
         let mut limit = Some(limit);
         let mut find = || {
@@ -114,8 +174,8 @@ impl<C: CopySegment> Engine<C> {
             Some((limit, IdleCpus::near(node, limit)))
         };
         let mut shared = None;
-        let Some(route) = policy::choose_route(
-            settings::way(),
+        let Some(route) = choose_route(
+            settings::copy_method(),
             dma::is_for(pages),
             is_large(folios, pages),
             || {
@@ -128,7 +188,7 @@ impl<C: CopySegment> Engine<C> {
         if route.cpus && shared.is_none() {
             shared = find();
         }
-        if method == StoreKind::Cached && !route.channels {
+        if kind == StoreKind::Cached && !route.channels {
             let reason = match &shared {
                 None => Some(VmEvent::SerialSmall),
                 Some((_, idle)) if idle.count() == 0 => Some(VmEvent::SerialAlone),
@@ -142,30 +202,30 @@ impl<C: CopySegment> Engine<C> {
         // A batch that no helper or channel copies leaves the first half of the lanes to other
         // batches.
         let lanes = match helped || route.channels {
-            true => lanes_for_caller(&self.lanes),
-            false => self.lanes.get(self.lanes.len() / 2..).unwrap_or_default(),
+            true => self.0.lanes_for_caller(),
+            false => self.0.last_half(),
         };
         let target = lists.target();
         let nodes = lists.source().map(|from| Nodes { from, to: target });
         let least = match route.channels {
             true => 1,
-            false => Self::least(method),
+            false => Self::least(kind),
         };
-        let Some((lane, mut batch)) = Self::collect_on(lanes, lists, method, least) else {
+        let Some((lane, mut batch)) = Self::collect_on(lanes, lists, kind, least) else {
             return;
         };
         let mut channels = 0;
         if route.channels {
-            let who = match route.channels_alone() {
-                true => Who::EnginesFirst,
-                false => Who::All,
+            let copiers = match route.channels_alone() {
+                true => Copiers::EnginesFirst,
+                false => Copiers::All,
             };
-            channels = Self::add_channels(&mut batch, target, who);
+            channels = Self::add_channels(&mut batch, target, copiers);
         }
         let (limit, idle) = shared.unwrap_or_else(|| (1, IdleCpus::none()));
         let per_thread = settings::pages_per_thread();
         let most = 1 + policy::helpers(batch.pages(), per_thread, limit, idle.count() as u32);
-        let scope = Scope::of_batch(method == StoreKind::NonTemporal);
+        let scope = Scope::of_batch(kind == StoreKind::NonTemporal);
         let kind = nodes.map(|nodes| WorkKind::new(scope, nodes, folios, pages));
         let (threads, _) = kind.map_or((most, false), |kind| throughput::choose(kind, most, true));
         let helpers = threads - 1;
@@ -180,23 +240,22 @@ impl<C: CopySegment> Engine<C> {
     pub fn post_to_channels<'a>(
         &'static self,
         lists: PairedLists<'a>,
-        into: &mut MigrateBatch<'a, C>,
+        into: &mut MigrateBatch<'a>,
     ) {
         let target = lists.target();
-        let collected =
-            Self::collect_on(lanes_for_caller(&self.lanes), lists, StoreKind::Cached, 1);
+        let collected = Self::collect_on(self.0.lanes_for_caller(), lists, StoreKind::Cached, 1);
         if let Some((_, mut batch)) = collected {
-            let channels = Self::add_channels(&mut batch, target, Who::EnginesOnly);
+            let channels = Self::add_channels(&mut batch, target, Copiers::EnginesOnly);
             into.post(batch, 0, channels);
         }
     }
 
     /// Gives the channels that are free now to a batch. Returns their number.
-    fn add_channels(batch: &mut Batch<'_, '_, C>, target: Option<NodeId>, who: Who) -> u32 {
-        batch.set_who(who, settings::dma_timeout_ns());
+    fn add_channels(batch: &mut Batch<'_, '_>, target: Option<NodeId>, copiers: Copiers) -> u32 {
+        batch.set_copiers(copiers, settings::dma_timeout_ns());
         let mut nr = 0;
-        for port in dma::take(target, batch.pages().div_ceil(GRAIN_PAGES)) {
-            batch.carry_by(port);
+        for channel in dma::take(target, batch.pages().div_ceil(GRAIN_PAGES)) {
+            batch.add_channel(channel);
             nr += 1;
         }
         nr
@@ -206,12 +265,12 @@ impl<C: CopySegment> Engine<C> {
     /// caller, if its destination is not known. A channel counts as a thread. At most
     /// [`MAX_BATCH_THREADS`], as more do not make a batch larger. For any context but NMI.
     pub fn threads(&self, source: NodeId, limit: u32) -> u32 {
-        let lanes = lanes_for_caller(&self.lanes);
-        if !lanes.iter().any(|lane| lane.table().is_free()) {
+        let lanes = self.0.lanes_for_caller();
+        if !lanes.iter().any(|lane| lane.state().is_free()) {
             return 1;
         }
         let channels = dma::nr_usable();
-        match settings::way() {
+        match settings::copy_method() {
             CopyMethod::Serial => return 1,
             CopyMethod::Dma | CopyMethod::Hybrid if channels > 0 => {
                 return MAX_BATCH_THREADS.min(1 + channels)
@@ -228,43 +287,38 @@ impl<C: CopySegment> Engine<C> {
     }
 
     /// Calls helpers of `lane` to `cpus`. For any context but NMI.
-    pub fn call(&self, lane: &CopyLane<C>, cpus: &[CpuId]) {
-        lane.call(self.queues.chosen(), cpus);
+    pub fn call(&self, lane: &Lane<CopyTable>, cpus: &[CpuId]) {
+        self.0.call(lane, cpus.iter().copied());
     }
 
-    /// Takes a lane and adds the eligible folios of a batch, to be copied with `method`. Returns
+    /// Takes a lane and adds the eligible folios of a batch, to be copied with stores of `kind`. Returns
     /// [`None`] if no lane is free, or if the batch is too small. The caller must not hold a lane.
     pub fn collect<'b, 'a>(
         &'b self,
         lists: PairedLists<'a>,
-        method: StoreKind,
-    ) -> Option<(&'b CopyLane<C>, Batch<'b, 'a, C>)> {
-        Self::collect_on(
-            lanes_for_caller(&self.lanes),
-            lists,
-            method,
-            Self::least(method),
-        )
+        kind: StoreKind,
+    ) -> Option<(&'b Lane<CopyTable>, Batch<'b, 'a>)> {
+        Self::collect_on(self.0.lanes_for_caller(), lists, kind, Self::least(kind))
     }
 
     fn collect_on<'b, 'a>(
-        lanes: &'b [CopyLane<C>],
+        lanes: &'b [Lane<CopyTable>],
         lists: PairedLists<'a>,
-        method: StoreKind,
+        kind: StoreKind,
         least_pages: u32,
-    ) -> Option<(&'b CopyLane<C>, Batch<'b, 'a, C>)> {
+    ) -> Option<(&'b Lane<CopyTable>, Batch<'b, 'a>)> {
         let mut free = lanes
             .iter()
-            .filter_map(|lane| Some((lane, lane.table().try_own()?)));
+            .filter_map(|lane| Some((lane, lane.state().try_own()?)));
         let Some((lane, owner)) = free.next() else {
             VmEvent::SerialBusy.count(lists.size().1 as usize);
             return None;
         };
 
-        let mut batch = owner.batch(method);
+        let mut batch = owner.batch(kind);
         for pair in lists.into_pairs() {
             let pages = pair.src().nr_pages();
-            match refusal(&pair) {
+            match pair.refusal() {
                 Some(reason) => reason.count(pages),
                 None if batch.add(pair) => {}
                 None => VmEvent::RefusedFull.count(pages),
@@ -277,9 +331,9 @@ impl<C: CopySegment> Engine<C> {
         Some((lane, batch))
     }
 
-    /// Returns the number of base pages that a batch must have for CPUs to copy it with `method`.
-    fn least(method: StoreKind) -> u32 {
-        method.least_pages(settings::pages_per_thread())
+    /// Returns the number of base pages that a batch must have for CPUs to copy it with stores of `kind`.
+    fn least(kind: StoreKind) -> u32 {
+        kind.least_pages(settings::pages_per_thread())
     }
 
     /// Returns the node near which helpers of a batch should run; [`None`] if its `pages` base
@@ -288,6 +342,6 @@ impl<C: CopySegment> Engine<C> {
         if pages < 2 * settings::pages_per_thread() {
             return None;
         }
-        Some(workers::near_node(lists.source()?, lists.target()?))
+        Some(near_node(lists.source()?, lists.target()?))
     }
 }

@@ -1,21 +1,41 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Sources and destinations of a migration, side by side.
+//! Sources and destinations of a migration, which of them may be copied before they are remapped,
+//! and with which stores.
+//!
+//! `__migrate_folio()` copies an unmapped folio without unexpected references, which no task can
+//! write, and fails the migration of any other folio. An earlier copy is correct only if the same
+//! holds already.
 //!
 //! C file: [`mm/migrate.c`](srctree/mm/migrate.c), `migrate_pages_batch()`
 
+use core::ptr::NonNull;
 use kernel::{
     bindings,
-    interop::list::CList, //
+    interop::list::CList,
+    prelude::*, //
 };
 
-use crate::kernel::{
-    folio::{
-        Folio,
-        LockedFolio,
-        LRU, //
+use crate::{
+    kernel::{
+        folio::{
+            Folio,
+            LockedFolio,
+            LRU, //
+        },
+        sched::NodeId,
+        vm_event::VmEvent, //
     },
-    sched::NodeId, //
+    logic::{
+        batch::FolioProgress,
+        policy::{
+            choose_stores,
+            BatchShape,
+            NonTemporalPolicy,
+            StoreKind, //
+        }, //
+    },
+    workers::settings, //
 };
 
 /// A folio to migrate and its destination folio.
@@ -54,7 +74,113 @@ impl<'a> FolioPair<'a> {
     pub fn src(&self) -> LockedFolio<'a> {
         self.src
     }
+
+    /// Returns why the pair must be left to the serial copy; [`None`] if it may be posted. For any
+    /// context.
+    pub fn refusal(&self) -> Option<VmEvent> {
+        let src = self.src;
+
+        if src.has_movable_ops() {
+            return Some(VmEvent::RefusedMovableOps);
+        }
+        // Buffer heads are locked, and checked for users, only when the folio is remapped.
+        if src.has_private() {
+            return Some(VmEvent::RefusedPrivate);
+        }
+        if !src.migrates_by_copy() {
+            return Some(VmEvent::RefusedMapping);
+        }
+        // The holder of another reference may write through it (a device, for example), even
+        // between this check and the one before the remap. One reference belongs to the isolation.
+        if src.ref_count() != src.expected_ref_count() + 1 {
+            return Some(VmEvent::RefusedPinned);
+        }
+        None
+    }
 }
+
+/// A pair that was posted on a [`CopyTable`](super::table::CopyTable), without the lifetime of its
+/// batch.
+pub(super) struct PostedPair {
+    dst: NonNull<Folio>,
+    src: NonNull<Folio>,
+    pub(super) nr_pages: u32,
+    pub(super) progress: FolioProgress,
+}
+
+impl PostedPair {
+    pub(super) fn new(pair: &FolioPair<'_>, nr_pages: u32) -> Self {
+        Self {
+            dst: NonNull::from(&*pair.dst()),
+            src: NonNull::from(&*pair.src()),
+            nr_pages,
+            progress: FolioProgress::new(nr_pages),
+        }
+    }
+
+    /// Returns whether the pair has this source and this destination.
+    pub(super) fn is(&self, src: *const bindings::folio, dst: *const bindings::folio) -> bool {
+        self.is_to(dst) && core::ptr::eq(self.src.as_ptr().cast(), src)
+    }
+
+    /// Returns whether the pair has this destination.
+    pub(super) fn is_to(&self, dst: *const bindings::folio) -> bool {
+        core::ptr::eq(self.dst.as_ptr().cast(), dst)
+    }
+
+    /// Sets the bit of the destination that tells `migrate_folio_move()` to ask for the copy.
+    ///
+    /// # Safety
+    ///
+    /// The pair must be valid, and no other task may use the `migrate_info` of its destination.
+    pub(super) unsafe fn mark(&self) {
+        // SAFETY: The caller guarantees that the destination exists and that its `migrate_info` is
+        // not in use.
+        unsafe { bindings::ferry_folio_mark_posted(self.dst.as_ptr().cast()) };
+    }
+
+    /// Returns both folios, the destination first.
+    ///
+    /// # Safety
+    ///
+    /// The pair must be valid for `'a`: its progress does not count all of its pages yet.
+    pub(super) unsafe fn folios<'a>(&self) -> (&'a Folio, &'a Folio) {
+        // SAFETY: The caller guarantees that both folios exist.
+        unsafe { (self.dst.as_ref(), self.src.as_ref()) }
+    }
+
+    /// Copies pages, counted from the start of the folio, with their metadata (MTE tags, KMSAN
+    /// shadow). For any context.
+    ///
+    /// Survives a machine check on the source, and queues the page for memory failure handling.
+    /// Fails if the source cannot be read.
+    ///
+    /// # Safety
+    ///
+    /// The pair must be valid and have these pages, which only the caller has claimed.
+    pub(super) unsafe fn copy(
+        &self,
+        first: u32,
+        nr: u32,
+        kind: StoreKind,
+    ) -> Result<(), Unreadable> {
+        let copy = match kind {
+            StoreKind::Cached => bindings::ferry_folio_copy_pages,
+            StoreKind::NonTemporal => bindings::ferry_folio_copy_pages_nt,
+        };
+        let (dst, src) = (self.dst.as_ptr().cast(), self.src.as_ptr().cast());
+        // SAFETY: The caller guarantees that both folios exist and have these pages. No other task
+        // writes them: the source is unmapped and locked, and the destination is new.
+        match unsafe { copy(dst, src, first as usize, nr as usize) } {
+            0 => Ok(()),
+            _ => Err(Unreadable),
+        }
+    }
+}
+
+/// The source has memory that cannot be read. The failed copy has already reported the page.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unreadable;
 
 /// The source and destination lists of a batch, in the same order.
 ///
@@ -108,6 +234,22 @@ impl<'a> PairedLists<'a> {
     /// Returns the node of the first destination; [`None`] if the lists are empty.
     pub fn target(&self) -> Option<NodeId> {
         self.dst.iter().next().map(Folio::nid)
+    }
+
+    /// Returns how to copy a batch of `folios` folios and `pages` base pages. The setting
+    /// `copy/nontemporal` decides, together with the nodes of the first source and the first
+    /// destination. For any context.
+    ///
+    /// Only x86-64 has a non-temporal copy; other architectures always copy through the caches.
+    pub fn store_kind(&self, (folios, pages): (u32, u32)) -> StoreKind {
+        let setting = settings::nontemporal();
+        if !cfg!(CONFIG_X86_64) || setting == NonTemporalPolicy::Never {
+            return StoreKind::Cached;
+        }
+        let demotes = || Some(self.target()?.is_lower_than(self.source()?));
+        choose_stores(setting, BatchShape { folios, pages }, || {
+            demotes().unwrap_or(false)
+        })
     }
 
     /// Returns the pairs, in order.

@@ -11,23 +11,21 @@ use kernel::{
 };
 
 use super::{
-    copier::CpuCopier,
+    dma,
+    engine,
     folio_pair::PairedLists,
     migrate_batch::MigrateBatch, //
 };
 
 use crate::{
-    copy,
     crew,
     kernel::folio::IsolatedList,
     logic::{
         batch::FolioOutcome,
         flight::Ticket, //
     },
-    workers::knob::Knob, //
+    workers::settings, //
 };
-
-type Batch<'a> = MigrateBatch<'a, CpuCopier>;
 
 /// Begins a batch. Called by `ferry_batch_begin()`. May sleep.
 ///
@@ -37,7 +35,7 @@ type Batch<'a> = MigrateBatch<'a, CpuCopier>;
 #[export]
 pub unsafe extern "C" fn ferry_copy_begin(batch: *mut bindings::ferry_batch) {
     // SAFETY: The caller guarantees that `batch` is valid, its own, and has no table.
-    unsafe { Batch::from_raw(batch) }.begin();
+    unsafe { MigrateBatch::from_raw(batch) }.begin();
 }
 
 /// Posts a batch after its folios were unmapped and its TLB flush is done. Called by
@@ -63,8 +61,8 @@ pub unsafe extern "C" fn ferry_copy_post(
     let lists = unsafe { PairedLists::from_raw(dst_folios, src_folios) };
     // SAFETY: The caller guarantees that `batch` is valid, its own, and as `ferry_copy_begin()`
     // left it.
-    let mut batch = unsafe { Batch::from_raw(batch) };
-    copy::post(lists, crew::spare_threads, &mut batch);
+    let mut batch = unsafe { MigrateBatch::from_raw(batch) };
+    engine::post(lists, crew::spare_threads, &mut batch);
 }
 
 /// Takes back the next marked folio, which the caller is about to remap. Called by
@@ -95,7 +93,7 @@ pub unsafe extern "C" fn ferry_copy_take(
 ) -> c_int {
     // SAFETY: The caller guarantees that `batch` is valid, its own, and that its posted folios are
     // unchanged.
-    match unsafe { Batch::from_raw(batch) }.take_pair(src, dst) {
+    match unsafe { MigrateBatch::from_raw(batch) }.take_pair(src, dst) {
         Some(FolioOutcome::Copied) => 1,
         Some(FolioOutcome::Failed) => -(bindings::EHWPOISON as c_int),
         Some(FolioOutcome::TimedOut) => EIO.to_errno(),
@@ -115,9 +113,8 @@ pub unsafe extern "C" fn ferry_copy_take(
 pub unsafe extern "C" fn ferry_copy_end(batch: *mut bindings::ferry_batch, reason: c_int) {
     // SAFETY: The caller guarantees that `batch` is valid, its own, and that its posted folios are
     // unchanged.
-    let ended = unsafe { Batch::from_raw(batch) }.end(reason);
-    copy::count(&ended);
-    crew::charge(ended.copied.helper_ns);
+    let helper_ns = unsafe { MigrateBatch::from_raw(batch) }.end(reason);
+    crew::charge(helper_ns);
 }
 
 /// Returns the cost of each base page of a folio in the next batch, in fractions of a unit; 0 means
@@ -130,14 +127,14 @@ pub unsafe extern "C" fn ferry_copy_end(batch: *mut bindings::ferry_batch, reaso
 pub unsafe extern "C" fn ferry_copy_price(from: *mut bindings::list_head) -> c_uint {
     // SAFETY: The caller guarantees that `from` is a valid list of isolated folios, and its own.
     let mut from = unsafe { IsolatedList::from_raw(from) };
-    copy::price(&mut from, crew::spare_threads).unwrap_or(0)
+    engine::price(&mut from, crew::spare_threads).unwrap_or(0)
 }
 
 /// Allocates what helpers need. Called when `vm.mt_page_copy` is turned on, or when a call first
 /// asks for help. Returns 0 or `-ENOMEM`. May sleep; one caller at a time.
 #[export]
 pub extern "C" fn ferry_prepare() -> c_int {
-    match crew::prepare().and_then(|()| copy::prepare()) {
+    match crew::prepare().and_then(|()| engine::prepare()) {
         Ok(()) => 0,
         Err(error) => error.to_errno(),
     }
@@ -146,23 +143,40 @@ pub extern "C" fn ferry_prepare() -> c_int {
 /// Applies a setting. Called when its file is written, with the sysctl lock or the lock of the
 /// settings in sysfs held; so writers of two files may run concurrently. May sleep.
 ///
-/// Returns 0, or a negative error number if the setting was not applied. After an error of
+/// Returns 0, or a negative error number if the setting was not applied: `-ENODEV` for a
+/// `copy/method` that needs DMA channels while none is open. After an error of
 /// `copy/dma_channels` some channels may have been released.
 #[export]
 pub extern "C" fn ferry_set(which: bindings::ferry_setting, value: c_uint) -> c_int {
-    let Some(knob) = Knob::from_raw(which, value) else {
-        return EINVAL.to_errno();
-    };
-    match copy::set(knob) {
+    match set(which, value) {
         Ok(()) => 0,
         Err(error) => error.to_errno(),
     }
 }
 
+fn set(which: bindings::ferry_setting, value: c_uint) -> Result {
+    match which {
+        bindings::ferry_setting_FERRY_SET_DMA_CHANNELS => dma::open(value as usize)?,
+        bindings::ferry_setting_FERRY_SET_METHOD
+            if settings::copy_method_of(value).needs_channels() && dma::nr_open() == 0 =>
+        {
+            return Err(ENODEV);
+        }
+        _ => {}
+    }
+    settings::set(which, value)
+}
+
+/// Returns the value of a setting. For any context.
+#[export]
+pub extern "C" fn ferry_get(which: bindings::ferry_setting) -> c_uint {
+    settings::get(which)
+}
+
 /// Returns the number of DMA channels that batches may use. For any context.
 #[export]
 pub extern "C" fn ferry_dma_nr_open() -> c_uint {
-    copy::dma::nr_open() as c_uint
+    dma::nr_open() as c_uint
 }
 
 /// Writes a line about channel number `nr` to `buf`, at offset `at`: its name, its node and its
@@ -175,7 +189,7 @@ pub extern "C" fn ferry_dma_nr_open() -> c_uint {
 /// `buf` must be the buffer of a `show` function of sysfs, and already hold `at` bytes.
 #[export]
 pub unsafe extern "C" fn ferry_dma_tell(nr: c_uint, buf: *mut c_char, at: c_int) -> c_int {
-    let told = copy::dma::read_out(nr as usize, |name, node, counts| {
+    let told = dma::read_out(nr as usize, |name, node, counts| {
         let node = node.map_or(bindings::NUMA_NO_NODE, |node| node.0);
         // SAFETY: The caller guarantees that `buf` is a buffer of sysfs with room from `at` on.
         // `read_out()` keeps the name valid during this call.
@@ -202,5 +216,5 @@ pub unsafe extern "C" fn ferry_dma_answer(ticket: *const c_void, good: bool) {
 /// bus. May sleep.
 #[export]
 pub extern "C" fn ferry_dma_leave(dev: *mut bindings::device) {
-    copy::dma::leave(dev as usize);
+    dma::leave(dev as usize);
 }

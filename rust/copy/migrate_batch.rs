@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The state of a batch on the stack of `migrate_pages_batch()`, and its tracepoint.
+//! The batch of a `migrate_pages_batch()`, whose state C keeps on its stack.
 //!
 //! C header:
 //! [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
 
 use core::{
-    marker::PhantomData,
+    mem::ManuallyDrop,
     ptr::NonNull, //
 };
 use kernel::{
@@ -14,120 +14,100 @@ use kernel::{
     prelude::*, //
 };
 
-use super::table::{
-    ActiveBatch,
-    Batch,
-    Copied,
-    CopySegment,
-    OutOfOrder,
-    RawActiveBatch, //
+use super::{
+    batch::{
+        ActiveBatch,
+        Batch,
+        Copied,
+        OutOfOrder, //
+    },
+    dma,
+    folio_pair::PairedLists, //
 };
 
 use crate::{
-    kernel::sched::{
-        now_ns,
-        switches,
-        NodeId, //
+    kernel::{
+        sched::{
+            now_ns,
+            switches,
+            NodeId, //
+        },
+        vm_event::VmEvent, //
     },
     logic::{
         batch::FolioOutcome,
         policy::StoreKind, //
+    },
+    workers::throughput::{
+        self,
+        Nodes,
+        Scope,
+        WorkKind, //
     }, //
 };
-
-/// The result of a batch.
-pub struct EndedBatch {
-    /// Result of the posted part.
-    pub copied: Copied,
-    /// Number of folios that were unmapped.
-    pub folios: u32,
-    /// Number of their base pages.
-    pub pages: u32,
-    /// Number of threads that the batch was posted for, including the caller.
-    pub threads: u32,
-    /// Number of DMA channels that the batch was posted for.
-    pub channels: u32,
-    /// Whether CPUs were allowed to copy, see [`MigrateBatch::may_be_read`].
-    pub may_be_read: bool,
-    /// Whether CPUs copied with non-temporal stores.
-    pub nontemporal: bool,
-    /// The nodes of the first source and of its destination.
-    pub nodes: (NodeId, NodeId),
-    /// Whether the caller was preempted or slept during the batch.
-    pub lost_cpu: bool,
-    /// Nanoseconds from before the first unmap to after the last remap.
-    pub unmapped_ns: i64,
-    /// Nanoseconds of the TLB flush; a part of `unmapped_ns`. Valid only if `folios` is not 0.
-    pub flush_ns: i64,
-}
 
 /// One batch of `migrate_pages_batch()`, from before the first unmap to after the last remap.
 ///
 /// # Invariants
 ///
-/// - `raw.board`, unless null, is the [`CopyTable<C>`](super::table::CopyTable) that the batch is
-///   posted on, and the other fields of `raw` are the rest of its `RawActiveBatch`.
+/// - `raw.table`, unless null, is the result of `ActiveBatch::into_raw` for the batch that was
+///   posted.
 /// - [`MigrateBatch::end`] is called before any folio that was posted and not taken back changes.
-pub struct MigrateBatch<'a, C> {
-    raw: &'a mut bindings::ferry_batch,
-    _copier: PhantomData<C>,
-}
+pub struct MigrateBatch<'a>(&'a mut bindings::ferry_batch);
 
-impl<'a, C: CopySegment> MigrateBatch<'a, C> {
+impl<'a> MigrateBatch<'a> {
     /// Wraps the C structure.
     ///
     /// # Safety
     ///
     /// - `raw` must be valid and initialised, and for `'a` the caller must have exclusive access.
-    /// - Its table must be null, or set by this type with the same `C`.
+    /// - Its table must be null, or set by this type.
     /// - Every folio that was posted and not taken back must be as it was when it was posted, and
     ///   must stay so until [`MigrateBatch::end`], which must be called.
     pub unsafe fn from_raw(raw: *mut bindings::ferry_batch) -> Self {
         // INVARIANT: The caller guarantees the invariants, as they held when `raw` was last
         // wrapped.
-        Self {
-            // SAFETY: The caller guarantees that `raw` is valid and exclusive for `'a`.
-            raw: unsafe { &mut *raw },
-            _copier: PhantomData,
-        }
+        // SAFETY: The caller guarantees that `raw` is valid and exclusive for `'a`.
+        Self(unsafe { &mut *raw })
     }
 
     /// Records the start of the batch.
     pub fn begin(&mut self) {
-        self.raw.switches = switches();
-        self.raw.start_ns = now_ns();
+        self.0.switches = switches();
+        self.0.start_ns = now_ns();
         // Until the flush begins, see `ferry_batch_unmapped()`.
-        self.raw.flush_ns = self.raw.start_ns;
+        self.0.flush_ns = self.0.start_ns;
     }
 
     /// Returns whether CPUs may read the folios. If not, a folio that no DMA engine copies is not
     /// migrated.
     pub fn may_be_read(&self) -> bool {
-        !self.raw.no_cpu
+        !self.0.no_cpu
     }
 
-    /// Records that `folios` folios of `pages` base pages are unmapped and that their TLB flush is
-    /// done, with the nodes of the first source and its destination.
-    pub fn set_unmapped(&mut self, (folios, pages): (u32, u32), nodes: Option<(NodeId, NodeId)>) {
-        self.raw.flush_ns = now_ns() - self.raw.flush_ns;
-        if let Some((from, to)) = nodes {
-            self.raw.from = from.0;
-            self.raw.to = to.0;
+    /// Records that `folios` folios of `pages` base pages, those of `lists`, are unmapped and that
+    /// their TLB flush is done.
+    pub fn set_unmapped(&mut self, lists: &PairedLists<'_>, (folios, pages): (u32, u32)) {
+        self.0.flush_ns = now_ns() - self.0.flush_ns;
+        if let Some((from, to)) = lists.source().zip(lists.target()) {
+            self.0.from = from.0;
+            self.0.to = to.0;
         }
-        self.raw.all_folios = folios;
-        self.raw.all_pages = pages;
+        self.0.folios = folios;
+        self.0.pages = pages;
     }
 
     /// Posts `batch` for `helpers` helpers besides the caller, and for `channels` DMA channels.
-    pub fn post(&mut self, batch: Batch<'static, 'a, C>, helpers: u32, channels: u32) {
+    pub fn post(&mut self, batch: Batch<'static, 'a>, helpers: u32, channels: u32) {
         // A batch that is still posted would be leaked.
-        drop(self.take());
-        self.raw.nontemporal = batch.method() == StoreKind::NonTemporal;
+        self.finish();
+        self.0.nontemporal = batch.kind() == StoreKind::NonTemporal;
+        self.0.helpers = helpers;
+        self.0.channels = channels;
         // SAFETY: By the type invariant `end` finishes the batch before its folios change.
         let posted = unsafe { batch.post(helpers + channels + 1, helpers) };
-        self.raw.helpers = helpers;
-        self.raw.channels = channels;
-        self.put_back(posted);
+        // INVARIANT: The batch was just posted.
+        self.0.table = posted.into_raw().as_ptr().cast();
     }
 
     /// Takes back the pair `src` and `dst` and returns its outcome; [`None`] if the caller must
@@ -140,10 +120,12 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         src: *const bindings::folio,
         dst: *const bindings::folio,
     ) -> Option<FolioOutcome> {
-        let mut posted = self.take()?;
-        let taken = posted.take_pair(src, dst);
-        self.put_back(posted);
-        match taken {
+        let table = NonNull::new(self.0.table.cast())?;
+        // The batch stays posted.
+        // SAFETY: By the type invariant the table is that of the posted batch, and its folios are
+        // unchanged. This value is the only user of the batch.
+        let mut posted = ManuallyDrop::new(unsafe { ActiveBatch::from_raw(table) });
+        match posted.take_pair(src, dst) {
             Ok(outcome) => Some(outcome),
             Err(OutOfOrder { is_lost }) => {
                 // SAFETY: The function has no requirements.
@@ -157,65 +139,80 @@ impl<'a, C: CopySegment> MigrateBatch<'a, C> {
         }
     }
 
-    /// Ends the batch: reports it to the tracepoint `ferry:ferry_batch` and the histograms, counts
-    /// the pages that helpers copied by `reason`, and returns the result. May sleep.
-    pub fn end(&mut self, reason: c_int) -> EndedBatch {
-        let unmapped_ns = now_ns() - self.raw.start_ns;
-        let copied = self.take().map(ActiveBatch::finish).unwrap_or_default();
-        self.keep(&copied);
-        // SAFETY: The structure is valid, and the function only reads it during the call.
-        unsafe { bindings::ferry_report_batch(self.raw, reason, unmapped_ns) };
-        EndedBatch {
-            copied,
-            folios: self.raw.all_folios,
-            pages: self.raw.all_pages,
-            threads: self.raw.helpers + 1,
-            channels: self.raw.channels,
-            may_be_read: self.may_be_read(),
-            nontemporal: self.raw.nontemporal,
-            nodes: (NodeId(self.raw.from), NodeId(self.raw.to)),
-            lost_cpu: switches() != self.raw.switches,
-            unmapped_ns,
-            flush_ns: self.raw.flush_ns,
+    /// Finishes the posted batch, if there is one. May sleep.
+    fn finish(&mut self) -> Copied {
+        let table = NonNull::new(core::mem::take(&mut self.0.table).cast());
+        // SAFETY: By the type invariant the table is that of the posted batch, and its folios are
+        // unchanged. The pointer was just removed, so it is used once.
+        let posted = table.map(|table| unsafe { ActiveBatch::from_raw(table) });
+        posted.map(ActiveBatch::finish).unwrap_or_default()
+    }
+
+    /// Ends the batch: counts its pages, and updates the estimates with its times. Reports it to the
+    /// tracepoint `ferry:ferry_batch`, the histograms, and the pages that helpers copied for
+    /// `reason`. May sleep.
+    ///
+    /// Returns the CPU time of helpers in nanoseconds.
+    pub fn end(&mut self, reason: c_int) -> u64 {
+        let unmapped_ns = now_ns() - self.0.start_ns;
+        let copied = self.finish();
+        let report = bindings::ferry_copied {
+            copy_ns: copied.busy_ns,
+            folios: copied.folios,
+            pages: copied.pages,
+            helped: copied.helped,
+            by_dma: copied.by_dma,
+        };
+        // SAFETY: Both structures are valid, and the function only reads them during the call.
+        unsafe { bindings::ferry_report_batch(self.0, &report, reason, unmapped_ns) };
+        self.learn(&copied, unmapped_ns);
+        count(&copied);
+        copied.helper_ns
+    }
+
+    /// Updates the estimates with the times of the batch, from before the first unmap to after the
+    /// last remap.
+    fn learn(&self, copied: &Copied, unmapped_ns: i64) {
+        let raw = &*self.0;
+        let (folios, pages, threads) = (raw.folios, raw.pages, raw.helpers + 1);
+        // A batch with pages that timed out, or that only DMA engines may copy, is no sample of the
+        // usual times.
+        if !self.may_be_read() || copied.left > 0 {
+            return;
+        }
+        let lost_cpu = switches() != raw.switches;
+        // The flush time is valid only if there are folios.
+        let ns = (raw.flush_ns, unmapped_ns - raw.flush_ns);
+        throughput::learn_costs(folios, pages, threads + raw.channels, ns, lost_cpu);
+        if copied.pages == 0 || raw.channels > 0 || lost_cpu {
+            return;
+        }
+        let scope = Scope::of_batch(raw.nontemporal);
+        // Callers of `price()` do not know the destination.
+        for to in [Some(NodeId(raw.to)), None] {
+            let from = NodeId(raw.from);
+            let kind = WorkKind::new(scope, Nodes { from, to }, folios, pages);
+            throughput::learn(kind, threads, pages, unmapped_ns);
         }
     }
+}
 
-    fn take(&mut self) -> Option<ActiveBatch<'static, 'a, C>> {
-        let table = NonNull::new(core::mem::take(&mut self.raw.board).cast())?;
-        let raw = RawActiveBatch {
-            table,
-            next: self.raw.next as usize,
-            copied: Copied {
-                pages: self.raw.pages,
-                failed: self.raw.failed,
-                left: self.raw.left,
-                helped: self.raw.helped,
-                folios: self.raw.folios,
-                busy_ns: self.raw.copy_ns,
-                // These counts are known only when the batch is finished.
-                ..Copied::default()
-            },
-        };
-        // SAFETY: By the type invariant these are the parts that `put_back` stored, and the table
-        // was just removed, so they are used once.
-        Some(unsafe { ActiveBatch::from_raw(raw) })
+/// Counts the pages of a batch. For any context but NMI.
+fn count(copied: &Copied) {
+    if copied.pages == 0 {
+        return;
     }
-
-    fn put_back(&mut self, posted: ActiveBatch<'static, 'a, C>) {
-        let raw = posted.into_raw();
-        self.keep(&raw.copied);
-        self.raw.next = raw.next as u32;
-        // INVARIANT: `raw` is stored completely.
-        self.raw.board = raw.table.as_ptr().cast();
+    VmEvent::Batches.count(1);
+    let others = copied.helped + copied.by_dma + copied.failed + copied.left;
+    VmEvent::PagesDma.count(copied.by_dma as usize);
+    VmEvent::DmaFailed.count(copied.dma_failed as usize);
+    if copied.dma_late > 0 {
+        VmEvent::DmaLate.count(copied.dma_late as usize);
+        dma::sweep();
     }
-
-    fn keep(&mut self, copied: &Copied) {
-        self.raw.pages = copied.pages;
-        self.raw.failed = copied.failed;
-        self.raw.left = copied.left;
-        self.raw.helped = copied.helped;
-        self.raw.carried = copied.carried;
-        self.raw.folios = copied.folios;
-        self.raw.copy_ns = copied.busy_ns;
-    }
+    VmEvent::PagesCaller.count(copied.pages.saturating_sub(others) as usize);
+    // Counted here and not by the helper, so that every page is counted when the migrating call
+    // returns.
+    VmEvent::PagesHelper.count(copied.helped as usize);
+    VmEvent::CopyFailed.count(copied.failed as usize);
 }

@@ -46,20 +46,18 @@ use crate::{
         scoped_share::{
             ScopedShare,
             ShareGuard, //
-        },
-        workqueue::OwnedQueue, //
+        }, //
     },
     workers::{
-        must_leave,
+        idle_cpus::IdleCpus,
         pool::{
-            Helped,
-            Helpers, //
+            must_leave,
+            Helped, //
         },
         settings::{
             has_crews,
             limit, //
-        },
-        IdleCpus, //
+        }, //
     }, //
 };
 
@@ -186,52 +184,37 @@ impl SharedList {
     }
 }
 
-/// What a lane's helpers see of it.
+/// The state of a lane: the list that it migrates now, and the tasks that take part.
 #[pin_data]
-struct Shared {
+pub struct CrewLane {
     #[pin]
     lending: ScopedShare<SharedList>,
     members: Members,
 }
 
-/// A lane.
-pub struct CrewLane {
-    shared: Arc<Shared>,
-    helpers: Helpers<Shared>,
-}
-
 impl CrewLane {
-    /// Allocates a lane with all its helpers. May sleep.
-    pub fn new() -> Result<Self> {
-        let shared = Arc::pin_init(
-            pin_init!(Shared {
+    /// Allocates a lane. May sleep.
+    pub fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
                 lending <- ScopedShare::new(),
                 members: Members::default(),
             }),
             GFP_KERNEL,
-        )?;
-        Ok(Self {
-            helpers: Helpers::new(&shared)?,
-            shared,
-        })
+        )
     }
 
     /// Initializes `job` in the lane, and lets helpers take part until the guard is dropped;
     /// [`None`]: the lane is in use. May sleep.
     pub fn share(&self, job: impl PinInit<SharedList>) -> Option<SharedJob<'_>> {
-        let lent = self.shared.lending.lend(job)?;
-        let member = self.members().enter_caller(lent.get().helpers());
+        let lent = self.lending.lend(job)?;
+        let member = self.members.enter_caller(lent.get().helpers());
         Some(SharedJob { member, lent })
     }
 
     /// Who works on it now.
     pub fn members(&self) -> &Members {
-        &self.shared.members
-    }
-
-    /// Calls a helper to each CPU. For any context but NMI.
-    pub fn call(&self, queue: &OwnedQueue, cpus: impl Iterator<Item = CpuId>) {
-        self.helpers.call(queue, cpus);
+        &self.members
     }
 }
 
@@ -261,7 +244,7 @@ impl SharedJob<'_> {
     }
 }
 
-impl Helped for Shared {
+impl Helped for CrewLane {
     fn help_out(&self) -> bool {
         let job = self.lending.borrow();
         job.is_some_and(|job| job.get().help(&self.members))

@@ -84,10 +84,14 @@ use crate::{
         thread_choice, //
     },
     workers::{
-        cpu_map,
-        lanes_for_caller,
-        near_node,
+        idle_cpus::{
+            self,
+            near_node,
+            IdleCpus, //
+        },
         pool::{
+            Lane,
+            Pool,
             Queues,
             Waits, //
         },
@@ -102,8 +106,7 @@ use crate::{
             Nodes,
             Scope,
             WorkKind, //
-        },
-        IdleCpus, //
+        }, //
     }, //
 };
 use lane::{
@@ -118,34 +121,22 @@ const NR_LANES: usize = 8;
 /// Base pages of a chunk that is short for `copy/unmapped_us` alone, unless its span has few left.
 const LEAST_CHUNK_PAGES: u32 = 16;
 
-static CREW: SetOnce<Crew> = SetOnce::new();
-
-/// Lanes and the queues that their helpers run on.
-struct Crew {
-    lanes: KVec<CrewLane>,
-    queues: Queues,
-}
+static CREWS: SetOnce<Pool<CrewLane>> = SetOnce::new();
 
 /// Allocates all that crews will ever need, once. May sleep; one caller at a time.
 pub fn prepare() -> Result {
-    if CREW.as_ref().is_some() {
+    if CREWS.as_ref().is_some() {
         return Ok(());
     }
-    cpu_map::prepare()?;
-    let mut lanes = KVec::with_capacity(NR_LANES, GFP_KERNEL)?;
-    for _ in 0..NR_LANES {
-        lanes.push(CrewLane::new()?, GFP_KERNEL)?;
-    }
+    idle_cpus::prepare()?;
+    let queues = Queues::new(
+        Waits::Preempted,
+        c"ferry_crew",
+        c"ferry_crew_unbound",
+        c"ferry_crew_highpri",
+    )?;
     // Never lost: callers are serialised by the sysctl's lock.
-    CREW.populate(Crew {
-        lanes,
-        queues: Queues::new(
-            Waits::Preempted,
-            c"ferry_crew",
-            c"ferry_crew_unbound",
-            c"ferry_crew_highpri",
-        )?,
-    });
+    CREWS.populate(Pool::new(NR_LANES, queues, CrewLane::new)?);
     Ok(())
 }
 
@@ -203,8 +194,8 @@ pub fn is_for_kswapd() -> bool {
 
 /// The members of each crew.
 fn all_members() -> impl Iterator<Item = &'static Members> {
-    let lanes = CREW.as_ref().into_iter().flat_map(|crew| &crew.lanes);
-    lanes.map(CrewLane::members)
+    let lanes = CREWS.as_ref().into_iter().flat_map(Pool::lanes);
+    lanes.map(|lane| lane.state().members())
 }
 
 /// Charges nanoseconds for which helpers ran for the calling task to its cgroup; if it is a helper
@@ -219,8 +210,8 @@ pub fn charge(ns: u64) {
 
 /// A list that a crew migrates, while its caller may still add to it.
 struct ListProducer<'s> {
-    crew: &'s Crew,
-    lane: &'s CrewLane,
+    pool: &'s Pool<CrewLane>,
+    lane: &'s Lane<CrewLane>,
     job: &'s SharedList,
     cpus: &'s IdleCpus,
     /// Whether helpers were called before.
@@ -249,14 +240,14 @@ impl ListProducer<'_> {
     /// Calls helpers if they may go on and fewer than so many are there; later not to CPUs that they
     /// have left to others.
     fn call(&self, useful: usize) {
-        if !self.job.keeps_helpers() || self.lane.members().helpers() >= useful {
+        if !self.job.keeps_helpers() || self.lane.state().members().helpers() >= useful {
             return;
         }
         let again = self.called.replace(true);
         let cpus = self.cpus.first(useful).iter().copied();
         let is_free = |cpu| may_help(cpu) && (asks_busy_cpus() || is_idle(cpu));
         let cpus = cpus.filter(|&cpu| !again || is_free(cpu));
-        self.lane.call(self.crew.queues.chosen(), cpus);
+        self.pool.call(self.lane, cpus);
     }
 
     /// Migrates along until nothing is left to begin. May sleep.
@@ -272,7 +263,7 @@ impl ListProducer<'_> {
 
 /// Who could be the crew of a call, found at the moment of asking.
 struct HelperSet {
-    crew: &'static Crew,
+    pool: &'static Pool<CrewLane>,
     limit: u32,
     /// Whether nobody else may help.
     only_these: bool,
@@ -287,7 +278,7 @@ impl HelperSet {
         if !has_crews() {
             return None;
         }
-        let crew = CREW.as_ref()?;
+        let pool = CREWS.as_ref()?;
         let limit = limit();
         let (cpus, only_these) = match reason {
             SharedReason::Mbind => (IdleCpus::of_node(NodeId::here(), limit), true),
@@ -297,7 +288,7 @@ impl HelperSet {
             }
         };
         (cpus.count() > 0).then_some(Self {
-            crew,
+            pool,
             limit,
             only_these,
             cpus,
@@ -334,19 +325,19 @@ impl HelperSet {
         }
         let helpers = threads - 1;
         let large = is_large(size.folios, size.base_pages);
-        let (pace, budget) = (throughput::pace(), settings::unmapped_ns());
+        let (pace, budget) = (throughput::costs(), settings::unmapped_ns());
         let within = pages_within(large, pace, budget, LEAST_CHUNK_PAGES);
         let chunk_pages = crew::chunk_pages(size.pages, threads).min(within);
         let only = self.only_these.then_some(&self.cpus);
         let (start, preemptions) = (runtime_ns(), sched::preemptions());
-        let share = |lane: &'static CrewLane| {
+        let share = |lane: &'static Lane<CrewLane>| {
             let job = SharedList::new(&call, chunk_pages, helpers, only);
-            Some((lane, lane.share(job)?))
+            Some((lane, lane.state().share(job)?))
         };
-        let mut lanes = lanes_for_caller(&self.crew.lanes).iter();
+        let mut lanes = self.pool.lanes_for_caller().iter();
         let (lane, shared) = lanes.find_map(share).ok_or(VmEvent::CrewBusy)?;
         let session = ListProducer {
-            crew: self.crew,
+            pool: self.pool,
             lane,
             job: shared.job(),
             cpus: &self.cpus,

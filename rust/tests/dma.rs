@@ -16,20 +16,23 @@ use super::engine::MIXED;
 
 use crate::{
     copy::{
-        copier::CpuCopier,
-        dma,
+        batch::Copied,
+        dma::{
+            self,
+            feed::{
+                Copiers,
+                DmaPages, //
+            }, //
+        },
         hooks::ferry_dma_leave,
-        lane::MAX_FOLIOS,
         owned_pairs::OwnedPairs,
         soft_dma::{
             FaultInjection,
             Faults, //
         },
         table::{
-            Copied,
             CopyTable,
-            DmaSegment,
-            Who, //
+            MAX_FOLIOS, //
         }, //
     },
     kernel::dmaengine::{
@@ -70,11 +73,11 @@ impl Drop for Open {
 /// Posts `pairs` with every free channel, and calls `each` with the outcome of each folio.
 fn copy(
     pairs: &mut OwnedPairs,
-    who: Who,
+    copiers: Copiers,
     give_up_ns: i64,
     mut each: impl FnMut(usize, FolioOutcome) -> Result,
 ) -> Result<Copied> {
-    let table = CopyTable::new(MAX_FOLIOS, CpuCopier)?;
+    let table = CopyTable::new(MAX_FOLIOS)?;
     pairs.spoil();
     pairs.with_lists(|lists| {
         let target = lists.target();
@@ -82,10 +85,10 @@ fn copy(
         for pair in lists.into_pairs() {
             assert!(batch.add(pair));
         }
-        batch.set_who(who, give_up_ns);
+        batch.set_copiers(copiers, give_up_ns);
         let mut channels = 0;
-        for port in dma::take(target, 16) {
-            batch.carry_by(port);
+        for channel in dma::take(target, 16) {
+            batch.add_channel(channel);
             channels += 1;
         }
         let (result, copied) = batch.run(1 + channels, |posted| {
@@ -106,8 +109,8 @@ fn must_be_copied(_: usize, outcome: FolioOutcome) -> Result {
 }
 
 /// Like [`copy`]; every folio must be copied.
-fn copy_all(pairs: &mut OwnedPairs, who: Who) -> Result<Copied> {
-    let copied = copy(pairs, who, PATIENCE_NS, must_be_copied)?;
+fn copy_all(pairs: &mut OwnedPairs, copiers: Copiers) -> Result<Copied> {
+    let copied = copy(pairs, copiers, PATIENCE_NS, must_be_copied)?;
     assert_eq!(copied.pages as usize, pairs.pages());
     assert_eq!((copied.failed, copied.left, copied.dma_late), (0, 0, 0));
     assert!(pairs.all_equal());
@@ -119,11 +122,11 @@ fn channels_carry_all() -> Result {
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for nr in 1..=CHANNELS {
         let _open = Open::new(nr)?;
-        let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
-        assert_eq!((copied.carried, copied.dma_failed), (copied.pages, 0));
+        let copied = copy_all(&mut pairs, Copiers::EnginesFirst)?;
+        assert_eq!((copied.by_dma, copied.dma_failed), (copied.pages, 0));
     }
     // The channels are released.
-    assert_eq!(copy_all(&mut pairs, Who::EnginesFirst)?.carried, 0);
+    assert_eq!(copy_all(&mut pairs, Copiers::EnginesFirst)?.by_dma, 0);
     Ok(())
 }
 
@@ -131,7 +134,10 @@ fn each_order_alone() -> Result {
     let _open = Open::new(2)?;
     for order in 0..=9 {
         let mut pairs = OwnedPairs::new(&[order])?;
-        assert_eq!(copy_all(&mut pairs, Who::EnginesFirst)?.carried, 1 << order);
+        assert_eq!(
+            copy_all(&mut pairs, Copiers::EnginesFirst)?.by_dma,
+            1 << order
+        );
     }
     Ok(())
 }
@@ -140,7 +146,7 @@ fn more_folios_than_places() -> Result {
     let _open = Open::new(1)?;
     let mut pairs = OwnedPairs::new(&[0; MAX_FOLIOS])?;
     assert_eq!(
-        copy_all(&mut pairs, Who::EnginesFirst)?.carried as usize,
+        copy_all(&mut pairs, Copiers::EnginesFirst)?.by_dma as usize,
         MAX_FOLIOS
     );
     Ok(())
@@ -154,8 +160,8 @@ fn owner_and_channels_share() -> Result {
     });
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
-        let copied = copy_all(&mut pairs, Who::All)?;
-        assert!(copied.carried > 0 && copied.carried <= copied.pages);
+        let copied = copy_all(&mut pairs, Copiers::All)?;
+        assert!(copied.by_dma > 0 && copied.by_dma <= copied.pages);
     }
     Ok(())
 }
@@ -169,8 +175,8 @@ fn the_last_lands_first() -> Result {
     });
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
-        let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
-        assert_eq!(copied.carried, copied.pages);
+        let copied = copy_all(&mut pairs, Copiers::EnginesFirst)?;
+        assert_eq!(copied.by_dma, copied.pages);
     }
     Ok(())
 }
@@ -186,8 +192,8 @@ fn failed_copies_are_made_good() -> Result {
         });
         let mut failed = 0;
         for _ in 0..50 {
-            let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
-            assert_eq!(copied.dma_failed == 0, copied.carried == copied.pages);
+            let copied = copy_all(&mut pairs, Copiers::EnginesFirst)?;
+            assert_eq!(copied.dma_failed == 0, copied.by_dma == copied.pages);
             failed += copied.dma_failed;
         }
         assert!(failed > 0);
@@ -204,8 +210,8 @@ fn engine_takes_few() -> Result {
             delay_us: 20,
             ..Faults::default()
         });
-        let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
-        assert_eq!(copied.carried == 0, descriptors == 0);
+        let copied = copy_all(&mut pairs, Copiers::EnginesFirst)?;
+        assert_eq!(copied.by_dma == 0, descriptors == 0);
     }
     Ok(())
 }
@@ -219,13 +225,13 @@ fn is_nobodys(pairs: &OwnedPairs) -> bool {
 /// Lets an engine that does not answer copy a batch. Returns the number of folios that timed out.
 fn lose(pairs: &mut OwnedPairs) -> Result<usize> {
     let mut lost = KVec::new();
-    let copied = copy(pairs, Who::EnginesFirst, 20_000_000, |nr, outcome| {
+    let copied = copy(pairs, Copiers::EnginesFirst, 20_000_000, |nr, outcome| {
         if outcome == FolioOutcome::TimedOut {
             lost.push(nr, GFP_KERNEL)?;
         }
         Ok(())
     })?;
-    assert!(copied.dma_late > 0 && copied.carried == 0);
+    assert!(copied.dma_late > 0 && copied.by_dma == 0);
     assert_eq!(copied.folios as usize + lost.len(), MIXED.len());
     for &nr in lost.iter() {
         // The engine's copy holds references until it answers.
@@ -245,7 +251,7 @@ fn late_copies_are_parked() -> Result {
     assert!(lose(&mut pairs)? > 0);
     // A channel with a copy that timed out is not used; CPUs copy.
     let mut others = OwnedPairs::new(&MIXED)?;
-    assert_eq!(copy_all(&mut others, Who::EnginesFirst)?.carried, 0);
+    assert_eq!(copy_all(&mut others, Copiers::EnginesFirst)?.by_dma, 0);
 
     drop(mute);
     dma::sweep();
@@ -258,8 +264,8 @@ fn late_copies_are_parked() -> Result {
     assert!(is_nobodys(&pairs));
     assert!(pairs.all_marked());
     // The channel is used again.
-    let copied = copy_all(&mut pairs, Who::EnginesFirst)?;
-    assert_eq!(copied.carried, copied.pages);
+    let copied = copy_all(&mut pairs, Copiers::EnginesFirst)?;
+    assert_eq!(copied.by_dma, copied.pages);
     Ok(())
 }
 
@@ -287,37 +293,42 @@ fn no_cpu_copies() -> Result {
         Ok(())
     };
     // Without a channel no copy is possible.
-    let copied = copy(&mut pairs, Who::EnginesOnly, PATIENCE_NS, refused)?;
+    let copied = copy(&mut pairs, Copiers::EnginesOnly, PATIENCE_NS, refused)?;
     assert_eq!((copied.folios, copied.left), (0, copied.pages));
     assert!((0..MIXED.len()).all(|nr| !pairs.equal(nr)));
     assert!(pairs.all_marked());
 
     let _open = Open::new(2)?;
-    let copied = copy_all(&mut pairs, Who::EnginesOnly)?;
-    assert_eq!((copied.carried, copied.helped), (copied.pages, 0));
+    let copied = copy_all(&mut pairs, Copiers::EnginesOnly)?;
+    assert_eq!((copied.by_dma, copied.helped), (copied.pages, 0));
     {
         let _few = FaultInjection::new(Faults {
             descriptors: 3,
             ..Faults::default()
         });
         let mut came = 0;
-        let copied = copy(&mut pairs, Who::EnginesOnly, PATIENCE_NS, |nr, outcome| {
-            came += match outcome {
-                FolioOutcome::Copied => 1 << MIXED[nr],
-                _ => refused(nr, outcome).map(|()| 0)?,
-            };
-            Ok(())
-        })?;
+        let copied = copy(
+            &mut pairs,
+            Copiers::EnginesOnly,
+            PATIENCE_NS,
+            |nr, outcome| {
+                came += match outcome {
+                    FolioOutcome::Copied => 1 << MIXED[nr],
+                    _ => refused(nr, outcome).map(|()| 0)?,
+                };
+                Ok(())
+            },
+        )?;
         // Engines copied every page that arrived.
-        assert!(copied.carried >= came && came + copied.left == copied.pages);
+        assert!(copied.by_dma >= came && came + copied.left == copied.pages);
         assert!(pairs.all_marked());
     }
     let _bad = FaultInjection::new(Faults {
         fail_ppm: 1_000_000,
         ..Faults::default()
     });
-    let copied = copy(&mut pairs, Who::EnginesOnly, PATIENCE_NS, refused)?;
-    assert_eq!((copied.folios, copied.carried), (0, 0));
+    let copied = copy(&mut pairs, Copiers::EnginesOnly, PATIENCE_NS, refused)?;
+    assert_eq!((copied.folios, copied.by_dma), (0, 0));
     assert!(pairs.all_marked());
     Ok(())
 }
@@ -331,14 +342,19 @@ fn no_cpu_copies_for_a_dead_engine() -> Result {
     });
     let mut pairs = OwnedPairs::new(&[0; MAX_FOLIOS])?;
     let mut lost = 0;
-    let copied = copy(&mut pairs, Who::EnginesOnly, 20_000_000, |_, outcome| {
-        assert!(matches!(
-            outcome,
-            FolioOutcome::TimedOut | FolioOutcome::NotCopied
-        ));
-        lost += u32::from(outcome == FolioOutcome::TimedOut);
-        Ok(())
-    })?;
+    let copied = copy(
+        &mut pairs,
+        Copiers::EnginesOnly,
+        20_000_000,
+        |_, outcome| {
+            assert!(matches!(
+                outcome,
+                FolioOutcome::TimedOut | FolioOutcome::NotCopied
+            ));
+            lost += u32::from(outcome == FolioOutcome::TimedOut);
+            Ok(())
+        },
+    )?;
     assert_eq!(copied.left as usize, MAX_FOLIOS);
     assert!(lost > 0 && lost < copied.left);
     assert!(pairs.all_marked());
@@ -347,19 +363,19 @@ fn no_cpu_copies_for_a_dead_engine() -> Result {
 
 /// A driver that leaves gets back all channels, also those that batches know nothing of.
 fn driver_leaves_every_port() -> Result {
-    static PORT: SetOnce<DmaChannel<DmaSegment>> = SetOnce::new();
-    PORT.populate(DmaChannel::new());
-    let port = PORT.as_ref().ok_or(EBUSY)?;
+    static SLOT: SetOnce<DmaChannel<DmaPages>> = SetOnce::new();
+    SLOT.populate(DmaChannel::new());
+    let slot = SLOT.as_ref().ok_or(EBUSY)?;
     for nr in [0, 1] {
         let _open = Open::new(nr)?;
         let requested = Requested::new().ok_or(ENODEV)?;
-        assert!(requested.open(port).is_ok());
-        let device = port.device().ok_or(ENODEV)?;
+        assert!(requested.open(slot).is_ok());
+        let device = slot.device().ok_or(ENODEV)?;
         ferry_dma_leave(device as *mut bindings::device);
-        assert!(!port.is_open());
+        assert!(!slot.is_open());
         assert_eq!(dma::nr_open(), 0);
         // There is nothing to wait for.
-        port.close()?;
+        slot.close()?;
     }
     as_many_as_there_are()
 }

@@ -27,20 +27,14 @@ use kernel::{
 
 use crate::{
     copy::{
-        copier::CpuCopier,
+        batch::Copied,
         engine::Engine,
-        lane::{
-            CopyLane,
-            MAX_FOLIOS, //
-        },
+        folio_pair::Unreadable,
         owned_pairs::OwnedPairs,
         table::{
-            Copied,
-            CopySegment,
             CopyTable,
-            Filled,
-            Segment,
-            Unreadable, //
+            Probe,
+            MAX_FOLIOS, //
         }, //
     },
     kernel::{
@@ -64,23 +58,28 @@ pub(super) const MIXED: [u32; 28] = [
     0, 9, 3, 1, 0, 0, 5, 2, 7, 0, 4, 6, 8, 1, 0, 3, 9, 0, 2, 5, 0, 0, 1, 4, 0, 6, 2, 0,
 ];
 
-/// A copier that cannot read the folio with this number.
+/// A probe that makes the folio with this number unreadable.
 struct Unlucky {
     item: usize,
 }
 
-impl CopySegment for Unlucky {
-    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
-        if segment.item() == self.item {
-            return Err(Unreadable);
+impl Probe for Unlucky {
+    fn copies(&self, item: usize, _: u32, _: StoreKind) -> Result<(), Unreadable> {
+        match item == self.item {
+            true => Err(Unreadable),
+            false => Ok(()),
         }
-        segment.copy_machine_check_safe()
     }
 }
 
+/// Allocates an engine with `nr` lanes.
+pub(super) fn engine(nr: usize) -> Result<Engine> {
+    Engine::new(nr, || CopyTable::new(MAX_FOLIOS))
+}
+
 /// Posts `pairs` on `table`, runs `posted`, and checks that every folio was copied.
-pub(super) fn copy_on<C: CopySegment>(
-    table: &CopyTable<C>,
+pub(super) fn copy_on(
+    table: &CopyTable,
     pairs: &mut OwnedPairs,
     posted: impl FnOnce(),
 ) -> Result<Copied> {
@@ -102,11 +101,7 @@ pub(super) fn copy_on<C: CopySegment>(
 
 /// Lets `engine` copy `pairs`, divided for `threads` threads. Returns [`None`] if it did not post
 /// them.
-fn copy_with<C: CopySegment>(
-    engine: &Engine<C>,
-    pairs: &mut OwnedPairs,
-    threads: u32,
-) -> Option<Copied> {
+fn copy_with(engine: &Engine, pairs: &mut OwnedPairs, threads: u32) -> Option<Copied> {
     pairs.spoil();
     pairs.with_lists(|lists| {
         let (_, batch) = engine.collect(lists, StoreKind::Cached)?;
@@ -125,7 +120,7 @@ pub(super) fn cpus<const N: usize>() -> [CpuId; N] {
 /// A task that copies its own folios again and again.
 #[pin_data]
 struct Migration {
-    engine: Arc<Engine<CpuCopier>>,
+    engine: Arc<Engine>,
     copied: Atomic<u32>,
     wrong: AtomicFlag,
     #[pin]
@@ -171,7 +166,7 @@ impl WorkItem for Migration {
 }
 
 fn mixed_orders_any_number_of_threads() -> Result {
-    let engine = Engine::new(1, || CpuCopier)?;
+    let engine = engine(1)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for threads in 1..=64 {
         let copied = copy_with(&engine, &mut pairs, threads).ok_or(EBUSY)?;
@@ -184,17 +179,17 @@ fn mixed_orders_any_number_of_threads() -> Result {
 }
 
 fn each_order_alone() -> Result {
-    let lane = CopyLane::new(CpuCopier)?;
+    let table = CopyTable::new(MAX_FOLIOS)?;
     for order in 0..=9 {
         let mut pairs = OwnedPairs::new(&[order])?;
-        assert_eq!(copy_on(lane.table(), &mut pairs, || ())?.folios, 1);
+        assert_eq!(copy_on(&table, &mut pairs, || ())?.folios, 1);
     }
     Ok(())
 }
 
 fn concurrent_migrations() -> Result {
     // There are fewer lanes than migrations, so some may find none free.
-    let engine = Arc::new(Engine::new(2, || CpuCopier)?, GFP_KERNEL)?;
+    let engine = Arc::new(engine(2)?, GFP_KERNEL)?;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut migrations = KVec::new();
     for cpu in cpus::<6>() {
@@ -220,7 +215,8 @@ fn concurrent_migrations() -> Result {
 
 fn unreadable_folio_fails_alone() -> Result {
     const ITEM: usize = 1;
-    let engine = Engine::new(1, || Unlucky { item: ITEM })?;
+    let probe = Arc::new(Unlucky { item: ITEM }, GFP_KERNEL)?;
+    let engine = Engine::new(1, || CopyTable::probed(MAX_FOLIOS, probe.clone()))?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     pairs.spoil();
     let copied = pairs.with_lists(|lists| {
@@ -247,7 +243,7 @@ fn unreadable_folio_fails_alone() -> Result {
 
 fn pinned_folio_is_left_alone() -> Result {
     const ITEM: usize = 6;
-    let engine = Engine::new(1, || CpuCopier)?;
+    let engine = engine(1)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let copied = pairs.with_pinned(ITEM, |pairs| copy_with(&engine, pairs, 2));
     assert_eq!(copied.ok_or(EBUSY)?.folios as usize, MIXED.len() - 1);
@@ -259,7 +255,7 @@ fn pinned_folio_is_left_alone() -> Result {
 }
 
 fn small_batch_is_left_alone() -> Result {
-    let engine = Engine::new(1, || CpuCopier)?;
+    let engine = engine(1)?;
     let mut pairs = OwnedPairs::new(&[0, 3, 1])?;
     assert!(copy_with(&engine, &mut pairs, 2).is_none());
     assert!(!pairs.equal(0) && !pairs.take_mark(0));
@@ -267,7 +263,7 @@ fn small_batch_is_left_alone() -> Result {
 }
 
 fn more_folios_than_a_lane_holds() -> Result {
-    let engine = Engine::new(1, || CpuCopier)?;
+    let engine = engine(1)?;
     let mut orders = KVec::new();
     orders.resize(MAX_FOLIOS + 3, 0, GFP_KERNEL)?;
     let mut pairs = OwnedPairs::new(&orders)?;
@@ -282,7 +278,7 @@ fn more_folios_than_a_lane_holds() -> Result {
 
 /// A helper counts only if its CPU is idle, and a lane only if it is free.
 fn threads_are_counted() -> Result {
-    let engine = Engine::new(1, || CpuCopier)?;
+    let engine = engine(1)?;
     let here = NodeId::here();
     assert_eq!(engine.threads(here, 1), 1);
     assert!((1..=nr_cpu_ids()).contains(&engine.threads(here, 32)));

@@ -13,24 +13,25 @@ use kernel::{
     }, //
 };
 
-use super::engine::{
-    cpus,
-    MIXED, //
+use super::{
+    engine::{
+        cpus,
+        engine,
+        MIXED, //
+    },
+    workers::Eager, //
 };
 
 use crate::{
     copy::{
-        copier::CpuCopier,
+        batch::Copied,
         engine::Engine,
-        lane::MAX_FOLIOS,
+        folio_pair::Unreadable,
         owned_pairs::OwnedPairs,
         table::{
-            Copied,
-            CopySegment,
             CopyTable,
-            Filled,
-            Segment,
-            Unreadable, //
+            Probe,
+            MAX_FOLIOS, //
         }, //
     },
     kernel::workqueue::{
@@ -42,7 +43,7 @@ use crate::{
 };
 
 /// Lets `engine` copy `pairs` with non-temporal stores, divided for `threads` threads.
-fn copy_past(engine: &Engine<CpuCopier>, pairs: &mut OwnedPairs, threads: u32) -> Result<Copied> {
+fn copy_past(engine: &Engine, pairs: &mut OwnedPairs, threads: u32) -> Result<Copied> {
     pairs.spoil();
     let copied = pairs.with_lists(|lists| {
         let (_, batch) = engine.collect(lists, StoreKind::NonTemporal)?;
@@ -51,7 +52,7 @@ fn copy_past(engine: &Engine<CpuCopier>, pairs: &mut OwnedPairs, threads: u32) -
     copied.ok_or(EBUSY)
 }
 
-/// A copier that counts the pages by method.
+/// A probe that counts the pages by kind of store.
 struct Counting {
     cached: Atomic<u32>,
     past: Atomic<u32>,
@@ -63,20 +64,20 @@ impl Counting {
     }
 }
 
-impl CopySegment for Counting {
-    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
-        let pages = match segment.method() {
+impl Probe for Counting {
+    fn copies(&self, _: usize, nr_pages: u32, kind: StoreKind) -> Result<(), Unreadable> {
+        let pages = match kind {
             StoreKind::Cached => &self.cached,
             StoreKind::NonTemporal => &self.past,
         };
-        pages.fetch_add(segment.nr_pages(), Relaxed);
-        segment.copy_machine_check_safe()
+        pages.fetch_add(nr_pages, Relaxed);
+        Ok(())
     }
 }
 
 /// Grains end anywhere in these folios, so copies begin at any of their pages.
 fn past_the_caches_any_number_of_threads() -> Result {
-    let engine = Engine::new(1, || CpuCopier)?;
+    let engine = engine(1)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for threads in 1..=64 {
         let copied = copy_past(&engine, &mut pairs, threads)?;
@@ -90,7 +91,7 @@ fn past_the_caches_any_number_of_threads() -> Result {
 
 /// No batch is too small, and none has too many folios of one page.
 fn past_the_caches_any_size() -> Result {
-    let engine = Engine::new(1, || CpuCopier)?;
+    let engine = engine(1)?;
     for order in 0..=9 {
         let mut pairs = OwnedPairs::new(&[order])?;
         assert_eq!(copy_past(&engine, &mut pairs, 1)?.folios, 1);
@@ -111,7 +112,9 @@ fn a_batch_has_one_method() -> Result {
         cached: Atomic::new(0),
         past: Atomic::new(0),
     };
-    let table = Arc::new(CopyTable::new(MIXED.len(), counting)?, GFP_KERNEL)?;
+    let counting = Arc::new(counting, GFP_KERNEL)?;
+    let table = CopyTable::probed(MIXED.len(), counting.clone())?;
+    let table = Arc::new(Eager(table), GFP_KERNEL)?;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let helpers = [Helper::new(table.clone())?, Helper::new(table.clone())?];
     let mut pairs = OwnedPairs::new(&MIXED)?;
@@ -124,7 +127,7 @@ fn a_batch_has_one_method() -> Result {
         };
         pairs.spoil();
         pairs.with_lists(|lists| {
-            let mut batch = table.try_own().ok_or(EBUSY)?.batch(method);
+            let mut batch = table.0.try_own().ok_or(EBUSY)?.batch(method);
             for pair in lists.into_pairs() {
                 assert!(batch.add(pair));
             }
@@ -140,7 +143,7 @@ fn a_batch_has_one_method() -> Result {
             StoreKind::Cached => cached += pages,
             StoreKind::NonTemporal => past += pages,
         }
-        assert_eq!(table.copier().pages(), (cached, past));
+        assert_eq!(counting.pages(), (cached, past));
         assert!(pairs.all_equal());
         assert!(pairs.all_marked());
     }

@@ -9,10 +9,10 @@ use crate::{
     kernel::sched::NodeId,
     workers::throughput::{
         best,
+        costs,
         forget,
         learn,
-        learn_pace,
-        pace,
+        learn_costs,
         Nodes,
         Scope,
         WorkKind, //
@@ -45,10 +45,10 @@ fn pairs_of_nodes_are_kept_apart() -> Result {
 }
 
 fn no_folios_take_no_time() -> Result {
-    let known = pace();
-    learn_pace(0, 0, 1, (1_000_000_000, 1_000_000_000), false);
-    learn_pace(0, 0, 2, (0, 0), true);
-    assert_eq!(pace(), known);
+    let known = costs();
+    learn_costs(0, 0, 1, (1_000_000_000, 1_000_000_000), false);
+    learn_costs(0, 0, 2, (0, 0), true);
+    assert_eq!(costs(), known);
     Ok(())
 }
 

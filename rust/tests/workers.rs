@@ -26,16 +26,13 @@ use super::engine::{
 
 use crate::{
     copy::{
-        copier::CpuCopier,
-        lane::CopyLane,
+        batch::OutOfOrder,
+        folio_pair::Unreadable,
         owned_pairs::OwnedPairs,
         table::{
-            CopySegment,
             CopyTable,
-            Filled,
-            OutOfOrder,
-            Segment,
-            Unreadable, //
+            Probe,
+            MAX_FOLIOS, //
         }, //
     },
     kernel::{
@@ -66,13 +63,14 @@ use crate::{
     workers::{
         pool::{
             Helped,
-            Helper, //
+            Helper,
+            Lane, //
         },
         MAX_HELPERS, //
     }, //
 };
 
-/// A copier that counts the pages that it copied of each folio.
+/// A probe that counts the pages that are copied of each folio.
 struct Counting {
     pages: [Atomic<u32>; MIXED.len()],
 }
@@ -85,27 +83,33 @@ impl Counting {
     }
 }
 
-impl CopySegment for Counting {
-    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
-        let (item, nr_pages) = (segment.item(), segment.nr_pages());
-        let filled = segment.copy_machine_check_safe()?;
+impl Probe for Counting {
+    fn copies(&self, item: usize, nr_pages: u32, _: StoreKind) -> Result<(), Unreadable> {
         if let Some(pages) = self.pages.get(item) {
             pages.fetch_add(nr_pages, Relaxed);
         }
-        Ok(filled)
+        Ok(())
     }
 }
 
-impl<C: CopySegment> Helped for CopyTable<C> {
+/// A table with helpers that leave only when another task is due on their CPU.
+pub(super) struct Eager(pub(super) CopyTable);
+
+impl Helped for Eager {
     fn help_out(&self) -> bool {
-        self.help(need_resched) > 0
+        self.0.help(need_resched) > 0
     }
+}
+
+/// Returns a lane with a table of the usual size.
+fn lane() -> Result<Lane<CopyTable>> {
+    Lane::new(Arc::new(CopyTable::new(MAX_FOLIOS)?, GFP_KERNEL)?)
 }
 
 /// Between post and finish this task is the helper. It copies all pages except those that it leaves
 /// to the owner when other tasks want its CPU.
 pub(super) fn helper_copies_all() -> Result {
-    let lane = CopyLane::new(CpuCopier)?;
+    let lane = lane()?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let pages = pairs.pages() as u32;
     let mut counted = false;
@@ -113,8 +117,8 @@ pub(super) fn helper_copies_all() -> Result {
     for _ in 0..1000 {
         let mut helped = 0;
         let start = runtime_ns();
-        let copied = copy_on(lane.table(), &mut pairs, || {
-            helped = lane.table().help(|| false);
+        let copied = copy_on(lane.state(), &mut pairs, || {
+            helped = lane.state().help(|| false);
         })?;
         let ran = runtime_ns() - start;
         assert_eq!(copied.helped, helped);
@@ -127,14 +131,14 @@ pub(super) fn helper_copies_all() -> Result {
     }
     assert!(counted);
     // The next batch has no helper, and none of this one's counts.
-    let next = copy_on(lane.table(), &mut pairs, || ())?;
+    let next = copy_on(lane.state(), &mut pairs, || ())?;
     assert_eq!((next.helped, next.helper_ns), (0, 0));
     Ok(())
 }
 
 /// A batch without a place for a helper gets none, not even a helper of the previous batch.
 pub(super) fn helpers_need_a_place() -> Result {
-    let lane = CopyLane::new(CpuCopier)?;
+    let lane = lane()?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let pages = pairs.pages() as u32;
     // A helper with a place copies some pages, and may leave others to the owner.
@@ -142,14 +146,14 @@ pub(super) fn helpers_need_a_place() -> Result {
         pairs.spoil();
         let (helped, copied) = pairs.with_lists(|lists| {
             let mut batch = lane
-                .table()
+                .state()
                 .try_own()
                 .ok_or(EBUSY)?
                 .batch(StoreKind::Cached);
             for pair in lists.into_pairs() {
                 assert!(batch.add(pair));
             }
-            Ok::<_, Error>(batch.run(threads, |_| lane.table().help(|| false)))
+            Ok::<_, Error>(batch.run(threads, |_| lane.state().help(|| false)))
         })?;
         assert!(wanted.contains(&helped));
         assert_eq!(copied.helped, helped);
@@ -161,8 +165,8 @@ pub(super) fn helpers_need_a_place() -> Result {
 
 /// A helper that has to leave before it has begun takes no place.
 pub(super) fn helper_that_leaves_takes_no_place() -> Result {
-    let lane = CopyLane::new(CpuCopier)?;
-    let table = lane.table();
+    let lane = lane()?;
+    let table = lane.state();
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let (left, helped) = pairs.with_lists(|lists| {
         let mut batch = table.try_own().ok_or(EBUSY)?.batch(StoreKind::Cached);
@@ -180,8 +184,8 @@ pub(super) fn helper_that_leaves_takes_no_place() -> Result {
 /// When another task is due, even with lazy preemption, a helper copies no more than a step and
 /// leaves the rest of its grain. Without room for the rest, it finishes the grain.
 pub(super) fn helper_leaves_within_a_step() -> Result {
-    let lane = CopyLane::new(CpuCopier)?;
-    let table = lane.table();
+    let lane = lane()?;
+    let table = lane.state();
     // With a single folio a grain is one part of it, of several steps.
     let mut pairs = OwnedPairs::new(&[9])?;
     let mut sections = [0; MAX_LEFTOVERS + 1];
@@ -204,25 +208,26 @@ pub(super) fn helper_leaves_within_a_step() -> Result {
     Ok(())
 }
 
-/// A copier that takes longer than a helper may disable preemption, until it is `quick`.
+/// A probe that takes longer than a helper may disable preemption, until it is `quick`.
 struct Slow {
     quick: AtomicFlag,
 }
 
-impl CopySegment for Slow {
-    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
+impl Probe for Slow {
+    fn copies(&self, _: usize, _: u32, _: StoreKind) -> Result<(), Unreadable> {
         let start = now_ns();
         while !self.quick.load(Relaxed) && now_ns() - start <= SECTION_NS {
             cpu_relax();
         }
-        segment.copy_machine_check_safe()
+        Ok(())
     }
 }
 
 /// A helper that has copied for long enough without preemption claims no other grain.
 pub(super) fn helper_can_be_preempted_between_grains() -> Result {
     let quick = AtomicFlag::new(false);
-    let table = CopyTable::new(MIXED.len(), Slow { quick })?;
+    let slow = Arc::new(Slow { quick }, GFP_KERNEL)?;
+    let table = CopyTable::probed(MIXED.len(), slow.clone())?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     let mut helped = None;
     copy_on(&table, &mut pairs, || {
@@ -230,7 +235,7 @@ pub(super) fn helper_can_be_preempted_between_grains() -> Result {
         helped = table
             .enter()
             .and_then(|place| without_preemption(|| table.help_section(&place, &mut since)));
-        table.copier().quick.store(true, Relaxed);
+        slow.quick.store(true, Relaxed);
     })?;
     assert!((1..=SMALL_GRAIN_PAGES).contains(&helped.unwrap_or(0)));
     Ok(())
@@ -240,11 +245,13 @@ pub(super) fn folio_is_whole_when_taken_back() -> Result {
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..100 {
-        let table = Arc::new(CopyTable::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
+        let counting = Arc::new(Counting::new(), GFP_KERNEL)?;
+        let table = CopyTable::probed(MIXED.len(), counting.clone())?;
+        let table = Arc::new(Eager(table), GFP_KERNEL)?;
         let helpers = [Helper::new(table.clone())?, Helper::new(table.clone())?];
         pairs.spoil();
         pairs.with_lists(|lists| {
-            let mut batch = table.try_own().ok_or(EBUSY)?.batch(StoreKind::Cached);
+            let mut batch = table.0.try_own().ok_or(EBUSY)?.batch(StoreKind::Cached);
             for pair in lists.into_pairs() {
                 assert!(batch.add(pair));
             }
@@ -252,7 +259,7 @@ pub(super) fn folio_is_whole_when_taken_back() -> Result {
                 for (cpu, helper) in cpus::<2>().into_iter().zip(helpers) {
                     assert!(queue.enqueue_on(cpu, helper).is_ok());
                 }
-                for (order, pages) in MIXED.iter().zip(table.copier().pages.iter()) {
+                for (order, pages) in MIXED.iter().zip(counting.pages.iter()) {
                     assert_eq!(posted.wait_next_folio(), Some(FolioOutcome::Copied));
                     assert_eq!(pages.load(Relaxed), 1 << order);
                 }
@@ -276,11 +283,13 @@ pub(super) fn folio_out_of_order_is_left_to_the_caller() -> Result {
     // The pair after the next; the next source with another destination; another source with the
     // next destination; a pair that was already taken back.
     for (src, dst) in [(4, 4), (3, 4), (4, 3), (0, 0)] {
-        let table = Arc::new(CopyTable::new(MIXED.len(), Counting::new())?, GFP_KERNEL)?;
+        let counting = Arc::new(Counting::new(), GFP_KERNEL)?;
+        let table = CopyTable::probed(MIXED.len(), counting.clone())?;
+        let table = Arc::new(Eager(table), GFP_KERNEL)?;
         let helper = Helper::new(table.clone())?;
         pairs.spoil();
         pairs.with_lists(|lists| {
-            let mut batch = table.try_own().ok_or(EBUSY)?.batch(StoreKind::Cached);
+            let mut batch = table.0.try_own().ok_or(EBUSY)?.batch(StoreKind::Cached);
             let mut names = KVec::with_capacity(MIXED.len(), GFP_KERNEL)?;
             for pair in lists.into_pairs() {
                 names.push((pair.src().as_raw(), pair.dst().as_raw()), GFP_KERNEL)?;
@@ -295,7 +304,7 @@ pub(super) fn folio_out_of_order_is_left_to_the_caller() -> Result {
                 }
                 let out_of_order = Err(OutOfOrder { is_lost: false });
                 assert_eq!(posted.take_pair(name(src)?.0, name(dst)?.1), out_of_order);
-                for (order, pages) in MIXED.iter().zip(table.copier().pages.iter()) {
+                for (order, pages) in MIXED.iter().zip(counting.pages.iter()) {
                     assert_eq!(pages.load(Relaxed), 1 << order);
                 }
                 for nr in TAKEN..MIXED.len() {
@@ -308,7 +317,7 @@ pub(super) fn folio_out_of_order_is_left_to_the_caller() -> Result {
             result
         })?;
         queue.flush();
-        assert!(table.is_free());
+        assert!(table.0.is_free());
         assert!(pairs.all_equal());
         assert!(pairs.all_marked());
     }
@@ -316,36 +325,36 @@ pub(super) fn folio_out_of_order_is_left_to_the_caller() -> Result {
 }
 
 pub(super) fn helpers_that_never_start() -> Result {
-    let lane = CopyLane::new(CpuCopier)?;
+    let lane = lane()?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
-    assert_eq!(copy_on(lane.table(), &mut pairs, || ())?.helped, 0);
+    assert_eq!(copy_on(lane.state(), &mut pairs, || ())?.helped, 0);
     Ok(())
 }
 
-fn call_all(lane: &CopyLane<CpuCopier>, queue: &OwnedQueue) {
-    lane.call(queue, &cpus::<MAX_HELPERS>());
+fn call_all(lane: &Lane<CopyTable>, queue: &OwnedQueue) {
+    lane.call(queue, cpus::<MAX_HELPERS>().into_iter());
 }
 
 pub(super) fn helpers_that_come_late() -> Result {
-    let lane = CopyLane::new(CpuCopier)?;
+    let lane = lane()?;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
-        copy_on(lane.table(), &mut pairs, || ())?;
+        copy_on(lane.state(), &mut pairs, || ())?;
         // The batch is over: helpers find nothing, or the batch of the next round.
         call_all(&lane, &queue);
     }
     queue.flush();
-    assert_eq!(lane.table().help(|| false), 0);
+    assert_eq!(lane.state().help(|| false), 0);
     Ok(())
 }
 
 pub(super) fn helpers_called_twice() -> Result {
-    let lane = CopyLane::new(CpuCopier)?;
+    let lane = lane()?;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..200 {
-        copy_on(lane.table(), &mut pairs, || {
+        copy_on(lane.state(), &mut pairs, || {
             call_all(&lane, &queue);
             call_all(&lane, &queue);
         })?;
@@ -355,7 +364,7 @@ pub(super) fn helpers_called_twice() -> Result {
 }
 
 pub(super) fn more_helpers_than_cpus() -> Result {
-    let table = Arc::new(CopyTable::new(MIXED.len(), CpuCopier)?, GFP_KERNEL)?;
+    let table = Arc::new(Eager(CopyTable::new(MIXED.len())?), GFP_KERNEL)?;
     let queue = OwnedQueue::new(c"ferry_test", QueueKind::Bound)?;
     let mut helpers = KVec::with_capacity(MAX_HELPERS, GFP_KERNEL)?;
     for _ in 0..MAX_HELPERS {
@@ -363,7 +372,7 @@ pub(super) fn more_helpers_than_cpus() -> Result {
     }
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..200 {
-        copy_on(&table, &mut pairs, || {
+        copy_on(&table.0, &mut pairs, || {
             for (cpu, helper) in cpus::<MAX_HELPERS>().into_iter().zip(&helpers) {
                 // The work item may still be queued.
                 drop(queue.enqueue_on(cpu, helper.clone()));

@@ -1,25 +1,41 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The values of the settings, from sysctls and `/sys/kernel/mm/ferry/copy/`.
+//! The settings of an operator: sysctls, and the files in `/sys/kernel/mm/ferry/copy/`.
+//!
+//! Values and defaults are here alone. C parses what is written, and shows the values.
 //!
 //! No locks: each setting is one word that nothing else depends on, so all accesses are relaxed.
 //! The written file serialises its writers. For any context.
+//!
+//! C files: [`mm/ferry/c-glue/sysfs/knobs.c`](srctree/mm/ferry/c-glue/sysfs/knobs.c),
+//! [`mm/ferry/c-glue/sysfs/settings.c`](srctree/mm/ferry/c-glue/sysfs/settings.c)
 
-use kernel::sync::atomic::{
-    Atomic,
-    Relaxed, //
+use kernel::{
+    bindings::{
+        self,
+        ferry_setting as Setting,
+        ferry_setting_FERRY_SET_ANY_CPU as ANY_CPU,
+        ferry_setting_FERRY_SET_CREW as CREW,
+        ferry_setting_FERRY_SET_DMA_MIN_BYTES as DMA_MIN_BYTES,
+        ferry_setting_FERRY_SET_DMA_TIMEOUT_MS as DMA_TIMEOUT_MS,
+        ferry_setting_FERRY_SET_LIMIT as LIMIT,
+        ferry_setting_FERRY_SET_METHOD as METHOD,
+        ferry_setting_FERRY_SET_MIN_KB as MIN_KB,
+        ferry_setting_FERRY_SET_NONTEMPORAL as NONTEMPORAL,
+        ferry_setting_FERRY_SET_PULL as PULL,
+        ferry_setting_FERRY_SET_QUEUE as QUEUE,
+        ferry_setting_FERRY_SET_THREADS as THREADS,
+        ferry_setting_FERRY_SET_UNMAPPED_US as UNMAPPED_US, //
+    },
+    prelude::*,
+    sync::atomic::{
+        atomic_store,
+        Atomic,
+        Relaxed, //
+    }, //
 };
 
-use super::knob::{
-    self,
-    Knob,
-    QueueWord,
-    DEFAULT_DMA_MIN_BYTES,
-    DEFAULT_DMA_TIMEOUT_MS,
-    DEFAULT_NONTEMPORAL,
-    DEFAULT_THREADS,
-    DEFAULT_UNMAPPED_US, //
-};
+use super::throughput;
 
 use crate::logic::{
     crew,
@@ -30,82 +46,112 @@ use crate::logic::{
     }, //
 };
 
-static LIMIT: Atomic<u32> = Atomic::new(DEFAULT_THREADS);
-static PULL: Atomic<bool> = Atomic::new(false);
-static CREW: Atomic<bool> = Atomic::new(true);
-static ANY_CPU: Atomic<bool> = Atomic::new(false);
-static QUEUE: Atomic<u32> = Atomic::new(0);
-static THREADS: Atomic<u32> = Atomic::new(0);
-static MIN_KB: Atomic<u32> = Atomic::new(0);
-static NONTEMPORAL: Atomic<u32> = Atomic::new(DEFAULT_NONTEMPORAL);
-static METHOD: Atomic<u32> = Atomic::new(0);
-static DMA_MIN_BYTES: Atomic<u32> = Atomic::new(DEFAULT_DMA_MIN_BYTES);
-static DMA_TIMEOUT_MS: Atomic<u32> = Atomic::new(DEFAULT_DMA_TIMEOUT_MS);
-static UNMAPPED_US: Atomic<u32> = Atomic::new(DEFAULT_UNMAPPED_US);
+const NR_SETTINGS: usize = bindings::ferry_setting_FERRY_NR_SETTINGS as usize;
+
+/// Defaults of the settings that are not 0.
+const DEFAULTS: [(Setting, u32); 6] = [
+    (LIMIT, 4),
+    (CREW, 1),
+    // About the time of a mainline batch of 512 base pages on a slow machine.
+    (UNMAPPED_US, 4000),
+    (NONTEMPORAL, bindings::ferry_nontemporal_FERRY_NT_DEMOTION),
+    // A batch of this size amortises the descriptors.
+    (DMA_MIN_BYTES, 256 << 10),
+    (DMA_TIMEOUT_MS, 500),
+];
+
+/// The values, indexed by `enum ferry_setting`.
+static VALUES: [Atomic<u32>; NR_SETTINGS] = {
+    let mut values = [const { Atomic::new(0) }; NR_SETTINGS];
+    let mut nr = 0;
+    while nr < DEFAULTS.len() {
+        let (setting, value) = DEFAULTS[nr];
+        values[setting as usize] = Atomic::new(value);
+        nr += 1;
+    }
+    values
+};
+
+/// Returns the value of a setting; 0 for an unknown one.
+pub fn get(setting: Setting) -> u32 {
+    let value = VALUES.get(setting as usize);
+    value.map_or(0, |value| value.load(Relaxed))
+}
+
+/// Stores a value, which the file has validated, and updates what depends on it.
+///
+/// Fails with `EINVAL` if the setting is unknown.
+pub fn set(setting: Setting, value: u32) -> Result {
+    let stored = VALUES.get(setting as usize).ok_or(EINVAL)?;
+    stored.store(value, Relaxed);
+    match setting {
+        // These are all written under the lock of the settings in sysfs. A sysctl has another lock:
+        // recomputing for it could publish a value that it read before such a write.
+        MIN_KB | NONTEMPORAL | METHOD | DMA_MIN_BYTES => set_short_pages(short_pages()),
+        // Other CPUs help now, or in another way, so the measured rates do not apply.
+        PULL | ANY_CPU | QUEUE | THREADS => throughput::forget(),
+        _ => {}
+    }
+    Ok(())
+}
 
 /// Size of a base page in KB; `Kconfig` requires 4 KB pages.
 const KB_PER_PAGE: u32 = 4;
 
-/// Stores a value, which the file has validated.
-pub fn set(knob: Knob) {
-    match knob {
-        Knob::Limit(threads) => LIMIT.store(threads, Relaxed),
-        Knob::Pull(on) => PULL.store(on, Relaxed),
-        Knob::Crew(on) => CREW.store(on, Relaxed),
-        Knob::AnyCpu(on) => ANY_CPU.store(on, Relaxed),
-        Knob::Queue(word) => QUEUE.store(word, Relaxed),
-        Knob::Threads(threads) => THREADS.store(threads, Relaxed),
-        Knob::MinKb(kb) => MIN_KB.store(kb, Relaxed),
-        Knob::UnmappedUs(us) => UNMAPPED_US.store(us, Relaxed),
-        Knob::NonTemporal(word) => NONTEMPORAL.store(word, Relaxed),
-        // Not stored: `copy::dma` has the channels themselves.
-        Knob::DmaChannels(_) => {}
-        Knob::StoreKind(word) => METHOD.store(word, Relaxed),
-        Knob::DmaMinBytes(bytes) => DMA_MIN_BYTES.store(bytes, Relaxed),
-        Knob::DmaTimeoutMs(ms) => DMA_TIMEOUT_MS.store(ms, Relaxed),
-    }
-}
-
 /// Returns how many threads may work on a call, including the caller: `vm.limit_mt_num`, or
 /// `copy/threads` if that is set to fewer.
 pub fn limit() -> u32 {
-    let limit = LIMIT.load(Relaxed);
-    match THREADS.load(Relaxed) {
-        0 => limit,
-        threads => threads.min(limit),
+    match get(THREADS) {
+        0 => get(LIMIT),
+        threads => threads.min(get(LIMIT)),
     }
 }
 
 /// Returns whether `copy/threads` is `auto`, so that measured rates choose the number.
 pub fn is_auto() -> bool {
-    THREADS.load(Relaxed) == 0
+    get(THREADS) == 0
 }
 
 /// Returns whether `vm.push_0_pull_1` is set: helpers run near the destination, not near the
 /// source.
 pub fn pulls() -> bool {
-    PULL.load(Relaxed)
+    get(PULL) != 0
 }
 
 /// Returns whether crews are enabled: `vm.mt_page_crew` is set, and the limit allows for more than
 /// one thread.
 pub fn has_crews() -> bool {
-    limit() > 1 && CREW.load(Relaxed)
+    limit() > 1 && get(CREW) != 0
 }
 
 /// Returns whether `copy/cpus` is `any`: busy CPUs may help as well.
 pub fn asks_busy_cpus() -> bool {
-    ANY_CPU.load(Relaxed)
+    get(ANY_CPU) != 0
+}
+
+/// The values of `copy/queue`: where helpers run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HelperQueue {
+    /// `bound`: on the chosen CPU.
+    Bound,
+    /// `unbound`: near the chosen CPU.
+    Unbound,
+    /// `highpri`: on the chosen CPU or near it, before other work.
+    HighPriority,
 }
 
 /// Returns the value of `copy/queue`, the workqueue of helpers.
-pub fn queue() -> QueueWord {
-    QueueWord::from_raw(QUEUE.load(Relaxed))
+pub fn queue() -> HelperQueue {
+    match get(QUEUE) {
+        bindings::ferry_queue_FERRY_QUEUE_UNBOUND => HelperQueue::Unbound,
+        bindings::ferry_queue_FERRY_QUEUE_HIGHPRI => HelperQueue::HighPriority,
+        _ => HelperQueue::Bound,
+    }
 }
 
 /// Returns half of `copy/min_kb` in base pages; [`None`] for `auto`.
 fn half_of_least() -> Option<u32> {
-    match MIN_KB.load(Relaxed) {
+    match get(MIN_KB) {
         0 => None,
         least => Some((least / 2 / KB_PER_PAGE).max(1)),
     }
@@ -124,42 +170,71 @@ pub fn pages_per_worker() -> u32 {
 /// Returns `copy/unmapped_us` in nanoseconds: the maximum time for which the folios of a batch are
 /// unmapped.
 pub fn unmapped_ns() -> u64 {
-    u64::from(UNMAPPED_US.load(Relaxed)) * 1000
+    u64::from(get(UNMAPPED_US)) * 1000
 }
 
 /// Returns the value of `copy/nontemporal`.
 pub fn nontemporal() -> NonTemporalPolicy {
-    knob::nontemporal(NONTEMPORAL.load(Relaxed))
+    match get(NONTEMPORAL) {
+        bindings::ferry_nontemporal_FERRY_NT_NEVER => NonTemporalPolicy::Never,
+        bindings::ferry_nontemporal_FERRY_NT_ALWAYS => NonTemporalPolicy::Always,
+        _ => NonTemporalPolicy::Demotion,
+    }
 }
 
 /// Returns the value of `copy/method`.
-pub fn way() -> CopyMethod {
-    knob::way(METHOD.load(Relaxed))
+pub fn copy_method() -> CopyMethod {
+    copy_method_of(get(METHOD))
+}
+
+/// Converts the C value of `copy/method`.
+pub fn copy_method_of(value: bindings::ferry_method) -> CopyMethod {
+    match value {
+        bindings::ferry_method_FERRY_METHOD_SERIAL => CopyMethod::Serial,
+        bindings::ferry_method_FERRY_METHOD_CPU => CopyMethod::Cpu,
+        bindings::ferry_method_FERRY_METHOD_DMA => CopyMethod::Dma,
+        bindings::ferry_method_FERRY_METHOD_HYBRID => CopyMethod::Hybrid,
+        _ => CopyMethod::Auto,
+    }
 }
 
 /// Returns `copy/dma_min_bytes`: the minimum size of a batch that DMA channels copy.
 pub fn dma_min_bytes() -> u32 {
-    DMA_MIN_BYTES.load(Relaxed)
+    get(DMA_MIN_BYTES)
 }
 
 /// Returns `copy/dma_timeout_ms` in nanoseconds: the time after which a copy by a DMA channel times
 /// out.
 pub fn dma_timeout_ns() -> i64 {
-    i64::from(DMA_TIMEOUT_MS.load(Relaxed)) * 1_000_000
+    i64::from(get(DMA_TIMEOUT_MS)) * 1_000_000
 }
 
 /// Returns the length of the longest list of small folios that neither helpers nor DMA channels nor
 /// non-temporal stores could handle.
-pub fn short_pages() -> u32 {
+fn short_pages() -> u32 {
     if nontemporal() == NonTemporalPolicy::Always {
         return 0;
     }
     let shared = 2 * pages_per_thread().min(pages_per_worker());
-    let least = match way() {
+    let least = match copy_method() {
         CopyMethod::Serial | CopyMethod::Cpu => shared,
         CopyMethod::Auto | CopyMethod::Dma | CopyMethod::Hybrid => {
             shared.min(dma_min_bytes() / (KB_PER_PAGE * 1024))
         }
     };
     least.saturating_sub(1)
+}
+
+/// Sets the number of small folios up to which a list is left to its caller.
+fn set_short_pages(pages: u32) {
+    // SAFETY: `ferry_short_pages` is valid and aligned, C only reads it with `READ_ONCE()`, and Rust
+    // has no other access.
+    unsafe { atomic_store(&raw mut bindings::ferry_short_pages, pages, Relaxed) };
+}
+
+/// Releases the hold of DMA channels on the hooks if no channel is open. Takes the locks of the
+/// settings and the sysctls. May sleep.
+pub fn channels_gone() {
+    // SAFETY: The function has no requirements.
+    unsafe { bindings::ferry_dma_gone() };
 }

@@ -119,7 +119,7 @@ impl WorkKind {
 }
 
 /// The rates of one kind of work, by number of threads, and its number of decisions.
-struct Gain {
+struct KindRates {
     rates: [Atomic<u32>; STEPS.len()],
     turn: Atomic<u32>,
 }
@@ -127,20 +127,20 @@ struct Gain {
 static PAIRS: Pairs = Pairs::new();
 
 /// Rates, indexed by [`Pairs::place`] of the nodes and by [`WorkKind::index`].
-static GAINS: [[Gain; NR_KINDS]; NR_PAIRS] = [const {
+static RATES: [[KindRates; NR_KINDS]; NR_PAIRS] = [const {
     [const {
-        Gain {
+        KindRates {
             rates: [const { Atomic::new(0) }; STEPS.len()],
             turn: Atomic::new(0),
         }
     }; NR_KINDS]
 }; NR_PAIRS];
 
-impl Gain {
+impl KindRates {
     fn of(kind: WorkKind) -> Option<&'static Self> {
         let to = kind.nodes.to.map(|node| node.0 as u32);
         let place = PAIRS.place(kind.nodes.from.0 as u32, to);
-        GAINS.get(place)?.get(kind.index())
+        RATES.get(place)?.get(kind.index())
     }
 
     fn rates(&self) -> Rates {
@@ -155,12 +155,12 @@ impl Gain {
 /// Returns the number of threads for work of this kind, of `most` including the caller, and whether
 /// this decision explores. `may` allows exploration. For any context.
 pub fn choose(kind: WorkKind, most: u32, may: bool) -> (u32, bool) {
-    match Gain::of(kind) {
+    match KindRates::of(kind) {
         Some(_) if !may => (best(kind, most), false),
-        Some(gain) if most > 1 && settings::is_auto() => {
-            let turn = gain.turn.load(Relaxed).wrapping_add(1);
-            gain.turn.store(turn, Relaxed);
-            let threads = thread_choice::choose(&gain.rates(), kind.least(), most, turn);
+        Some(known) if most > 1 && settings::is_auto() => {
+            let turn = known.turn.load(Relaxed).wrapping_add(1);
+            known.turn.store(turn, Relaxed);
+            let threads = thread_choice::choose(&known.rates(), kind.least(), most, turn);
             (threads, thread_choice::learns(turn))
         }
         _ => (most, false),
@@ -169,9 +169,9 @@ pub fn choose(kind: WorkKind, most: u32, may: bool) -> (u32, bool) {
 
 /// Like [`choose`], but never explores. For any context.
 pub fn best(kind: WorkKind, most: u32) -> u32 {
-    match Gain::of(kind) {
-        Some(gain) if most > 1 && settings::is_auto() => {
-            thread_choice::best(&gain.rates(), most).max(kind.least().min(most))
+    match KindRates::of(kind) {
+        Some(known) if most > 1 && settings::is_auto() => {
+            thread_choice::best(&known.rates(), most).max(kind.least().min(most))
         }
         _ => most,
     }
@@ -185,12 +185,12 @@ pub fn learn(kind: WorkKind, threads: u32, pages: u32, ns: i64) {
         return;
     }
     let step = thread_choice::step(threads);
-    let (Some(gain), Ok(ns)) = (Gain::of(kind), u64::try_from(ns)) else {
+    let (Some(known), Ok(ns)) = (KindRates::of(kind), u64::try_from(ns)) else {
         return;
     };
-    if let Some(rate) = gain.rates.get(step) {
+    if let Some(rate) = known.rates.get(step) {
         rate.store(
-            thread_choice::learn_of(&gain.rates(), step, bytes, ns),
+            thread_choice::learn_of(&known.rates(), step, bytes, ns),
             Relaxed,
         );
     }
@@ -198,9 +198,9 @@ pub fn learn(kind: WorkKind, threads: u32, pages: u32, ns: i64) {
 
 /// Resets all rates, after a setting changed their conditions. For any context.
 pub fn forget() {
-    for gain in GAINS.iter().flatten() {
-        gain.turn.store(0, Relaxed);
-        gain.rates.iter().for_each(|rate| rate.store(0, Relaxed));
+    for kind in RATES.iter().flatten() {
+        kind.turn.store(0, Relaxed);
+        kind.rates.iter().for_each(|rate| rate.store(0, Relaxed));
     }
 }
 
@@ -210,7 +210,7 @@ static ALONE_NS: Atomic<u32> = Atomic::new(0);
 static SHARED_NS: Atomic<u32> = Atomic::new(0);
 
 /// Returns the estimated times of batches. For any context.
-pub fn pace() -> PageCosts {
+pub fn costs() -> PageCosts {
     PageCosts {
         flush_ns: FLUSH_NS.load(Relaxed),
         small_ns: SMALL_NS.load(Relaxed),
@@ -222,7 +222,7 @@ pub fn pace() -> PageCosts {
 /// Records the times of a batch that `threads` threads copied: of its TLB flush, and for how long
 /// its folios were unmapped besides. `lost_cpu` tells whether the caller lost its CPU meanwhile. A
 /// batch without folios is not recorded. For any context.
-pub fn learn_pace(
+pub fn learn_costs(
     folios: u32,
     pages: u32,
     threads: u32,

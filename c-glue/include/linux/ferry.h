@@ -27,29 +27,20 @@
 
 /**
  * struct ferry_batch - a batch, on the stack of migrate_pages_batch()
- * @board: copy table that the folios are posted in; NULL if they are not
+ * @table: copy table that the folios are posted on; NULL if they are not
  *	posted
  * @start_ns: time just before the first folio is unmapped; 0 if Ferry does not
  *	handle the batch
  * @flush_ns: duration of the TLB flush; until the flush ends, its start time
  * @first_ns: time from @start_ns until the first folio is remapped; 0 before
  *	that
- * @copy_ns: time that the migrating task spends copying or waiting for copies
  * @switches: context switches of the migrating task before @start_ns
  * @from: node of the first folio that is unmapped
  * @to: node of its destination folio
- * @next: number of posted folios that were taken back
- * @folios: number of those whose content is in place
- * @pages: base pages posted
- * @failed: base pages of folios that could not be read
- * @left: base pages of folios that DMA engines did not complete, or did not
- *	take although no CPU may copy them
+ * @folios: folios unmapped
+ * @pages: base pages of these
  * @helpers: helpers called
  * @channels: DMA channels that were assigned a part of the batch
- * @helped: base pages copied by helpers; valid at the end
- * @carried: base pages copied by DMA engines; valid at the end
- * @all_folios: folios unmapped
- * @all_pages: base pages of these
  * @nontemporal: copies bypass the caches
  * @no_cpu: MIGRATE_DMA: no CPU may read the folios; valid even if Ferry does
  *	not handle the batch
@@ -57,25 +48,17 @@
  *	once
  */
 struct ferry_batch {
-	void *board;
+	void *table;
 	s64 start_ns;
 	s64 flush_ns;
 	s64 first_ns;
-	s64 copy_ns;
 	unsigned long switches;
 	s32 from;
 	s32 to;
-	u32 next;
 	u32 folios;
 	u32 pages;
-	u32 failed;
-	u32 left;
 	u32 helpers;
 	u32 channels;
-	u32 helped;
-	u32 carried;
-	u32 all_folios;
-	u32 all_pages;
 	bool nontemporal;
 	bool no_cpu;
 #ifdef CONFIG_FERRY_MIGRC
@@ -410,7 +393,7 @@ static inline void ferry_batch_begin(struct ferry_batch *batch,
 				     enum migrate_mode mt,
 				     enum migrate_reason reason)
 {
-	batch->board = NULL;
+	batch->table = NULL;
 	batch->start_ns = 0;
 	batch->no_cpu = mt & MIGRATE_DMA;
 	if (ferry_wanted(mt, reason)) {

@@ -3,7 +3,6 @@
 #ifndef _LINUX_FERRY_DMA_H
 #define _LINUX_FERRY_DMA_H
 
-#include <linux/sizes.h>
 #include <linux/types.h>
 
 struct device;
@@ -12,12 +11,6 @@ struct folio;
 
 /* copy/dma_channels */
 #define FERRY_MAX_CHANNELS	16
-
-/* copy/dma_min_bytes: batch size that amortises the descriptors */
-#define FERRY_DEFAULT_DMA_MIN_BYTES	SZ_256K
-
-/* copy/dma_timeout_ms */
-#define FERRY_DEFAULT_DMA_TIMEOUT_MS	500
 
 /**
  * struct ferry_dma_range - a copy in the addresses of a device

@@ -13,17 +13,10 @@
 
 /* vm.limit_mt_num: threads that work on a call, including the caller */
 #define FERRY_MAX_THREADS	32
-#define FERRY_DEFAULT_THREADS	4
 
-/*
- * copy/unmapped_us: longest time for which the folios of a batch stay
- * unmapped; about the time of a mainline batch of 512 base pages on a slow
- * machine
- */
-#define FERRY_DEFAULT_UNMAPPED_US	4000
-
-/* Settings, see docs/admin-guide.rst */
+/* Settings, see docs/admin-guide.rst; Rust has the values and defaults. */
 enum ferry_setting {
+	FERRY_SET_COPY,
 	FERRY_SET_LIMIT,
 	FERRY_SET_PULL,
 	FERRY_SET_CREW,
@@ -37,6 +30,23 @@ enum ferry_setting {
 	FERRY_SET_DMA_CHANNELS,
 	FERRY_SET_DMA_MIN_BYTES,
 	FERRY_SET_DMA_TIMEOUT_MS,
+	FERRY_NR_SETTINGS
+};
+
+/**
+ * struct ferry_copied - what became of the posted folios of a batch
+ * @copy_ns: time that the migrating task spent copying or waiting for copies
+ * @folios: folios whose content is in place
+ * @pages: base pages posted; 0 if nothing was posted
+ * @helped: base pages copied by helpers
+ * @by_dma: base pages copied by DMA engines
+ */
+struct ferry_copied {
+	s64 copy_ns;
+	u32 folios;
+	u32 pages;
+	u32 helped;
+	u32 by_dma;
 };
 
 /**
@@ -291,11 +301,13 @@ struct workqueue_struct *ferry_alloc_workqueue(const char *name,
 					       unsigned int flags);
 void ferry_warn_order(void);
 struct workqueue_struct *ferry_alloc_workqueue_near(const char *name);
-void ferry_report_batch(const struct ferry_batch *batch, int reason,
+void ferry_report_batch(const struct ferry_batch *batch,
+			const struct ferry_copied *copied, int reason,
 			s64 unmapped_ns);
 
 /* rust/copy/hooks.rs */
 int ferry_prepare(void);
 int ferry_set(enum ferry_setting which, unsigned int value);
+unsigned int ferry_get(enum ferry_setting which);
 
 #endif /* _LINUX_FERRY_GLUE_H */

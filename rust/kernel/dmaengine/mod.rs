@@ -4,20 +4,22 @@
 //!
 //! An engine completes copies in any order, late or never, and may write to the destination until
 //! it answers. So a submitted transfer, with its DMA mapping, belongs to its [`DmaChannel`] until
-//! the answer. A caller that stops waiting [gives the copy up](InUse::give_up_late): the transfer
+//! the answer. A caller that stops waiting lets the copy [time out](InUse::time_out): the transfer
 //! stays where it is, with its memory, until the engine answers. To terminate the channel is not
 //! enough, except with the few drivers that are known to wait for their hardware. A [`DmaChannel`]
 //! is never freed.
 //!
 //! A [`DmaChannel`] has one user at a time, which submits transfers and collects the completed
 //! ones. The engine's callback only writes a ticket. [`logic::flight`](crate::logic::flight)
-//! defines what happens if a copy is answered and given up at the same time; loom checks it.
+//! defines what happens if a copy is answered and times out at the same time; loom checks it.
 //!
 //! The driver is trusted to answer each copy once, when the engine is done with the memory, and to
 //! report whether the copy succeeded.
 //!
-//! - [`channel`]: a slot for a channel, and the copies in flight on it;
-//! - `opened`: the open slots, which a driver that leaves is announced to.
+//! - [`channel`]: a slot for a channel;
+//! - [`in_use`]: the exclusive use of a slot, and the copies in flight on it;
+//!
+//! Before a driver is unbound, [`leave`] closes the slots that have channels of its device.
 //!
 //! Locks: only those of drivers and of the DMA API; the user of a [`DmaChannel`] has exclusive
 //! access. Context: tasks and softirqs with interrupts enabled, unless stated otherwise.
@@ -25,12 +27,16 @@
 //! C header: [`include/linux/dmaengine.h`](srctree/include/linux/dmaengine.h)
 
 pub mod channel;
-mod opened;
+pub mod in_use;
 
-use core::ptr::NonNull;
+use core::{
+    ops::Range,
+    ptr::NonNull, //
+};
 use kernel::{
     bindings,
     prelude::*,
+    sync::SetOnce,
     types::NotThreadSafe, //
 };
 
@@ -40,29 +46,15 @@ use super::{
 };
 
 pub use self::{
-    channel::{
-        DmaChannel,
+    channel::DmaChannel,
+    in_use::{
         InUse,
         SubmitError, //
-    },
-    opened::leave, //
+    }, //
 };
 
 /// Maximum number of channels in use.
 pub const MAX_CHANNELS: usize = bindings::FERRY_MAX_CHANNELS as usize;
-
-/// Pages of a folio to copy to the same pages of another folio.
-#[derive(Clone, Copy)]
-pub struct CopyRange<'a> {
-    /// The destination folio.
-    pub dst: &'a Folio,
-    /// The source folio.
-    pub src: &'a Folio,
-    /// The first page, counted from the start of the folio.
-    pub first_page: u32,
-    /// The number of pages; not 0.
-    pub nr_pages: u32,
-}
 
 /// A copy that an engine can perform. It owns its memory.
 ///
@@ -70,15 +62,18 @@ pub struct CopyRange<'a> {
 ///
 /// From its submission until it is returned, or dropped by the [`DmaChannel`], even if it is moved:
 ///
-/// - Its [`leg`](Transfer::leg) must not change, and must have at least one page; all pages must
-///   exist in both folios.
+/// - Its folios and pages must not change; there must be at least one page, and all pages must exist
+///   in both folios.
 /// - Neither folio may be freed, and those pages of the destination may not be read or written.
 ///
 /// The same pages of the source may be read and written. If the source is written before the
 /// transfer is returned, the destination may have any content.
 pub unsafe trait Transfer: Send + 'static {
-    /// Returns the pages to copy.
-    fn leg(&self) -> CopyRange<'_>;
+    /// Returns the destination folio and the source folio.
+    fn folios(&self) -> (&Folio, &Folio);
+
+    /// Returns the pages to copy, counted from the start of each folio.
+    fn pages(&self) -> Range<u32>;
 }
 
 /// A dmaengine channel for memory copies. Its drop releases it, and may sleep.
@@ -140,16 +135,16 @@ impl Requested {
         })
     }
 
-    /// Opens `port` with the channel, and unlocks its device. If the slot has a channel or is in
+    /// Opens `slot` with the channel, and unlocks its device. If the slot has a channel or is in
     /// use, or too many slots are open, returns the request with the device still locked. May sleep.
     ///
     /// [`leave`] closes the slot before the driver of the device is unbound.
-    pub fn open<L: Transfer>(mut self, port: &'static DmaChannel<L>) -> Result<(), Self> {
+    pub fn open<L: Transfer>(mut self, slot: &'static DmaChannel<L>) -> Result<(), Self> {
         // Before the device is unlocked.
-        if opened::enter(port).is_err() {
+        if enter(slot).is_err() {
             return Err(self);
         }
-        match self.channel.take().map(|channel| port.open(channel)) {
+        match self.channel.take().map(|channel| slot.open(channel)) {
             Some(Err(channel)) => {
                 self.channel = Some(channel);
                 Err(self)
@@ -233,4 +228,46 @@ impl Answers {
         // SAFETY: The function has no requirements.
         unsafe { bindings::ferry_dma_wait(self.0, us) };
     }
+}
+
+/// Maximum number of slots that are ever opened: those of batches, and as many others.
+const MAX_SLOTS: usize = 2 * MAX_CHANNELS;
+
+/// A slot, for any type of transfer.
+trait OpenSlot: Sync {
+    /// Takes the channel out of the slot, if its device is at this address, because the driver of
+    /// the device is about to be unbound. Returns whether the engine has memory of copies that it
+    /// did not answer. May sleep.
+    fn abandon(&'static self, device: usize) -> bool;
+}
+
+/// The slots that were opened. Places are taken in order, and never given back.
+///
+/// No lock: a slot is entered before the device of its first channel is unlocked, and stays.
+static SLOTS: [SetOnce<&'static dyn OpenSlot>; MAX_SLOTS] = [const { SetOnce::new() }; MAX_SLOTS];
+
+/// Enters a slot, if it is not entered yet. For any context.
+///
+/// Fails with `ENOSPC` if there is no room.
+fn enter(slot: &'static dyn OpenSlot) -> Result {
+    let is_entered = SLOTS.iter().any(|place| {
+        let is_same = |entered: &&dyn OpenSlot| core::ptr::addr_eq(*entered, slot);
+        place.as_ref().is_some_and(is_same) || place.populate(slot)
+    });
+    match is_entered {
+        true => Ok(()),
+        false => Err(ENOSPC),
+    }
+}
+
+/// Closes all slots that have channels of the device at this address, before its driver is unbound.
+/// Called with the device locked. May sleep.
+///
+/// Returns whether engines have memory of copies that they did not answer, which stays with them.
+pub fn leave(device: usize) -> bool {
+    let mut any = false;
+    for slot in SLOTS.iter().filter_map(SetOnce::as_ref) {
+        any |= slot.abandon(device);
+    }
+    any
 }

@@ -2,13 +2,7 @@
 use crate::{
     copy::{
         owned_pairs::OwnedPairs,
-        table::{
-            CopySegment,
-            CopyTable,
-            Filled,
-            Segment,
-            Unreadable, //
-        }, //
+        table::CopyTable, //
     },
     logic::{
         batch::FolioOutcome,
@@ -17,16 +11,8 @@ use crate::{
 };
 use kernel::prelude::*;
 
-struct Plain;
-
-impl CopySegment for Plain {
-    fn copy<'s>(&self, segment: Segment<'s>) -> Result<Filled<'s>, Unreadable> {
-        segment.copy_machine_check_safe()
-    }
-}
-
 fn example() -> Result {
-    let table = CopyTable::new(8, Plain)?;
+    let table = CopyTable::new(8)?;
     assert_eq!(table.help(|| false), 0); // nothing is posted
 
     // Folios of one and of eight pages, the sources filled with a pattern.

@@ -2,14 +2,17 @@
 use crate::kernel::{
     dmaengine::{
         Answers,
-        CopyRange,
         DmaChannel,
-        Requested, //
+        Requested,
         SubmitError,
-        Transfer,
+        Transfer, //
     },
-    folio::OwnedFolio, //
+    folio::{
+        Folio,
+        OwnedFolio, //
+    }, //
 };
+use core::ops::Range;
 use kernel::prelude::*;
 use kernel::sync::SetOnce;
 
@@ -22,22 +25,21 @@ struct Both {
 // SAFETY: The transfer owns the folios, which have one page each, and does not access them while
 // they are in flight.
 unsafe impl Transfer for Both {
-    fn leg(&self) -> CopyRange<'_> {
-        CopyRange {
-            dst: &self.dst,
-            src: &self.src,
-            first_page: 0,
-            nr_pages: 1,
-        }
+    fn folios(&self) -> (&Folio, &Folio) {
+        (&self.dst, &self.src)
+    }
+
+    fn pages(&self) -> Range<u32> {
+        0..1
     }
 }
 
 // Never freed: an engine may answer late.
-static PORT: SetOnce<DmaChannel<Both>> = SetOnce::new();
+static SLOT: SetOnce<DmaChannel<Both>> = SetOnce::new();
 
 fn example() -> Result {
-    PORT.populate(DmaChannel::new());
-    let port: &'static DmaChannel<Both> = PORT.as_ref().ok_or(EBUSY)?;
+    SLOT.populate(DmaChannel::new());
+    let slot: &'static DmaChannel<Both> = SLOT.as_ref().ok_or(EBUSY)?;
     let both = || -> Result<Both> {
         let (dst, mut src) = (OwnedFolio::new(0)?, OwnedFolio::new(0)?);
         src.bytes_mut().fill(0x2a);
@@ -45,18 +47,18 @@ fn example() -> Result {
     };
 
     // Without a channel nothing can be submitted.
-    let mut user = port.try_use().ok_or(EBUSY)?;
-    assert!(port.try_use().is_none());
+    let mut user = slot.try_use().ok_or(EBUSY)?;
+    assert!(slot.try_use().is_none());
     assert!(matches!(user.submit(both()?), Err((_, SubmitError::Full))));
     drop(user);
 
     let Some(requested) = Requested::new() else {
         return Ok(()); // no engine here
     };
-    assert!(requested.open(port).is_ok());
-    assert!(port.is_open());
+    assert!(requested.open(slot).is_ok());
+    assert!(slot.is_open());
 
-    let mut user = port.try_use().ok_or(EBUSY)?;
+    let mut user = slot.try_use().ok_or(EBUSY)?;
     assert!(user.submit(both()?).is_ok());
     user.issue();
     let mut landed = None;
@@ -70,5 +72,5 @@ fn example() -> Result {
     let (both, good) = landed.ok_or(EIO)?;
     assert!(good && both.dst.bytes() == both.src.bytes());
     drop(user);
-    port.close()
+    slot.close()
 }

@@ -15,6 +15,8 @@
 //!
 //! Batches take no lock.
 
+pub mod feed;
+
 use kernel::{
     bindings,
     page::PAGE_SIZE,
@@ -31,7 +33,7 @@ use kernel::{
     }, //
 };
 
-use super::table::DmaSegment;
+use self::feed::DmaPages;
 
 use crate::{
     kernel::{
@@ -50,10 +52,7 @@ use crate::{
         flush_token::FlushToken,
         sched::NodeId, //
     },
-    workers::{
-        knob,
-        settings, //
-    }, //
+    workers::settings, //
 };
 
 /// Interval at which copies that timed out are checked, in milliseconds.
@@ -64,7 +63,7 @@ const PATIENCE_NS: i64 = 10_000_000_000;
 /// All channels that may be open at a time, and their sweeper.
 #[pin_data]
 struct Channels {
-    ports: KVec<KBox<DmaChannel<DmaSegment>>>,
+    slots: KVec<KBox<DmaChannel<DmaPages>>>,
     sweeper: Arc<DelayedFn>,
     /// Releases the hold on the hooks when drivers have left the last channels.
     releaser: Arc<DelayedFn>,
@@ -74,19 +73,19 @@ struct Channels {
     lock: Mutex<()>,
 }
 
-static FLEET: SetOnce<Pin<KBox<Channels>>> = SetOnce::new();
+static CHANNELS: SetOnce<Pin<KBox<Channels>>> = SetOnce::new();
 
 impl Channels {
     fn new() -> Result<Pin<KBox<Self>>> {
-        let mut ports = KVec::with_capacity(MAX_CHANNELS, GFP_KERNEL)?;
+        let mut slots = KVec::with_capacity(MAX_CHANNELS, GFP_KERNEL)?;
         for _ in 0..MAX_CHANNELS {
-            ports.push(KBox::new(DmaChannel::new(), GFP_KERNEL)?, GFP_KERNEL)?;
+            slots.push(KBox::new(DmaChannel::new(), GFP_KERNEL)?, GFP_KERNEL)?;
         }
         let sweeper = DelayedFn::new(Queue::Freezable, look_after)?;
-        let releaser = DelayedFn::new(Queue::Unbound, |_| knob::channels_gone())?;
+        let releaser = DelayedFn::new(Queue::Unbound, |_| settings::channels_gone())?;
         KBox::pin_init(
             pin_init!(Self {
-                ports,
+                slots,
                 sweeper,
                 releaser,
                 usable: Atomic::new(0),
@@ -96,33 +95,33 @@ impl Channels {
         )
     }
 
-    fn ports(&'static self) -> impl Iterator<Item = &'static DmaChannel<DmaSegment>> {
-        self.ports.iter().map(|port| &**port)
+    fn slots(&'static self) -> impl Iterator<Item = &'static DmaChannel<DmaPages>> {
+        self.slots.iter().map(|slot| &**slot)
     }
 
-    fn open_ports(&'static self) -> impl Iterator<Item = &'static DmaChannel<DmaSegment>> {
-        self.ports().filter(|port| port.is_open())
+    fn open_slots(&'static self) -> impl Iterator<Item = &'static DmaChannel<DmaPages>> {
+        self.slots().filter(|slot| slot.is_open())
     }
 
     /// Recounts `usable`, after channels were opened or closed, or a copy timed out.
     fn count(&'static self) {
-        let usable = self.open_ports().filter(|port| port.parked() == 0);
+        let usable = self.open_slots().filter(|slot| slot.nr_timed_out() == 0);
         self.usable.store(usable.count() as u32, Relaxed);
     }
 }
 
-fn fleet() -> Option<&'static Channels> {
-    FLEET.as_ref().map(|fleet| &**fleet)
+fn channels() -> Option<&'static Channels> {
+    CHANNELS.as_ref().map(|channels| &**channels)
 }
 
 /// Returns the number of open channels. For any context.
 pub fn nr_open() -> usize {
-    fleet().map_or(0, |fleet| fleet.open_ports().count())
+    channels().map_or(0, |all| all.open_slots().count())
 }
 
 /// Returns the number of open channels without a copy that timed out. For any context.
 pub fn nr_usable() -> u32 {
-    fleet().map_or(0, |fleet| fleet.usable.load(Relaxed))
+    channels().map_or(0, |all| all.usable.load(Relaxed))
 }
 
 /// Opens or closes channels until `nr` are open, or until no more are available. May sleep; one
@@ -131,40 +130,40 @@ pub fn nr_usable() -> u32 {
 /// Fails with `ENODEV` if no channel is available. Fails with `EBUSY` if one cannot be closed,
 /// because its engine neither answers nor stops; other channels may be closed by then.
 pub fn open(nr: usize) -> Result {
-    if FLEET.as_ref().is_none() {
+    if CHANNELS.as_ref().is_none() {
         if nr == 0 {
             return Ok(());
         }
         // It cannot fail: there is one caller at a time.
-        FLEET.populate(Channels::new()?);
+        CHANNELS.populate(Channels::new()?);
     }
-    let fleet = fleet().ok_or(ENOMEM)?;
+    let all = channels().ok_or(ENOMEM)?;
     while nr_open() < nr {
         let Some(requested) = Requested::new() else {
             break;
         };
-        let _guard = fleet.lock.lock();
+        let _guard = all.lock.lock();
         // A slot that was just closed may still be in use.
         let mut left = Some(requested);
-        for port in fleet.ports().filter(|port| !port.is_open()) {
-            left = left.and_then(|requested| requested.open(port).err());
+        for slot in all.slots().filter(|slot| !slot.is_open()) {
+            left = left.and_then(|requested| requested.open(slot).err());
         }
         if left.is_some() {
             break;
         }
     }
-    let _guard = fleet.lock.lock();
+    let _guard = all.lock.lock();
     let surplus = nr_open().saturating_sub(nr);
     // Channels that do not answer are closed first.
-    let stuck = |port: &&DmaChannel<DmaSegment>| port.parked() > 0;
-    let well = fleet.open_ports().filter(move |port| !stuck(port));
-    let first = Iterator::chain(fleet.open_ports().filter(stuck), well);
+    let stuck = |slot: &&DmaChannel<DmaPages>| slot.nr_timed_out() > 0;
+    let well = all.open_slots().filter(move |slot| !stuck(slot));
+    let first = Iterator::chain(all.open_slots().filter(stuck), well);
     // An error of one channel does not keep the others open.
     let closed = first
         .take(surplus)
         .map(DmaChannel::close)
         .fold(Ok(()), Result::and);
-    fleet.count();
+    all.count();
     closed?;
     match nr_open() {
         0 if nr > 0 => Err(ENODEV),
@@ -176,18 +175,18 @@ pub fn open(nr: usize) -> Result {
 /// these were the last, the hold on the hooks is released later, outside of the device lock. May
 /// sleep.
 pub fn leave(device: usize) {
-    let fleet = fleet();
-    // Ports of batches are opened and closed under it.
-    let _guard = fleet.map(|fleet| fleet.lock.lock());
+    let all = channels();
+    // The slots of batches are opened and closed under it.
+    let _guard = all.map(|all| all.lock.lock());
     if dmaengine::leave(device) {
         pr_warn!("a DMA engine leaves that did not answer: folios stay with it\n");
     }
-    let Some(fleet) = fleet else {
+    let Some(all) = all else {
         return;
     };
-    fleet.count();
+    all.count();
     if nr_open() == 0 {
-        DelayedFn::after(&fleet.releaser, 0);
+        DelayedFn::after(&all.releaser, 0);
     }
 }
 
@@ -197,12 +196,12 @@ pub fn read_out<R>(
     nr: usize,
     tell: impl FnOnce(*const c_char, Option<NodeId>, bindings::ferry_dma_counts) -> R,
 ) -> Option<R> {
-    let fleet = fleet()?;
+    let all = channels()?;
     // The lock keeps the channel open, and so its name valid.
-    let _guard = fleet.lock.lock();
-    let port = fleet.ports().filter(|port| port.is_open()).nth(nr)?;
-    let (name, counts) = port.read_out()?;
-    Some(tell(name, port.node(), counts))
+    let _guard = all.lock.lock();
+    let slot = all.slots().filter(|slot| slot.is_open()).nth(nr)?;
+    let (name, counts) = slot.read_out()?;
+    Some(tell(name, slot.node(), counts))
 }
 
 /// Returns whether there are usable channels, and a batch of `pages` base pages is large enough for
@@ -215,45 +214,45 @@ pub fn is_for(pages: u32) -> bool {
 
 /// Takes up to `most` channels that are free now. Channels on `node`, the node of the destination,
 /// come first.
-pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<DmaSegment>> {
-    let near = move |port: &&DmaChannel<DmaSegment>| port.node() == node;
-    let all = || fleet().into_iter().flat_map(Channels::open_ports);
-    let far = all().filter(move |port| !near(port));
-    Iterator::chain(all().filter(near), far)
+pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<DmaPages>> {
+    let near = move |slot: &&DmaChannel<DmaPages>| slot.node() == node;
+    let open = || channels().into_iter().flat_map(Channels::open_slots);
+    let far = open().filter(move |slot| !near(slot));
+    Iterator::chain(open().filter(near), far)
         .take_while(|_| !is_suspending())
         .filter_map(DmaChannel::try_use)
-        .filter_map(|mut port| (port.room() > 0).then_some(port))
+        .filter_map(|mut slot| (slot.room() > 0).then_some(slot))
         .take(most as usize)
 }
 
 /// Starts the sweeper after a copy timed out. The sweeper frees the memory once the engine is done
 /// with it.
 pub fn sweep() {
-    if let Some(fleet) = fleet() {
-        fleet.count();
-        DelayedFn::after(&fleet.sweeper, SWEEP_MS);
+    if let Some(all) = channels() {
+        all.count();
+        DelayedFn::after(&all.sweeper, SWEEP_MS);
     }
 }
 
 /// Collects copies that timed out, and repeats until their engines are done with them.
 fn look_after(_: FlushToken<'_>) {
-    let Some(fleet) = fleet() else {
+    let Some(all) = channels() else {
         return;
     };
-    let parked = |port: &&DmaChannel<DmaSegment>| port.parked() > 0;
-    for mut port in fleet.ports().filter(parked).filter_map(DmaChannel::try_use) {
-        port.collect(|_, _| ());
+    let is_late = |slot: &&DmaChannel<DmaPages>| slot.nr_timed_out() > 0;
+    for mut slot in all.slots().filter(is_late).filter_map(DmaChannel::try_use) {
+        slot.collect(|_, _| ());
         // Once per channel: the engine stops, or is not asked again.
-        if port.is_late(PATIENCE_NS) && port.may_stop() && port.reclaim(0).is_err() {
+        if slot.is_late(PATIENCE_NS) && slot.may_stop() && slot.reclaim(0).is_err() {
             pr_warn!("a DMA engine does not answer: folios stay with it until it does\n");
         }
     }
     {
         // With the lock held, no older count can overwrite a newer one.
-        let _guard = fleet.lock.lock();
-        fleet.count();
+        let _guard = all.lock.lock();
+        all.count();
     }
-    if fleet.ports().any(|port| port.parked() > 0) {
-        DelayedFn::after(&fleet.sweeper, SWEEP_MS);
+    if all.slots().any(|slot| slot.nr_timed_out() > 0) {
+        DelayedFn::after(&all.sweeper, SWEEP_MS);
     }
 }
