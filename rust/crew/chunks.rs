@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What a [`Migration`](super::migration::Migration) has to do, and what it has done: its lists.
+//! The list of a [`Migration`](super::migration::Migration), cut into chunks, and its results.
 //!
-//! No locks: all of it is behind the mutex of the migration.
+//! No locks: the mutex of the migration protects everything.
 //!
-//! The list is cut twice. A *span* is a run of neighbours, of one page table where they are so
-//! many; of that *chunks* are cut, each for who asks next. Who asks gets a chunk of a span that
-//! nobody is at, or of a new one, so that two workers seldom want the lock of the same page table:
-//! when little is left, or when they are as fast as a caller who still adds to the list.
+//! The list is cut twice. A *span* is a run of neighbours, those of one page table if there are
+//! that many. *Chunks* are cut from spans, one for each worker that asks. A worker gets a chunk of
+//! a span without an active worker, or of a new span. So two workers seldom contend for a PTL: only
+//! when little is left, or when they are as fast as a caller that still adds to the list.
 
 use core::cell::Cell;
 use kernel::{
@@ -31,39 +31,40 @@ use crate::{
     workers::MAX_THREADS, //
 };
 
-/// Spans that chunks are cut from at a time. More workers share them.
+/// Maximum number of spans that chunks are cut from at a time. More workers share them.
 const NR_SPANS: usize = 16;
 
-/// Chunks that can be migrated at a time, each by a worker of its own.
+/// Maximum number of chunks that are migrated at a time, each by one worker.
 const NR_CHUNKS: usize = MAX_THREADS as usize;
 const _: () = assert!(NR_CHUNKS <= u32::BITS as usize);
 
-/// Who migrates a chunk.
+/// The kind of worker that migrates a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worker {
-    /// The task that the migration is for.
+    /// The calling task.
     Caller,
-    /// Another, see [`on_behalf`](super::migration::Migration::on_behalf).
+    /// A helper, see [`on_behalf`](super::migration::Migration::on_behalf).
     Helper,
 }
 
-/// What is to be done, and what was.
+/// The folios that are still to migrate, those that failed, and the results.
 ///
 /// # Invariants
 ///
-/// `rest`, `done` and the `rest` of each span link isolated folios that are ours, with the
-/// references that isolation took. On `done` there are beside them, in the order of the list that
-/// was given, the `place` of each chunk that is being migrated, and the `end` of each span that has
-/// folios left, after the places of its chunks. No other place or end is linked. No link is on the
-/// stack of a worker, so the links of a worker that dies in an oops stay valid.
-///
-/// A bit of `free` is set if the chunk with that number is not being migrated. The lists of a chunk
-/// are then empty.
+/// - `rest`, `done` and the `rest` of each span link isolated folios that this value owns, each
+///   with the reference that its isolation took.
+/// - `done` also links, in the order of the original list, the `place` of each chunk that is being
+///   migrated, and the `end` of each span that has folios left, after the places of its chunks. No
+///   other place or end is linked.
+/// - No link is on the stack of a worker, so the links of a worker that dies in an oops stay valid.
+/// - A bit of `free` is set if the chunk with that number is not being migrated. The lists of such
+///   a chunk are empty.
 #[pin_data]
 pub(super) struct ChunkList {
-    /// Of no span.
+    /// Folios of no span.
     #[pin]
     rest: CListHead,
+    /// Folios that were not migrated.
     #[pin]
     done: CListHead,
     #[pin]
@@ -71,9 +72,9 @@ pub(super) struct ChunkList {
     #[pin]
     chunks: [Chunk; NR_CHUNKS],
     free: u32,
-    /// How many were begun.
+    /// Number of spans that were begun.
     begun: u32,
-    /// Why no more chunks are cut.
+    /// The error after which no more chunks are cut.
     stopped: Option<Error>,
     failed: c_int,
     stats: bindings::migrate_pages_stats,
@@ -81,18 +82,18 @@ pub(super) struct ChunkList {
     helper_ns: u64,
 }
 
-/// Neighbours on the list.
+/// A run of neighbours of the list.
 #[pin_data]
 struct Span {
-    /// Those that nobody has begun to migrate, and their base pages.
+    /// Folios that no worker has begun to migrate, and the number of their base pages.
     #[pin]
     rest: CListHead,
     pages: Cell<u32>,
     #[pin]
     end: CListHead,
-    /// Chunks of it that are being migrated.
+    /// Number of its chunks that are being migrated.
     busy: Cell<u32>,
-    /// How many were begun before.
+    /// Number of spans that were begun before this one.
     nr: Cell<u32>,
 }
 
@@ -112,16 +113,17 @@ impl Span {
     }
 }
 
-/// A chunk. It is its worker's from [`ChunkList::cut`] to [`ChunkList::put`].
+/// A chunk. Its worker owns it from [`ChunkList::cut`] to [`ChunkList::put`].
 #[pin_data]
 struct Chunk {
-    /// Its folios, isolated, and its worker's alone.
+    /// Isolated folios, which only the worker accesses.
     #[pin]
     folios: CListHead,
-    /// Where on `ChunkList::done` goes what is not migrated.
+    /// The place on [`ChunkList::done`] for folios that are not migrated.
     #[pin]
     place: CListHead,
-    /// Of which span it was cut: its index, and its number, as another may be there now.
+    /// The index and the number of the span that it was cut from. By now another span may have that
+    /// index.
     span: Cell<(usize, u32)>,
 }
 
@@ -135,12 +137,12 @@ impl Chunk {
     }
 }
 
-/// A chunk that was cut, for the worker that migrates it. A chunk that is never put stays as it is.
+/// A chunk that was cut for a worker. If it is never put, the chunk stays as it is.
 ///
 /// # Invariants
 ///
-/// Until it is put no other chunk has this number. `folios` is valid for as long as its [`ChunkList`],
-/// and links isolated folios that have no other user.
+/// Until it is put, no other chunk has this number. `folios` is valid as long as its [`ChunkList`],
+/// and links isolated folios without another user.
 #[must_use]
 pub(super) struct Cut {
     nr: usize,
@@ -148,15 +150,15 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Returns the chunk's folios.
+    /// Returns the list of its folios.
     pub(super) fn folios(&self) -> *mut bindings::list_head {
         self.folios
     }
 }
 
-/// What came of all chunks together.
+/// The result of all chunks.
 pub(super) struct Total {
-    /// Folios that were not migrated, or what stopped it.
+    /// The number of folios that were not migrated, or the error that stopped the call.
     pub(super) failed: Result<c_int>,
     pub(super) stats: bindings::migrate_pages_stats,
     pub(super) report: bindings::ferry_crew_report,
@@ -164,7 +166,7 @@ pub(super) struct Total {
 }
 
 impl ChunkList {
-    /// Nothing to do yet, and what is known for its tracepoint.
+    /// Returns an initialiser of an empty list, with the first values of the tracepoint.
     pub(super) fn new(report: bindings::ferry_crew_report) -> impl PinInit<Self> {
         // INVARIANT: All lists are empty.
         pin_init!(Self {
@@ -182,35 +184,35 @@ impl ChunkList {
         })
     }
 
-    /// Adds all of a list to what is to be done.
+    /// Adds all folios of `list`.
     ///
     /// # Safety
     ///
-    /// It must be a list of isolated folios, which the caller gives away.
+    /// `list` must be a valid list of isolated folios, whose ownership the caller transfers.
     pub(super) unsafe fn add(self: Pin<&mut Self>, list: *mut bindings::list_head) {
-        // INVARIANT: These folios are ours from now on.
-        // SAFETY: By the safety requirement and the type invariants both are lists.
+        // INVARIANT: This value owns the folios from now on.
+        // SAFETY: The caller guarantees that `list` is valid; by the type invariants `rest` is.
         unsafe { bindings::ferry_list_splice_tail_init(list, self.rest.as_raw()) };
     }
 
-    /// Counts nanoseconds for which a helper ran.
+    /// Adds `ns` nanoseconds for which a helper ran.
     pub(super) fn helped(self: Pin<&mut Self>, ns: u64) {
         let all = self.project().helper_ns;
         *all = all.wrapping_add(ns);
     }
 
-    /// Base pages that somebody has begun to migrate.
+    /// Returns the number of base pages that workers have begun to migrate.
     pub(super) fn begun_pages(&self) -> u32 {
         self.report.pages
     }
 
-    /// Whether there are folios that somebody could begin to migrate.
+    /// Returns whether there are folios that a worker can begin to migrate.
     pub(super) fn has_more(&self) -> bool {
         self.stopped.is_none() && (self.rest.is_linked() || self.spans.iter().any(Span::has_more))
     }
 
-    /// Cuts a chunk of at most `chunk_pages` pages, which its last folio may exceed; [`None`]: no
-    /// folios are left, or `NR_CHUNKS` chunks are being migrated.
+    /// Cuts a chunk of at most `chunk_pages` base pages, which its last folio may exceed. Returns
+    /// [`None`] if no folio is left, or if [`NR_CHUNKS`] chunks are being migrated.
     pub(super) fn cut(mut self: Pin<&mut Self>, worker: Worker, chunk_pages: u32) -> Option<Cut> {
         let nr = self.free.trailing_zeros() as usize;
         self.chunks.get(nr)?;
@@ -219,13 +221,14 @@ impl ChunkList {
         let span = work.spans.get(index)?;
         let chunk = work.chunks.get(nr)?;
         let wanted = chunk_of_span(span.pages.get(), chunk_pages);
-        // SAFETY: By the type invariants these are folios, of a list of ours; the chunk has none.
+        // SAFETY: By the type invariants the span links isolated folios of this value, and the list
+        // of the chunk, which is free, is empty.
         let pages =
             unsafe { move_first(&span.rest, &chunk.folios, |pages, _, _| pages >= wanted) }?;
-        // INVARIANT: The folios went from one list of ours to another, and the chunk's place
-        // follows those of all chunks before it; `put` takes it out again. A span without folios
-        // has no end there. The chunk is not free.
-        // SAFETY: By the type invariants the end is on `done`, as the span had folios. The place is
+        // INVARIANT: The place of the chunk follows those of all chunks before it, until `put`
+        // removes it. The end of a span without folios is removed. The bit in `free` is cleared
+        // below.
+        // SAFETY: The span had folios, so by the type invariants its end is on `done`. The place is
         // on no list.
         unsafe {
             bindings::list_add_tail(chunk.place.as_raw(), span.end.as_raw());
@@ -244,15 +247,15 @@ impl ChunkList {
             report.helped = report.helped.wrapping_add(1);
             report.helped_pages = report.helped_pages.wrapping_add(pages);
         }
-        // INVARIANT: The chunk was free, and is the worker's from now on.
+        // INVARIANT: The chunk was free, and its worker owns it from now on.
         Some(Cut {
             nr,
             folios: chunk.folios.as_raw(),
         })
     }
 
-    /// The span to cut a chunk of so many pages from: one that nobody is at, or a new one; if there
-    /// can be none, that which the fewest are at.
+    /// Returns the index of the span to cut a chunk of `chunk_pages` base pages from: a span
+    /// without an active worker, or a new span, or else the span with the fewest workers.
     fn choose(mut self: Pin<&mut Self>, chunk_pages: u32) -> Option<usize> {
         if self.stopped.is_some() {
             return None;
@@ -271,7 +274,7 @@ impl ChunkList {
         }
     }
 
-    /// Begins a span; [`None`]: no folios are left for one, or all spans have some.
+    /// Begins a span. Returns [`None`] if no folios are left for it, or if all spans have some.
     fn begin(self: Pin<&mut Self>, chunk_pages: u32) -> Option<usize> {
         let index = self.spans.iter().position(|span| !span.has_more())?;
         let work = self.project();
@@ -279,10 +282,9 @@ impl ChunkList {
         let ends = |pages, last: &Folio, next: &Folio| {
             span_ends(pages, chunk_pages, last.index(), next.index())
         };
-        // INVARIANT: The folios go from one list of ours to another, and the span, which has some,
-        // follows those before it.
-        // SAFETY: By the type invariants these are folios, and as the span has none, its end is on
-        // no list.
+        // INVARIANT: The span has folios now, and its end follows those of earlier spans.
+        // SAFETY: By the type invariants `rest` links isolated folios of this value. The span has
+        // none, so its end is on no list.
         let pages = unsafe {
             let pages = move_first(&work.rest, &span.rest, ends)?;
             bindings::list_add_tail(span.end.as_raw(), work.done.as_raw());
@@ -295,12 +297,12 @@ impl ChunkList {
         Some(index)
     }
 
-    /// Takes back what is left of a chunk.
+    /// Returns a chunk, with the result `rc` of its migration and its counters.
     ///
     /// # Safety
     ///
-    /// `cut` must be a chunk of this work, and its list must have the folios of the chunk that were
-    /// not migrated, and no others.
+    /// `cut` must be a chunk of this list, and must link those of its folios that were not
+    /// migrated, and no others.
     pub(super) unsafe fn put(
         self: Pin<&mut Self>,
         cut: Cut,
@@ -311,9 +313,10 @@ impl ChunkList {
         let Some(chunk) = work.chunks.get(cut.nr) else {
             return;
         };
-        // INVARIANT: The folios that were not migrated are at the chunk's place, which is taken out;
-        // then the chunk is free.
-        // SAFETY: The place is on the list since `cut`, and the folios are a list.
+        // INVARIANT: The folios that were not migrated replace the place of the chunk. The chunk is
+        // free then.
+        // SAFETY: `cut` has put the place on `done`, and the caller guarantees a valid list of
+        // folios.
         unsafe {
             bindings::ferry_list_splice_tail_init(chunk.folios.as_raw(), chunk.place.as_raw());
             bindings::ferry_list_del_init(chunk.place.as_raw());
@@ -330,21 +333,22 @@ impl ChunkList {
         add_stats(work.stats, stats);
     }
 
-    /// Ends it: what was not migrated goes to the end of `left`, first what failed, in its order,
-    /// then what nobody has begun to migrate.
+    /// Moves the folios that were not migrated to the end of `left`, first those that failed, in
+    /// their order, then those that no worker has begun. Returns the result.
     ///
     /// # Safety
     ///
-    /// No chunk must be cut and not put. `left` must be a list of folios, and the caller's.
+    /// Every chunk that was cut must be put. `left` must be a valid list of folios without another
+    /// user.
     pub(super) unsafe fn end(self: Pin<&mut Self>, left: *mut bindings::list_head) -> Total {
         let work = self.project();
         let first = || {
             let begun = work.spans.iter().filter(|span| span.has_more());
             begun.min_by_key(|span| span.nr.get())
         };
-        // INVARIANT: No folios are left to us, and with them goes each end.
-        // SAFETY: By the type invariants these are lists of folios of ours, `done` once no end is
-        // on it, as there is no chunk.
+        // INVARIANT: No folio and no end is left.
+        // SAFETY: By the type invariants these are valid lists of folios; so is `done` once no end
+        // is on it, because there is no chunk.
         unsafe {
             for span in work.spans.iter() {
                 bindings::ferry_list_del_init(span.end.as_raw());
@@ -367,14 +371,15 @@ impl ChunkList {
     }
 }
 
-/// Moves the first of the folios of `from` to `to`, at least one; the others stay from that on
-/// before which `ends` says so. It is asked for each, and given the base pages of those before it,
-/// the last of them, and itself. How many base pages were moved; [`None`]: there are no folios.
+/// Moves folios from the start of `from` to `to`, at least one, up to the first for which `ends`
+/// returns `true`. Returns the number of base pages moved; [`None`] if there are no folios.
+///
+/// `ends` gets the base pages of the folios before it, the last of these, and the folio itself.
 ///
 /// # Safety
 ///
-/// `from` must link folios, with references, by `lru`. Both lists must be the caller's, and `to`
-/// empty.
+/// `from` must link folios by `lru`, each with a reference. Neither list may have another user, and
+/// `to` must be empty.
 unsafe fn move_first(
     from: &CListHead,
     to: &CListHead,
@@ -382,7 +387,7 @@ unsafe fn move_first(
 ) -> Option<u32> {
     let mut pages = 0u32;
     let mut last: Option<&Folio> = None;
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `from` links folios by `lru`.
     for folio in unsafe { CList::<Folio, LRU>::from_raw(from.as_raw()) }.iter() {
         if last.is_some_and(|last| ends(pages, last, folio)) {
             break;
@@ -395,7 +400,7 @@ unsafe fn move_first(
     Some(pages)
 }
 
-/// Adds counters.
+/// Adds the counters of `more` to `all`.
 pub(super) fn add_stats(
     all: &mut bindings::migrate_pages_stats,
     more: &bindings::migrate_pages_stats,

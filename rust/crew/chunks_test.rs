@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A [`ChunkList`] with folios of its own, for tests: who migrates a chunk is made up, the lists are
+//! A [`ChunkList`] with folios of its own, for tests. The workers are simulated, the lists are
 //! real.
 
 use core::mem::offset_of;
@@ -26,17 +26,17 @@ use crate::kernel::folio::{
     LRU, //
 };
 
-/// Where a folio has its place in its mapping.
+/// Offset of the index in a folio.
 const INDEX: usize = offset_of!(
     bindings::folio,
     __bindgen_anon_1.__bindgen_anon_1.__bindgen_anon_2.index
 );
 
-/// Folios, numbered, and workers that have chunks of them.
+/// Numbered folios, and simulated workers that own chunks of them.
 ///
 /// # Invariants
 ///
-/// `flying` has the chunks that were cut and not put, and whose worker has not died.
+/// `flying` has the chunks that were cut and not put, unless their worker has died.
 pub struct ChunkListTest {
     folios: KVec<OwnedFolio>,
     step: u64,
@@ -46,7 +46,8 @@ pub struct ChunkListTest {
 }
 
 impl ChunkListTest {
-    /// So many folios, each so many pages behind the one before, none of them added. May sleep.
+    /// Allocates folios, each the same number of pages behind the one before. None is added. May
+    /// sleep.
     pub fn new(nr_folios: usize, step: u64) -> Result<Self> {
         let mut folios = KVec::with_capacity(nr_folios, GFP_KERNEL)?;
         for nr in 0..nr_folios {
@@ -54,7 +55,7 @@ impl ChunkListTest {
             set_index(&folio, nr as u64 * step);
             folios.push(folio, GFP_KERNEL)?;
         }
-        // INVARIANT: There are none.
+        // INVARIANT: No chunk was cut.
         Ok(Self {
             folios,
             step,
@@ -64,41 +65,41 @@ impl ChunkListTest {
         })
     }
 
-    /// Adds folios to what is to be done, each of which once.
+    /// Adds folios to the list, each of them once.
     pub fn add(&mut self, range: core::ops::Range<usize>) {
         stack_pin_init!(let list = CListHead::new());
         for folio in self.folios.get(range).into_iter().flatten() {
-            // SAFETY: It is on no list.
+            // SAFETY: The folio is on no list.
             unsafe { bindings::list_add_tail(folio.lru(), list.as_raw()) };
         }
-        // SAFETY: It is a list of folios, which nobody else uses while this exists.
+        // SAFETY: It is a list of folios that have no other user while this value exists.
         unsafe { self.work.as_mut().add(list.as_raw()) };
     }
 
-    /// Whether there are folios to begin with.
+    /// Returns whether there are folios that a worker can begin to migrate.
     pub fn has_more(&self) -> bool {
         self.work.has_more()
     }
 
-    /// Has another worker cut a chunk, of so many pages; whether there was one. May sleep.
+    /// Lets another worker cut a chunk of `pages` pages. Returns whether there was one. May sleep.
     pub fn cut(&mut self, chunk_pages: u32) -> Result<bool> {
         self.flying.reserve(1, GFP_KERNEL)?;
         let Some(chunk) = self.work.as_mut().cut(Worker::Helper, chunk_pages) else {
             return Ok(false);
         };
-        // INVARIANT: It was just cut. Never lost, as there is room.
+        // INVARIANT: The chunk was just cut. There is room for it.
         Ok(self.flying.push_within_capacity(chunk).is_ok())
     }
 
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     pub fn flying(&self) -> usize {
         self.flying.len()
     }
 
-    /// The numbers of the first and the last folio of a chunk.
+    /// Returns the numbers of the first and the last folio of a chunk.
     pub fn ends_of(&self, which: usize) -> Option<(u64, u64)> {
         let chunk = self.flying.get(which)?;
-        // SAFETY: By the type invariant it has folios, which nobody else uses.
+        // SAFETY: By the type invariant the chunk has folios, which have no other user.
         let folios = unsafe { CList::<Folio, LRU>::from_raw(chunk.folios()) };
         let first = folios.iter().next()?;
         let last = folios.iter().last()?;
@@ -115,20 +116,20 @@ impl ChunkListTest {
         };
         for folio in self.folios.iter() {
             let (first, last) = (chunk.folios(), folio.lru());
-            // SAFETY: Both are list heads, and nobody changes the lists meanwhile.
+            // SAFETY: Both are list heads, and no task changes the lists meanwhile.
             if !left(self.number(folio)) && unsafe { is_on(first, last) } {
-                // SAFETY: It is on the chunk's list.
+                // SAFETY: The folio is on the list of the chunk.
                 unsafe { bindings::ferry_list_del_init(last) };
             }
         }
-        // SAFETY: By the type invariant it was cut, and not yet put.
+        // SAFETY: By the type invariant the chunk was cut and not put.
         unsafe { self.work.as_mut().put(chunk, rc, &Default::default()) };
     }
 
     /// Simulates that the worker of a chunk dies: the chunk is never put.
     pub fn abandon(&mut self, which: usize) {
         if which < self.flying.len() {
-            // INVARIANT: Its worker is dead.
+            // INVARIANT: The worker of the chunk has died.
             drop(self.flying.remove(which));
             self.has_died = true;
         }
@@ -145,9 +146,9 @@ impl ChunkListTest {
         }
         stack_pin_init!(let left = CListHead::new());
         let mut numbers = KVec::with_capacity(self.folios.len(), GFP_KERNEL)?;
-        // SAFETY: No chunk is there, and `left` is empty.
+        // SAFETY: Every chunk was put, and `left` is empty.
         unsafe { self.work.as_mut().end(left.as_raw()) };
-        // SAFETY: It is a list of folios, which nobody else uses.
+        // SAFETY: It is a list of folios without another user.
         for folio in unsafe { CList::<Folio, LRU>::from_raw(left.as_raw()) }.iter() {
             numbers.push(self.number(folio), GFP_KERNEL)?;
         }
@@ -161,8 +162,7 @@ impl ChunkListTest {
 
 impl Drop for ChunkListTest {
     fn drop(&mut self) {
-        // Chunks that were cut leave the lists that go with `work`; links of folios are not looked
-        // at any more.
+        // Folios leave the lists that are freed with `work`. Their links are not used any more.
         while !self.flying.is_empty() {
             self.put(0, |_| true, 0);
         }
@@ -172,9 +172,9 @@ impl Drop for ChunkListTest {
     }
 }
 
-/// Says where a folio of our own would be in its mapping.
+/// Sets the index of a folio.
 fn set_index(folio: &OwnedFolio, index: u64) {
-    // SAFETY: The folio exists, is mapped nowhere, and nobody else uses it.
+    // SAFETY: The folio exists, is not mapped, and has no other user.
     unsafe {
         folio
             .as_raw()
@@ -184,13 +184,13 @@ fn set_index(folio: &OwnedFolio, index: u64) {
     };
 }
 
-/// Whether a link is on the list of a head.
+/// Returns whether a link is on the list of a head.
 ///
 /// # Safety
 ///
-/// Both must be initialised list heads, of lists that nobody changes.
+/// Both must be initialised list heads, of lists that do not change during the call.
 unsafe fn is_on(head: *mut bindings::list_head, link: *mut bindings::list_head) -> bool {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees initialised list heads.
     let head = unsafe { CListHead::from_raw(head) };
     let mut at = head.next();
     while at != head {

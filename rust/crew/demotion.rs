@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Demotion by reclaim: helpers demote what was found while reclaim goes on with the list.
+//! Demotion by reclaim: helpers demote folios while reclaim looks at the rest of the list.
 //!
-//! To find out of each folio whether it is still in use is for the task in reclaim alone, and while
-//! it does nobody migrates. So it hands over part by part, and migrates along in the end.
+//! Only the task in reclaim can check whether a folio is still in use, and it migrates nothing
+//! while it does. So it hands over the folios to demote part by part, and takes part in the
+//! migration at the end.
 //!
-//! Contexts: that of `shrink_folio_list()`, which may sleep. C file:
-//! [`mm/vmscan.c`](srctree/mm/vmscan.c), `shrink_gathered_list()`
+//! Context: the caller of `shrink_folio_list()`, which may sleep.
+//!
+//! C file: [`mm/vmscan.c`](srctree/mm/vmscan.c), `shrink_gathered_list()`
 
 use super::{
     classify_list,
@@ -29,10 +31,12 @@ use crate::{
     }, //
 };
 
-/// Shrinks a list, and has a crew demote what is found; [`None`]: nothing was done. May sleep.
+/// Shrinks a list, and lets a crew demote the folios that are found. Returns [`None`] if it did
+/// nothing. May sleep.
 ///
-/// What could not be demoted goes to `left`, in its order, after that what was not tried. That no
-/// crew was to be had is counted where the list is demoted at once then.
+/// Folios that could not be demoted go to `left`, in their order, followed by those that were not
+/// tried. The reason why there is no crew is not counted here, but when mainline's path asks for
+/// one.
 pub fn demote(
     call: MigrateCall<'_>,
     parts: &mut Parts<'_>,
@@ -41,8 +45,8 @@ pub fn demote(
     if !has_crews() {
         return None;
     }
-    let (size, candidates) = classify_list(&mut parts.rest(), &call).ok()?;
-    let shrink = |session: &ListProducer<'_>| {
+    let (size, helpers) = classify_list(&mut parts.rest(), &call).ok()?;
+    let shrink = |producer: &ListProducer<'_>| {
         let mut pages = 0u32;
         while let Some(mut found) = parts.shrink_next() {
             let more: usize = found.iter().map(Folio::nr_pages).sum();
@@ -50,14 +54,14 @@ pub fn demote(
                 continue;
             }
             if pages == 0 {
-                session.announce();
+                producer.announce();
             }
             pages = pages.saturating_add(more as u32);
-            session.add(&mut found, pages);
+            producer.add(&mut found, pages);
         }
     };
-    let session = candidates.session(Scope::Reclaim, call, size, left, shrink);
-    let ((), outcome) = session.ok()?;
+    let migrated = helpers.migrate(Scope::Reclaim, call, size, left, shrink);
+    let ((), outcome) = migrated.ok()?;
     if outcome.report.pages > 0 {
         outcome.account();
     }

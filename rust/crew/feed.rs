@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Folios that a crew migrates to a node while their caller isolates more.
+//! Migration of folios to a node by a crew, while the caller isolates more.
 //!
-//! Contexts: that of `migrate_pages()`, which may sleep.
+//! No locks of its own. Context: the caller of `migrate_pages()`, which may sleep.
 
 use super::{
     migration::{
@@ -31,21 +31,22 @@ use crate::{
     }, //
 };
 
-/// Pages of a call that is done by fewer than could, now and then, to learn what they are worth.
+/// Maximum base pages of a call that may explore other numbers of threads.
 const MAX_TRIED: u32 = 16384;
 
-/// Base pages for which helpers may be worth it. Any context.
+/// Returns the minimum number of base pages for which helpers may be worth their cost. For any
+/// context.
 pub fn min_pages() -> usize {
     2 * pages_per_worker() as usize
 }
 
-/// Migrates `folios`, which has so many base pages, and what `more` isolates; [`None`]: nothing was
-/// done. May sleep.
+/// Migrates `folios`, a list of `pages` base pages, and the folios that `more` isolates. Returns
+/// [`None`] if it did nothing. May sleep.
 ///
-/// `more` is given how many base pages to isolate, about, and a list that they are to be in; it
-/// says how many there are, or [`None`] if it is to be called no more. `most`: base pages of all
-/// that may come. What could not be migrated goes to `left`, in its order, after that what was not
-/// tried.
+/// `more` gets the approximate number of base pages to isolate, and a list to add them to. It
+/// returns their number, or [`None`] if it must not be called again. `most` is the maximum number
+/// of base pages of the whole call. Folios that could not be migrated go to `left`, in their order,
+/// followed by those that were not tried.
 pub fn migrate(
     folios: &mut IsolatedList<'_>,
     pages: usize,
@@ -56,32 +57,33 @@ pub fn migrate(
 ) -> Option<CrewOutcome> {
     let source = folios.iter().next().map(Folio::nid)?;
     let target = NodeId(node.nid());
-    let candidates = HelperSet::now(SharedReason::Syscall, source, Some(target))?;
+    let helpers = HelperSet::now(SharedReason::Syscall, source, Some(target))?;
     let call = MigrateCall::to_node(node, help).ok()?;
     let count = |pages: usize| u32::try_from(pages).unwrap_or(u32::MAX);
     let size = size(folios, count(pages), count(most.max(pages)));
-    let feed = |session: &ListProducer<'_>| {
+    let feed = |producer: &ListProducer<'_>| {
         let mut pages = pages;
-        session.announce();
-        session.add(folios, count(pages));
+        producer.announce();
+        producer.add(folios, count(pages));
         while let Some(isolated) = more(pages_per_worker() as usize, folios) {
             pages += isolated;
             if isolated > 0 {
-                session.add(folios, count(pages));
+                producer.add(folios, count(pages));
             }
         }
-        // What the last call may have left.
+        // The last call may have left some.
         if !folios.is_empty() {
-            session.add(folios, count(pages));
+            producer.add(folios, count(pages));
         }
     };
-    let session = candidates.session(Scope::Call, call, size, left, feed);
-    let ((), outcome) = session.ok()?;
+    let migrated = helpers.migrate(Scope::Call, call, size, left, feed);
+    let ((), outcome) = migrated.ok()?;
     outcome.account();
     Some(outcome)
 }
 
-/// How long the list may become that begins like this one, of so many base pages.
+/// Returns the size that a list may reach, if it begins with these folios of `pages` base pages and
+/// has up to `most`.
 fn size(folios: &mut IsolatedList<'_>, pages: u32, most: u32) -> Size {
     let mut size = Size::new(pages_per_worker());
     for folio in folios.iter() {

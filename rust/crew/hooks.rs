@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The functions of crews that C calls. Each goes straight to safe code.
+//! The entry points from C of the crews. Each of them calls safe code.
 //!
 //! C header:
 //! [`mm/ferry/c-glue/include/linux/ferry.h`](srctree/mm/ferry/c-glue/include/linux/ferry.h)
@@ -23,14 +23,15 @@ use crate::{
 #[cfg(CONFIG_NUMA_MIGRATION)]
 use super::user_pages::MovePages;
 
-/// A list is to be migrated: called by `ferry_crew()`. May sleep.
+/// Migrates a list with a crew. Called by `ferry_crew()`. May sleep.
 ///
-/// Returns whether it was; if not, nothing was changed.
+/// Returns whether it did; if not, nothing has changed.
 ///
 /// # Safety
 ///
-/// All must be as `migrate_pages()` has it before its first batch: lists that are valid and its
-/// own, of isolated folios; counters; and what its caller has given it, valid until this returns.
+/// The arguments must be those of `migrate_pages()` before its first batch: valid lists of isolated
+/// folios with no other user, valid counters, and callbacks whose private data is valid until this
+/// function returns.
 #[export]
 pub unsafe extern "C" fn ferry_crew_migrate(
     call: *const bindings::ferry_migrate_args,
@@ -39,32 +40,33 @@ pub unsafe extern "C" fn ferry_crew_migrate(
     stats: *mut bindings::migrate_pages_stats,
     nr_failed: *mut c_int,
 ) -> bool {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `call` is valid, with valid private data.
     let Some(call) = (unsafe { MigrateCall::new(&*call) }) else {
         return false;
     };
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees a valid list of isolated folios without another user.
     let mut from = unsafe { IsolatedList::from_raw(from) };
-    // SAFETY: By the safety requirement.
+    // SAFETY: As above.
     let mut ret = unsafe { IsolatedList::from_raw(ret_folios) };
     let Some(outcome) = crew::migrate(call, &mut from, &mut ret) else {
         return false;
     };
-    // SAFETY: By the safety requirement.
-    outcome.tell(unsafe { &mut *stats }, unsafe { &mut *nr_failed });
+    // SAFETY: The caller guarantees valid counters.
+    outcome.add_to(unsafe { &mut *stats }, unsafe { &mut *nr_failed });
     true
 }
 
-/// A long list is to be shrunk, and to be demoted what is not in use: called by
+/// Shrinks a long list, and demotes the folios that are not in use with a crew. Called by
 /// `ferry_demote_parts()`. May sleep.
 ///
-/// Returns whether it was; if not, nothing was changed.
+/// Returns whether it did; if not, nothing has changed.
 ///
 /// # Safety
 ///
-/// `call` must be as for `ferry_crew_migrate()`. `parts` must be the caller's, valid until this
-/// returns, as its lists, which link isolated folios, and its function be for this task to call.
-/// `left` must be an empty list of the caller's, and `nr_demoted` valid for a write.
+/// - `call` must be as for `ferry_crew_migrate()`.
+/// - `parts` and its lists of isolated folios must be valid until this function returns, and have
+///   no other user. This task must be allowed to call its function.
+/// - `left` must be a valid, empty list without another user, and `nr_demoted` valid for a write.
 #[export]
 pub unsafe extern "C" fn ferry_crew_demote(
     call: *const bindings::ferry_migrate_args,
@@ -72,42 +74,42 @@ pub unsafe extern "C" fn ferry_crew_demote(
     left: *mut bindings::list_head,
     nr_demoted: *mut c_uint,
 ) -> bool {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `call` is valid, with valid private data.
     let Some(call) = (unsafe { MigrateCall::new(&*call) }) else {
         return false;
     };
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `parts` is valid and has no other user.
     let mut parts = unsafe { Parts::from_raw(parts) };
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees a valid list without another user.
     let mut left = unsafe { IsolatedList::from_raw(left) };
     let Some(outcome) = crew::demotion::demote(call, &mut parts, &mut left) else {
         return false;
     };
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `nr_demoted` is valid for a write.
     unsafe { *nr_demoted = outcome.stats.nr_succeeded as c_uint };
     true
 }
 
-/// Pages are to be moved: called by `ferry_move_pages()`. May sleep.
+/// Moves pages as `do_pages_move()` does. Called by `ferry_move_pages()`. May sleep.
 ///
-/// Returns whether they were, and in `err` what `do_pages_move()` returns.
+/// Returns whether it did, and in `err` the return value of `do_pages_move()`.
 ///
 /// # Safety
 ///
-/// `args` must be what `do_pages_move()` was called with, in the task whose user space it names,
-/// and `err` be valid for a write.
+/// `args` must be the arguments of `do_pages_move()`, and this task must be the caller, whose user
+/// space they refer to. `err` must be valid for a write.
 #[cfg(CONFIG_NUMA_MIGRATION)]
 #[export]
 pub unsafe extern "C" fn ferry_crew_move_pages(
     args: *const bindings::ferry_move_pages,
     err: *mut c_int,
 ) -> bool {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees valid arguments.
     let request = unsafe { MovePages::from_raw(args) };
     let Some(result) = crew::move_pages::move_pages(&request) else {
         return false;
     };
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `err` is valid for a write.
     unsafe { *err = result };
     true
 }

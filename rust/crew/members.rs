@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Who is in a crew now.
+//! The tasks that are in a crew now.
 //!
-//! No locks. The protocol is [`logic::members`](crate::logic::members), checked with loom; this
-//! module passes it the calling task and the properties of that task.
+//! No locks. [`logic::members`](crate::logic::members) defines the protocol; loom checks it. This
+//! module passes it the calling task and its properties.
 
 use kernel::sync::atomic::{
     Atomic,
@@ -23,18 +23,18 @@ use crate::{
     workers::MAX_HELPERS, //
 };
 
-/// Members of all crews: while there are none nobody need look for them.
+/// Number of members of all crews. While it is 0, no task searches the lanes.
 static COUNT: Atomic<u32> = Atomic::new(0);
 
-/// Whether any task is in a crew. For any context.
+/// Returns whether any task is in a crew. For any context.
 pub fn any() -> bool {
     COUNT.load(Relaxed) != 0
 }
 
-/// Returns the number of the calling task in a crew.
+/// Returns a number that identifies the calling task.
 ///
-/// A task that dies in an oops stays a member. A later task with its address is mistaken for it:
-/// that task has fewer threads for its copies, and time of helpers may be charged to no cgroup.
+/// A task that dies in an oops stays a member. A later task at the same address is mistaken for it:
+/// it gets fewer threads for its copies, and the time of its helpers may be charged to no cgroup.
 fn me() -> u64 {
     this_task() as u64
 }
@@ -44,7 +44,7 @@ fn me() -> u64 {
 pub struct Members(members::Members<MAX_HELPERS>);
 
 impl Members {
-    /// Enters the calling task, whose lane it is, and lets `most` others come. For any context.
+    /// Enters the calling task as the caller, with up to `most` helpers. For any context.
     pub fn enter_caller(&self, most: usize) -> Member<'_> {
         self.0.enter_caller(Caller {
             task: me(),
@@ -56,7 +56,8 @@ impl Members {
         Member(self)
     }
 
-    /// Enters the calling task, unless `most` have come to help already. For any context.
+    /// Enters the calling task as a helper. Returns [`None`] if there were `most` helpers already.
+    /// For any context.
     pub fn enter_helper(&self, most: usize) -> Option<Helper<'_>> {
         let place = self.0.enter_helper(me(), most)?;
         COUNT.add(1, Relaxed);
@@ -66,35 +67,35 @@ impl Members {
         })
     }
 
-    /// Notes that others have helped the calling task for so long, if it is one of the helpers;
-    /// whether it is. For any context.
+    /// Adds `ns` nanoseconds for which other tasks have helped the calling one, if it is a helper
+    /// of this crew. Returns whether it is. For any context.
     pub fn note_borrowed(&self, ns: u64) -> bool {
         self.0.note_borrowed(me(), ns)
     }
 
-    /// How many there can be, the caller included. For any context.
+    /// Returns the maximum number of members, including the caller. For any context.
     pub fn most(&self) -> u32 {
         self.0.most()
     }
 
-    /// How many help. For any context.
+    /// Returns the number of helpers. For any context.
     pub fn helpers(&self) -> usize {
         self.0.helpers()
     }
 
-    /// Whether the calling task, one of them, may call helpers of its own: the caller, and who
-    /// works for one that is not confined. For any context.
+    /// Returns whether the calling task, a member, may call helpers of its own. The caller may, and
+    /// so may helpers of a caller that is not confined to some CPUs. For any context.
     pub fn may_call(&self) -> bool {
         self.0.may_call(me())
     }
 
-    /// Whether the calling task is one of them, who helps kswapd. For any context.
+    /// Returns whether the calling task is a member and the caller is kswapd. For any context.
     #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
     pub fn helps_kswapd(&self) -> bool {
         self.0.is_for_kswapd(me())
     }
 
-    /// Whether the calling task is one of them. For any context.
+    /// Returns whether the calling task is a member. For any context.
     pub fn has_this_task(&self) -> bool {
         self.0.has(me())
     }
@@ -111,7 +112,7 @@ impl Drop for Member<'_> {
     }
 }
 
-/// The calling task, as a helper of a crew for as long as this lives.
+/// A guard that makes the calling task a helper of a crew for as long as it lives.
 #[must_use = "dropping it leaves the crew"]
 pub struct Helper<'a> {
     members: &'a Members,
@@ -119,7 +120,7 @@ pub struct Helper<'a> {
 }
 
 impl Helper<'_> {
-    /// For how many nanoseconds others have helped it since this was last asked.
+    /// Returns the nanoseconds for which other tasks have helped it since the last call.
     pub fn borrowed_ns(&self) -> u64 {
         self.members.0.take_borrowed(self.place)
     }

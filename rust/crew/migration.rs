@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! One call of `migrate_pages()`, on whose list several tasks work.
+//! One call of `migrate_pages()`, whose list several tasks migrate.
 //!
-//! Locks: a mutex of each [`Migration`], inside whatever the caller of `migrate_pages()` holds. It
-//! is held while a chunk is cut off (its folios are walked, and those of its span, some hundreds at
-//! most) or given back, not while one is migrated; nothing is locked inside it.
+//! Locks: a mutex of each [`Migration`], taken inside all locks that the caller of
+//! `migrate_pages()` holds. It is held while a chunk is cut off (which walks its folios and those
+//! of its span, a few hundred at most) or returned, but not while one is migrated. No lock is taken
+//! inside it.
 //!
 //! C file: [`mm/ferry/c-glue/crew/crew.c`](srctree/mm/ferry/c-glue/crew/crew.c)
 
@@ -45,42 +46,42 @@ use crate::kernel::{
     task_context::TaskContext, //
 };
 
-/// Whether idle CPUs may take part.
+/// Whether idle CPUs may help with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Help {
-    /// If `vm.mt_page_copy` is 1, for the call's reason.
+    /// Only if `vm.mt_page_copy` is 1 and `copy/reasons` has the reason of the call.
     AsSwitched,
-    /// In any case: the caller has said `MPOL_MF_MOVE_MT`.
+    /// In any case: the call has `MPOL_MF_MOVE_MT` or `PAGE_MIGRATE_MT`.
     Asked,
 }
 
 #[cfg(CONFIG_FERRY_SERVICE)]
 impl Help {
-    /// Whether a call to a node may have a crew now. Any context.
+    /// Returns whether a call to a node may have a crew now. For any context.
     pub fn may_come(self) -> bool {
         let mt = self == Self::Asked;
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         unsafe { bindings::ferry_may_crew(bindings::migrate_reason_MR_SYSCALL, mt) }
     }
 }
 
-/// The right of a call to be helped, which it has asked for; given back when dropped.
+/// The right of a call to get help that it has asked for. Dropping it gives the right back.
 ///
 /// # Invariants
 ///
-/// `ferry_mt_hold()` has granted it, and `ferry_mt_release()` is called once for it.
+/// `ferry_mt_hold()` has returned `true`, and the drop calls `ferry_mt_release()` for it.
 #[cfg(CONFIG_FERRY_SERVICE)]
 #[must_use = "dropping it gives the right back"]
 pub struct AskedHelp(());
 
 #[cfg(CONFIG_FERRY_SERVICE)]
 impl AskedHelp {
-    /// Asks for help; [`None`]: `copy/mt_flag` denies it, or there is no memory for lanes and
-    /// queues. May sleep.
+    /// Asks for help. Returns [`None`] if `copy/mt_flag` denies it, or if there is no memory for
+    /// lanes and queues. May sleep.
     pub fn new() -> Option<Self> {
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         let granted = unsafe { bindings::ferry_mt_hold() };
-        // INVARIANT: It was just granted. Not made if it was not, as the drop gives it back.
+        // INVARIANT: The right was just granted. Without it no value may exist, even to be dropped.
         granted.then(|| Self(()))
     }
 }
@@ -88,61 +89,63 @@ impl AskedHelp {
 #[cfg(CONFIG_FERRY_SERVICE)]
 impl Drop for AskedHelp {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it was granted, and is given back once.
+        // SAFETY: By the type invariant the right was granted, and this gives it back once.
         unsafe { bindings::ferry_mt_release() };
     }
 }
 
-/// What a `migrate_pages()` was asked to do, if others may do it.
+/// The arguments of a `migrate_pages()` call that several tasks may carry out.
 ///
 /// # Invariants
 ///
-/// Any task may call its callback, several tasks at a time: the one that mainline has for the
-/// reason. There is no other function. The private data is valid for `'a`, and of the type that the
-/// callback takes: a `struct migration_target_control`; for [`SharedReason::Mbind`] a
-/// `struct migration_mpol`; for [`SharedReason::NumaMisplaced`] it is the number of a node.
+/// - The callback is mainline's for the reason, so any task may call it, also several at a time.
+///   There is no callback to free destinations.
+/// - The private data is valid for `'a`, and has the type that the callback takes: a
+///   `struct migration_target_control`; for [`SharedReason::Mbind`] a `struct migration_mpol`; for
+///   [`SharedReason::NumaMisplaced`] it is the number of a node.
 pub struct MigrateCall<'a> {
     raw: bindings::ferry_migrate_args,
     reason: SharedReason,
-    /// Private data that is the call's own.
+    /// Private data that the call owns.
     _target: Option<Target>,
     _private: PhantomData<&'a ()>,
 }
 
-/// Private data of `alloc_migration_target()`; freed when dropped.
+/// Private data of `alloc_migration_target()`. Dropping it frees the data.
 ///
 /// # Invariants
 ///
-/// `0` is what `ferry_move_target()` has allocated, for us alone.
+/// `0` was allocated by `ferry_move_target()`, and this value owns it.
 struct Target(NonNull<c_void>);
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant this value owns the allocation.
         unsafe { bindings::kfree(self.0.as_ptr()) };
     }
 }
 
-/// Why folios are migrated, of the reasons for which any task may do it: those whose callbacks only
-/// read what the caller has on its stack.
+/// A reason for migration for which any task may carry out the call, because the callback only
+/// reads its private data.
 ///
-/// Not compaction, which takes destinations from lists of its own. Nor long-term pins, whose
-/// allocations try for ever unless the task is a victim of OOM. The others migrate a folio or few.
+/// Compaction is none of them: it takes destinations from lists of its own. Neither are long-term
+/// pins, whose allocations retry for ever unless the task is a victim of the OOM killer. The other
+/// reasons migrate single folios, or a few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedReason {
     /// `move_pages(2)`, `migrate_pages(2)`, and cpusets.
     Syscall,
-    /// `mbind(2)`: a local policy means the node of the CPU that allocates.
+    /// `mbind(2)`. With a local policy the callback prefers the node of the CPU that it runs on.
     Mbind,
     /// Memory that goes offline.
     MemoryHotplug,
-    /// Reclaim that has a lower tier: allocations there wait for nothing, as all members have
-    /// `PF_MEMALLOC`, and take nothing that is kept for reclaim.
+    /// Demotion by reclaim. Allocations on the lower tier wait for nothing, because all members
+    /// have `PF_MEMALLOC`, and do not use the reserves.
     Demotion,
-    /// DAMON's schemes, which migrate as demotion does.
+    /// Schemes of DAMON, which migrate like demotion.
     Damon,
-    /// Promotion: NUMA balancing's is of a folio, but page cache is promoted in lists. Allocations
-    /// reclaim nothing.
+    /// Promotion. NUMA balancing promotes single folios; page cache is promoted in lists.
+    /// Allocations do not reclaim.
     NumaMisplaced,
 }
 
@@ -161,27 +164,27 @@ impl SharedReason {
 }
 
 impl<'a> MigrateCall<'a> {
-    /// Takes over a call of `migrate_pages()`; [`None`]: only its caller can carry it out, now. For
-    /// any context.
+    /// Takes over a call of `migrate_pages()`. Returns [`None`] if only the caller can carry it
+    /// out, or if it may have no helpers now. For any context.
     ///
-    /// A call with a callback of its own is never taken over, whatever its reason: only its caller
-    /// knows what the private data is, and which task may run the callback.
+    /// A call with a callback other than mainline's is never taken over, whatever its reason: only
+    /// its caller knows the type of the private data, and which task may run the callback.
     ///
     /// # Safety
     ///
-    /// The private data must be what the callback takes, valid for `'a`.
+    /// The private data must have the type that the callback takes, and be valid for `'a`.
     pub unsafe fn new(call: &bindings::ferry_migrate_args) -> Option<Self> {
         let reason = SharedReason::new(call.reason)?;
         // SAFETY: The call is valid, and only read.
         if !unsafe { bindings::ferry_callback_is_shared(call) } {
             return None;
         }
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         if !unsafe { bindings::ferry_may_crew(call.reason, call.mt != 0) } {
             return None;
         }
-        // INVARIANT: The callback is the reason's own, which only reads its private data, and there
-        // is no other function. By the safety requirement the private data is of its type.
+        // INVARIANT: The callback is mainline's for the reason, which only reads its private data,
+        // and there is no other callback. The caller guarantees the private data.
         Some(Self {
             raw: *call,
             reason,
@@ -190,24 +193,26 @@ impl<'a> MigrateCall<'a> {
         })
     }
 
-    /// As `move_pages(2)` moves pages to a node; `EBUSY`: only the task itself can, now. May sleep.
+    /// Returns a call as `move_pages(2)` makes it, to move pages to a node. May sleep.
+    ///
+    /// Fails with `EBUSY` if the call may have no helpers now, and with `ENOMEM`.
     #[cfg(CONFIG_NUMA_MIGRATION)]
     pub fn to_node(node: Destination, help: Help) -> Result<Self> {
         let mt = help == Help::Asked;
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         if !unsafe { bindings::ferry_may_crew(bindings::migrate_reason_MR_SYSCALL, mt) } {
             return Err(EBUSY);
         }
-        // SAFETY: No requirements.
+        // SAFETY: The function has no requirements.
         let target = unsafe { bindings::ferry_move_target(node.nid()) };
         let target = Target(NonNull::new(target).ok_or(ENOMEM)?);
         let call = Opaque::uninit();
-        // SAFETY: There is room for it, and the function fills all of it in.
+        // SAFETY: `call` has room for the call, and the function initialises all of it.
         unsafe { bindings::ferry_move_call(call.get(), target.0.as_ptr(), mt) };
-        // SAFETY: It was just filled in, and is read once.
+        // SAFETY: It was just initialised, and is read once.
         let raw = unsafe { call.get().read() };
-        // INVARIANT: The function only reads its private data, which is the call's own, for a node
-        // that has memory.
+        // INVARIANT: The callback only reads its private data, which the call owns, for a node that
+        // has memory.
         Ok(Self {
             raw,
             reason: SharedReason::Syscall,
@@ -216,19 +221,19 @@ impl<'a> MigrateCall<'a> {
         })
     }
 
-    /// Why.
+    /// Returns the reason of the call.
     pub fn reason(&self) -> SharedReason {
         self.reason
     }
 
-    /// Where its folios are to go, first of all; [`None`]: that depends, or is another node than
-    /// this one, which goes offline.
+    /// Returns the preferred node of the destinations; [`None`] if it differs by folio, or is any
+    /// node but one that goes offline.
     pub fn target(&self) -> Option<NodeId> {
         match self.reason {
             SharedReason::Mbind | SharedReason::MemoryHotplug => None,
             SharedReason::NumaMisplaced => Some(NodeId(self.raw.private as i32)),
             SharedReason::Syscall | SharedReason::Demotion | SharedReason::Damon => {
-                // SAFETY: By the type invariant.
+                // SAFETY: By the type invariant the private data is valid and has this type.
                 Some(NodeId(unsafe {
                     bindings::ferry_target_node(self.raw.private)
                 }))
@@ -237,14 +242,14 @@ impl<'a> MigrateCall<'a> {
     }
 }
 
-/// What came of a [`Migration`].
+/// The result of a [`Migration`].
 #[must_use]
 pub struct CrewOutcome {
-    /// Folios that were not migrated, or what stopped it.
+    /// The number of folios that were not migrated, or the error that stopped the call.
     pub failed: Result<c_int>,
-    /// In mainline's counters.
+    /// Mainline's counters.
     pub stats: bindings::migrate_pages_stats,
-    /// For the tracepoint.
+    /// The report for the tracepoint.
     pub report: bindings::ferry_crew_report,
     /// Nanoseconds for which helpers ran, see [`Migration::helped`].
     pub helper_ns: u64,
@@ -252,8 +257,8 @@ pub struct CrewOutcome {
 }
 
 impl CrewOutcome {
-    /// Adds it to what `migrate_pages()` has counted so far. For any context.
-    pub fn tell(&self, stats: &mut bindings::migrate_pages_stats, nr_failed: &mut c_int) {
+    /// Adds the result to the counters of `migrate_pages()`. For any context.
+    pub fn add_to(&self, stats: &mut bindings::migrate_pages_stats, nr_failed: &mut c_int) {
         add_stats(stats, &self.stats);
         match self.failed {
             Ok(failed) => *nr_failed = nr_failed.wrapping_add(failed),
@@ -261,15 +266,16 @@ impl CrewOutcome {
         }
     }
 
-    /// Adds it to the kernel's counters, for a call that did not come from `migrate_pages()`, which
-    /// does so itself. For any context but NMI.
+    /// Adds the result to the kernel's counters, for a call that did not come from
+    /// `migrate_pages()`, which does so itself. For any context but NMI.
     pub fn account(&self) {
         let reason = self.report.reason as bindings::migrate_reason;
         // SAFETY: The counters are valid, and only read during the call.
         unsafe { bindings::ferry_migrate_account(&self.stats, self.mode, reason) };
     }
 
-    /// What `migrate_pages()` returns, if `left` has what was not migrated.
+    /// Returns the return value of `migrate_pages()`, if `left` holds the folios that were not
+    /// migrated.
     #[cfg(CONFIG_NUMA_MIGRATION)]
     pub fn returned(&self, left: &IsolatedList<'_>) -> c_int {
         match self.failed {
@@ -279,20 +285,20 @@ impl CrewOutcome {
         }
     }
 
-    /// Tells the tracepoint `ferry:ferry_crew`, and counts what helpers did for the reason. For any
-    /// context but NMI.
+    /// Reports to the tracepoint `ferry:ferry_crew`, and counts the pages that helpers migrated by
+    /// reason. For any context but NMI.
     pub fn trace(&self) {
         // SAFETY: The report is valid, and only read during the call.
         unsafe { bindings::ferry_report_crew(&self.report) };
     }
 }
 
-/// A [`MigrateCall`] that needs nothing of the task that made it: its private data is a copy.
+/// A copy of a [`MigrateCall`] and its private data, which refers to nothing of the calling task.
 ///
 /// # Invariants
 ///
-/// `ferry_call_share()` has filled it in from a [`MigrateCall`]. It has a reference to the memory
-/// policy in it, if there is one. Any task may carry it out, several at a time.
+/// `ferry_call_share()` has initialised it from a [`MigrateCall`]. It holds a reference to its
+/// memory policy, if it has one. Any task may carry it out, also several at a time.
 #[pin_data(PinnedDrop)]
 struct SharedCall {
     #[pin]
@@ -301,23 +307,23 @@ struct SharedCall {
 
 // SAFETY: A reference to a memory policy belongs to no task, and all other fields are numbers.
 unsafe impl Send for SharedCall {}
-// SAFETY: It never changes.
+// SAFETY: It does not change.
 unsafe impl Sync for SharedCall {}
 
 impl SharedCall {
     fn new<'c>(call: &'c MigrateCall<'c>) -> impl PinInit<Self> + 'c {
         // SAFETY: `raw` has room for the call. By the type invariant the private data of the call
-        // is what its callback takes, and valid; the function fills in all of `raw`.
-        // INVARIANT: The function fills it in.
+        // is valid and has the type that its callback takes. The function initialises all of `raw`.
+        // INVARIANT: The function initialises it.
         let share = move |raw| unsafe { bindings::ferry_call_share(&call.raw, raw) };
         pin_init!(Self {
             raw <- Opaque::ffi_init(share),
         })
     }
 
-    /// Returns the call that was asked for, without its private data.
-    fn asked(&self) -> *const bindings::ferry_migrate_args {
-        // SAFETY: By the type invariant it is filled in.
+    /// Returns the arguments of the call, without the private data.
+    fn args(&self) -> *const bindings::ferry_migrate_args {
+        // SAFETY: By the type invariant it is initialised.
         unsafe { &raw const (*self.raw.get()).call }
     }
 }
@@ -325,19 +331,18 @@ impl SharedCall {
 #[pinned_drop]
 impl PinnedDrop for SharedCall {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant it is filled in, and the reference is put once.
+        // SAFETY: By the type invariant it is initialised, and the reference is put once.
         unsafe { bindings::ferry_call_unshare(self.raw.get()) };
     }
 }
 
-/// A call that several tasks work on.
+/// A call that several tasks carry out.
 ///
-/// It refers to nothing on the stack of the task that made the call, or of a task that works on it,
-/// so the other tasks can go on if one of them dies in an oops. Then the call never ends: the chunk
-/// of that task stays as it is, and the [`Migration`] must not be dropped.
+/// It refers to no stack of the calling task or of its helpers, so the other tasks can go on if one
+/// of them dies in an oops. Then the call never ends: the chunk of that task stays as it is, and
+/// the [`Migration`] must not be dropped.
 ///
-/// Folios that are left when it is dropped are put back where they were isolated from, which may
-/// sleep.
+/// Dropping it puts the remaining folios back to where they were isolated from, which may sleep.
 #[pin_data(PinnedDrop)]
 pub struct Migration {
     #[pin]
@@ -348,14 +353,14 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// A call with nothing to do yet, on behalf of the calling task, for so many helpers. May
-    /// sleep.
-    pub fn new<'c>(asked: &'c MigrateCall<'c>, helpers: u32) -> impl PinInit<Self> + 'c {
+    /// Returns an initialiser of a call with an empty list, on behalf of the calling task, with
+    /// `helpers` helpers. May sleep.
+    pub fn new<'c>(args: &'c MigrateCall<'c>, helpers: u32) -> impl PinInit<Self> + 'c {
         pin_init!(Self {
-            call <- SharedCall::new(asked),
+            call <- SharedCall::new(args),
             context: TaskContext::of_current(),
             work <- new_mutex!(ChunkList::new(bindings::ferry_crew_report {
-                reason: asked.raw.reason as i32,
+                reason: args.raw.reason as i32,
                 ns: -now_ns(),
                 helpers,
                 ..Default::default()
@@ -363,58 +368,59 @@ impl Migration {
         })
     }
 
-    /// Tells the tracepoint `migrate:mm_migrate_pages_start`, for a call that did not come from
-    /// `migrate_pages()`, which does so itself. For any context but NMI.
+    /// Reports to the tracepoint `migrate:mm_migrate_pages_start`, for a call that did not come
+    /// from `migrate_pages()`, which does so itself. For any context but NMI.
     pub fn announce(&self) {
         // SAFETY: The call is valid, and only read.
-        unsafe { bindings::ferry_trace_migrate_start(self.call.asked()) };
+        unsafe { bindings::ferry_trace_migrate_start(self.call.args()) };
     }
 
-    /// Adds all of a list to what is to be done; how many base pages somebody has begun to migrate
-    /// by now, of all. May sleep.
+    /// Adds all folios of `list`. Returns the number of base pages that workers have begun to
+    /// migrate so far. May sleep.
     pub fn add(&self, list: &mut IsolatedList<'_>) -> u32 {
         let mut work = self.work.lock();
-        // SAFETY: By the type invariant it is a list of isolated folios, which are ours now.
+        // SAFETY: By the type invariant it is a list of isolated folios, which the work owns from
+        // now on.
         unsafe { work.as_mut().add(list.as_raw()) };
         work.begun_pages()
     }
 
-    /// Returns whether the call may be helped now, by the switch or as its caller asks. For any
-    /// context.
+    /// Returns whether the call may be helped now, by the settings or because its caller asks for
+    /// help. For any context.
     pub fn is_wanted(&self) -> bool {
         // SAFETY: The call is valid, and only read.
-        unsafe { bindings::ferry_still_wanted(self.call.asked()) }
+        unsafe { bindings::ferry_still_wanted(self.call.args()) }
     }
 
-    /// Returns whether the calling task, which this is for, may still use the nodes that its helpers
-    /// allocate on. For any context.
+    /// Returns whether the calling task, which must be the caller, may still use the nodes that its
+    /// helpers allocate on. For any context.
     pub fn has_its_nodes(&self) -> bool {
         !self.context.has_changed()
     }
 
-    /// Runs `f` in a kernel thread as if in the task that this is for: there a helper works. May
+    /// Runs `f` in a helper, with the attributes of the caller that migration depends on. May
     /// sleep.
     pub fn on_behalf<R>(&self, f: impl FnOnce() -> R) -> R {
         self.context.run(f)
     }
 
-    /// Says for how many nanoseconds a helper ran for this. May sleep.
+    /// Adds `ns` nanoseconds for which a helper ran for the call. May sleep.
     pub fn helped(&self, ns: u64) {
         self.work.lock().as_mut().helped(ns);
     }
 
-    /// Tells lockdep that the task that this is for is about to wait for its helpers. May sleep.
+    /// Tells lockdep that the caller is about to wait for its helpers. May sleep.
     pub fn will_wait(&self) {
         self.context.will_wait();
     }
 
-    /// Migrates a chunk, of about so many pages. Whether there are more that nobody has begun to
-    /// migrate; [`None`]: there was nothing to do. May sleep.
+    /// Migrates a chunk of about `chunk_pages` base pages. Returns whether folios are left that no
+    /// worker has begun to migrate; [`None`] if there was no chunk. May sleep.
     pub fn work(&self, worker: Worker, chunk_pages: u32) -> Option<bool> {
         let cut = self.work.lock().as_mut().cut(worker, chunk_pages)?;
         let mut stats = Default::default();
-        // SAFETY: By the type invariants of `SharedCall` and `Cut`: the chunk's folios are isolated
-        // and this worker's alone.
+        // SAFETY: By the type invariant of `SharedCall` any task may carry out the call. By that of
+        // `Cut` the folios of the chunk are isolated, and no other worker has them.
         let rc =
             unsafe { bindings::ferry_migrate_chunk(self.call.raw.get(), cut.folios(), &mut stats) };
         let mut work = self.work.lock();
@@ -424,13 +430,13 @@ impl Migration {
         Some(work.has_more())
     }
 
-    /// Ends the migration: gives back the folios that were not migrated, first those that failed,
-    /// in their order, then those not tried. Called again, it gives back none. May sleep.
+    /// Ends the migration: moves the folios that were not migrated to `left`, first those that
+    /// failed, in their order, then those that were not tried. A second call moves none. May sleep.
     ///
-    /// As the caller has the migration for itself no chunk is being migrated.
+    /// The exclusive reference implies that no chunk is being migrated.
     pub fn end(self: Pin<&mut Self>, left: &mut IsolatedList<'_>) -> EndedList {
-        // SAFETY: No other task has the migration, so no chunk is in flight; the list is the
-        // caller's, and may have these folios.
+        // SAFETY: No other task has the migration, so no chunk is being migrated. `left` is a valid
+        // list of isolated folios.
         EndedList(unsafe { self.project().work.lock().as_mut().end(left.as_raw()) })
     }
 }
@@ -439,18 +445,18 @@ impl Migration {
 impl PinnedDrop for Migration {
     fn drop(self: Pin<&mut Self>) {
         stack_pin_init!(let left = IsolatedFolios::new());
-        // They are put back when `left` is dropped.
+        // Dropping `left` puts the folios back.
         let _ended = self.end(&mut left.as_mut().list());
     }
 }
 
-/// The result of a [`Migration`] before its caller has done its own part.
+/// The result of a [`Migration`] before the caller has migrated the folios that are left.
 #[must_use]
 pub struct EndedList(Total);
 
 impl EndedList {
-    /// Migrates the folios of `left` that may have to be waited for, in the task that made `call`, and
-    /// gives back the others. May sleep.
+    /// Migrates the folios of `left` in the task that made `call`, if that may wait for them, and
+    /// moves the rest to `ret`. May sleep.
     pub fn finish(
         self,
         call: &MigrateCall<'_>,
@@ -465,10 +471,10 @@ impl EndedList {
         } = self.0;
 
         if call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC && !left.is_empty() {
-            // All is tried again that is left, and what stopped others may be met again.
+            // All folios that are left are tried again, so an error may occur again.
             let mut more = Default::default();
-            // SAFETY: By the type invariant of `MigrateCall` the private data is valid, and these
-            // are isolated folios of the caller's.
+            // SAFETY: By the type invariant of `MigrateCall` the private data is valid. `left` is a
+            // valid list of isolated folios.
             let rc = unsafe { bindings::ferry_migrate_rest(&call.raw, left.as_raw(), &mut more) };
             failed = match rc {
                 0.. => Ok(rc),
@@ -476,7 +482,7 @@ impl EndedList {
             };
             add_stats(&mut stats, &more);
         }
-        // SAFETY: Both are lists of isolated folios, and the caller's.
+        // SAFETY: Both are valid lists of isolated folios.
         unsafe { bindings::ferry_list_splice_tail_init(left.as_raw(), ret.as_raw()) };
         report.ns += now_ns();
         CrewOutcome {

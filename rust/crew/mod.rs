@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The crew: several tasks that migrate the list of one `migrate_pages()`.
+//! Crews: several tasks that migrate the list of one `migrate_pages()` call.
 //!
-//! The list is cut into spans of a page table, these into chunks. Each is claimed, under a mutex,
-//! by whoever is running: the caller, or a helper on a CPU that was idle when the caller asked. A
-//! worker carries its chunk through unmap, flush, copy and switch, with batches of its own. The
-//! caller waits only for chunks that a helper has begun.
+//! The list is cut into spans, each about the folios of one page table, and these into chunks. A
+//! worker claims a chunk under a mutex: the caller, or a helper on a CPU that was idle when the
+//! caller asked. The worker carries its chunk through unmap, flush, copy and remap, with batches of
+//! its own. The caller waits only for chunks that a helper has begun.
 //!
-//! - [`demotion`]: reclaim, which finds what is to be demoted while the crew migrates;
-//! - `feed`: folios that go to a node, while the caller isolates more;
+//! - [`migration`]: the call, and the list with its results;
+//! - `chunks`: how the list is cut into chunks;
 //! - [`lane`]: one list at a time, its caller and its helpers;
-//! - [`members`]: who is in a crew now;
-//! - [`move_pages`]: the work of `do_pages_move()`, which isolates while the crew migrates.
+//! - [`members`]: the tasks that are in a crew now;
+//! - [`move_pages`], `user_pages`: `do_pages_move()`, which isolates pages while the crew migrates;
+//! - `feed`: the same for folios that the service finds;
+//! - [`demotion`], [`reclaim_list`]: reclaim, which finds more folios while the crew demotes
+//!   others.
 //!
-//! Contexts: that of `migrate_pages()`, which may sleep. Helpers take on what migration looks at of
-//! the calling task: its allocation scopes, cpuset nodes and memory cgroup.
+//! Locks: the mutex of a lane and that of its list, see [`lane`] and [`migration`].
 //!
-//! Calls whose callbacks only their caller may run have no crew: see
+//! Context: the caller of `migrate_pages()`, which may sleep. Helpers take over the attributes of
+//! the calling task that migration depends on: its allocation scopes, cpuset nodes and memory
+//! cgroup.
+//!
+//! A call whose callbacks only the caller may run has no crew: see
 //! [`SharedReason`](crate::crew::migration::SharedReason).
 //!
 //! Boundary: `chunks.rs`, `chunks_test.rs`, `hooks.rs`, `migration.rs`, `reclaim_list.rs`,
@@ -115,15 +121,17 @@ use lane::{
 };
 use members::Members;
 
-/// Lists that can be migrated by crews at the same time.
+/// Number of lanes: the number of lists that crews can migrate at the same time.
 const NR_LANES: usize = 8;
 
-/// Base pages of a chunk that is short for `copy/unmapped_us` alone, unless its span has few left.
+/// Minimum base pages of a chunk that `copy/unmapped_us` shortens, unless its span has fewer left.
 const LEAST_CHUNK_PAGES: u32 = 16;
 
 static CREWS: SetOnce<Pool<CrewLane>> = SetOnce::new();
 
-/// Allocates all that crews will ever need, once. May sleep; one caller at a time.
+/// Allocates everything that crews will need, once. May sleep; one caller at a time.
+///
+/// Fails with `ENOMEM` if the lanes cannot be allocated.
 pub fn prepare() -> Result {
     if CREWS.as_ref().is_some() {
         return Ok(());
@@ -135,14 +143,14 @@ pub fn prepare() -> Result {
         c"ferry_crew_unbound",
         c"ferry_crew_highpri",
     )?;
-    // Never lost: callers are serialised by the sysctl's lock.
+    // It cannot fail: the lock of the sysctls serialises the callers.
     CREWS.populate(Pool::new(NR_LANES, queues, CrewLane::new)?);
     Ok(())
 }
 
-/// Migrates `from` with helpers; [`None`]: nothing was done. May sleep.
+/// Migrates `from` with helpers. Returns [`None`] if it did nothing. May sleep.
 ///
-/// What failed goes to `ret`, after that what was not tried.
+/// Folios that failed go to `ret`, followed by those that were not tried.
 pub fn migrate(
     call: MigrateCall<'_>,
     from: &mut IsolatedList<'_>,
@@ -151,15 +159,15 @@ pub fn migrate(
     if !has_crews() {
         return None;
     }
-    let (size, candidates) = match classify_list(from, &call) {
+    let (size, helpers) = match classify_list(from, &call) {
         Ok(found) => found,
         Err(why) => {
             why.count(1);
             return None;
         }
     };
-    let add = |session: &ListProducer<'_>| session.add(from, size.pages);
-    match candidates.session(Scope::List, call, size, ret, add) {
+    let add = |producer: &ListProducer<'_>| producer.add(from, size.pages);
+    match helpers.migrate(Scope::List, call, size, ret, add) {
         Ok(((), outcome)) => Some(outcome),
         Err(why) => {
             why.count(1);
@@ -168,9 +176,9 @@ pub fn migrate(
     }
 }
 
-/// How many threads may copy a batch of the calling task, itself included: all that a call may have
-/// or, for a member of a crew, its share of what its call may have; who helps a caller that is
-/// confined has none to spare. For any context.
+/// Returns how many threads may copy a batch of the calling task, including the task: the limit of
+/// a call or, for a member of a crew, its share of that limit. A helper of a caller that is
+/// confined to some CPUs gets no other threads. For any context.
 pub fn spare_threads() -> u32 {
     let limit = limit();
     if !members::any() {
@@ -186,20 +194,21 @@ pub fn spare_threads() -> u32 {
     }
 }
 
-/// Whether the calling task is kswapd, or helps it. For any context.
+/// Returns whether the calling task is kswapd or helps it. For any context.
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
 pub fn is_for_kswapd() -> bool {
     is_kswapd() || (members::any() && all_members().any(Members::helps_kswapd))
 }
 
-/// The members of each crew.
+/// Returns the members of each crew.
 fn all_members() -> impl Iterator<Item = &'static Members> {
     let lanes = CREWS.as_ref().into_iter().flat_map(Pool::lanes);
     lanes.map(|lane| lane.state().members())
 }
 
-/// Charges nanoseconds for which helpers ran for the calling task to its cgroup; if it is a helper
-/// itself that goes with its own time to who it works for. For any context but NMI.
+/// Charges `ns` nanoseconds, for which helpers ran for the calling task, to its cgroup. If the task
+/// is a helper itself, it adds them to the time that its own caller pays for. For any context but
+/// NMI.
 pub fn charge(ns: u64) {
     if ns == 0 || (members::any() && all_members().any(|members| members.note_borrowed(ns))) {
         return;
@@ -208,39 +217,40 @@ pub fn charge(ns: u64) {
     charge_cgroup(ns);
 }
 
-/// A list that a crew migrates, while its caller may still add to it.
+/// A list that a crew migrates while its caller may still add folios.
 struct ListProducer<'s> {
     pool: &'s Pool<CrewLane>,
     lane: &'s Lane<CrewLane>,
-    job: &'s SharedList,
+    list: &'s SharedList,
     cpus: &'s IdleCpus,
-    /// Whether helpers were called before.
+    /// Whether helpers have been called before.
     called: Cell<bool>,
 }
 
 impl ListProducer<'_> {
-    /// Says that the call begins, for one that did not come from `migrate_pages()`.
+    /// Traces the begin of a call that did not come from `migrate_pages()`.
     fn announce(&self) {
-        self.job.migration().announce();
+        self.list.migration().announce();
     }
 
-    /// Adds folios, `pages` in all so far, and calls the helpers that are not there for what nobody
-    /// has begun. May sleep.
+    /// Adds folios, with which the list has had `pages` base pages in total, and calls missing
+    /// helpers for those that no worker has begun. May sleep.
     fn add(&self, list: &mut IsolatedList<'_>, pages: u32) {
-        let begun = self.job.migration().add(list);
+        let begun = self.list.migration().add(list);
         let waiting = pages.saturating_sub(begun);
-        self.call(self.job.useful_helpers(waiting));
+        self.call(self.list.useful_helpers(waiting));
     }
 
-    /// Returns whether helpers were dismissed: the rest of the list is the caller's. For any context.
+    /// Returns whether helpers were dismissed, so the caller migrates the rest of the list. For any
+    /// context.
     fn is_dismissed(&self) -> bool {
-        self.job.is_dismissed()
+        self.list.is_dismissed()
     }
 
-    /// Calls helpers if they may go on and fewer than so many are there; later not to CPUs that they
-    /// have left to others.
+    /// Calls up to `useful` helpers, unless as many are at work or helpers may not go on. A later
+    /// call leaves out CPUs that helpers have left to other tasks.
     fn call(&self, useful: usize) {
-        if !self.job.keeps_helpers() || self.lane.state().members().helpers() >= useful {
+        if !self.list.keeps_helpers() || self.lane.state().members().helpers() >= useful {
             return;
         }
         let again = self.called.replace(true);
@@ -250,30 +260,30 @@ impl ListProducer<'_> {
         self.pool.call(self.lane, cpus);
     }
 
-    /// Migrates along until nothing is left to begin. May sleep.
+    /// Migrates chunks until none is left to begin. May sleep.
     fn drain(&self) {
-        while let Some(more) = self.job.work() {
-            // CPUs that helpers have left to others may be idle again.
+        while let Some(more) = self.list.work() {
+            // CPUs that helpers have left to other tasks may be idle again.
             if more {
-                self.call(self.job.helpers());
+                self.call(self.list.helpers());
             }
         }
     }
 }
 
-/// Who could be the crew of a call, found at the moment of asking.
+/// The CPUs that may help a call, found at the time of the call.
 struct HelperSet {
     pool: &'static Pool<CrewLane>,
     limit: u32,
-    /// Whether nobody else may help.
+    /// Whether helpers may run on no other CPU.
     only_these: bool,
     cpus: IdleCpus,
     nodes: Nodes,
 }
 
 impl HelperSet {
-    /// For a call that migrates from `source` to `target`, as far as that is known; [`None`]:
-    /// nobody. For any context but NMI.
+    /// Returns the helpers of a call that migrates from `source` to `target`, if that is known;
+    /// [`None`] if there are none. For any context but NMI.
     fn now(reason: SharedReason, source: NodeId, target: Option<NodeId>) -> Option<Self> {
         if !has_crews() {
             return None;
@@ -299,15 +309,16 @@ impl HelperSet {
         })
     }
 
-    /// How many could work, the caller included.
+    /// Returns the maximum number of workers, including the caller.
     fn workers(&self) -> u32 {
         1 + self.cpus.count() as u32
     }
 
-    /// Migrates what `f` adds, a list of `size`, which must be enough for a crew; what could not be
-    /// migrated goes to `ret`. Fails if nothing was done, as all lanes are in use, or helpers are
-    /// not worth it. May sleep.
-    fn session<R>(
+    /// Migrates the folios that `f` adds, a list of `size`, which must be large enough for a crew.
+    /// Folios that could not be migrated go to `ret`. May sleep.
+    ///
+    /// Fails, with nothing done, if all lanes are in use or helpers are not worth their cost.
+    fn migrate<R>(
         &self,
         scope: Scope,
         call: MigrateCall<'_>,
@@ -318,8 +329,8 @@ impl HelperSet {
         let most = 1 + crew::helpers(size, self.limit, self.cpus.count() as u32);
         let kind = WorkKind::new(scope, self.nodes, size.folios, size.base_pages);
         let (threads, learns) = throughput::choose(kind, most, size.is_bounded);
-        // Without helpers mainline's own way is the best; it is tried in chunks now and then, to
-        // compare.
+        // Without helpers mainline's path is the best. A call that explores runs in chunks all the
+        // same, to compare.
         if threads == 1 && !learns {
             return Err(VmEvent::CrewAlone);
         }
@@ -331,33 +342,33 @@ impl HelperSet {
         let only = self.only_these.then_some(&self.cpus);
         let (start, preemptions) = (runtime_ns(), sched::preemptions());
         let share = |lane: &'static Lane<CrewLane>| {
-            let job = SharedList::new(&call, chunk_pages, helpers, only);
-            Some((lane, lane.state().share(job)?))
+            let list = SharedList::new(&call, chunk_pages, helpers, only);
+            Some((lane, lane.state().share(list)?))
         };
         let mut lanes = self.pool.lanes_for_caller().iter();
         let (lane, shared) = lanes.find_map(share).ok_or(VmEvent::CrewBusy)?;
-        let session = ListProducer {
+        let producer = ListProducer {
             pool: self.pool,
             lane,
-            job: shared.job(),
+            list: shared.list(),
             cpus: &self.cpus,
             called: Cell::new(false),
         };
-        let result = f(&session);
-        session.drain();
-        let dismissed = session.is_dismissed();
+        let result = f(&producer);
+        producer.drain();
+        let dismissed = producer.is_dismissed();
         stack_pin_init!(let left = IsolatedFolios::new());
         let mut left = left.as_mut().list();
         let waits_since = now_ns();
         let ended = shared.end(&mut left);
         let waited = now_ns() - waits_since;
-        // Not while the lane is held: this waits for whatever the call may wait for.
+        // After the lane was released: this may wait for the same things as mainline's call.
         let outcome = ended.finish(&call, &mut left, ret);
         let ran = runtime_ns().wrapping_sub(start) as i64;
         if outcome.report.pages > 0 {
             count(&outcome);
         }
-        // Lists that fail do so fast, and what is in use takes time and is not migrated.
+        // Lists that fail do so fast. Folios in use take time and are not migrated.
         let pages = match scope {
             Scope::Reclaim => size.base_pages,
             _ => outcome.report.pages,
@@ -382,7 +393,8 @@ fn count(outcome: &CrewOutcome) {
     outcome.trace();
 }
 
-/// How long a list is, as far as that matters, and who could be its crew; or why it has none.
+/// Returns the size of a list, as far as it matters, and its possible helpers. Fails with the
+/// counter of the reason why the list has no crew.
 fn classify_list(
     list: &mut IsolatedList<'_>,
     call: &MigrateCall<'_>,
@@ -395,15 +407,14 @@ fn classify_list(
         return Err(VmEvent::CrewSmall);
     }
     let source = first.ok_or(VmEvent::CrewSmall)?;
-    let candidates =
-        HelperSet::now(call.reason(), source, call.target()).ok_or(VmEvent::CrewAlone)?;
-    let plenty = |size: &Size| size.is_plenty(candidates.workers());
+    let helpers = HelperSet::now(call.reason(), source, call.target()).ok_or(VmEvent::CrewAlone)?;
+    let plenty = |size: &Size| size.is_plenty(helpers.workers());
     count_until(plenty, &mut size, &mut folios);
     size.is_bounded = folios.next().is_none();
-    Ok((size, candidates))
+    Ok((size, helpers))
 }
 
-/// Counts folios of a list until that is enough.
+/// Counts folios of a list until `enough` returns `true`.
 fn count_until<'a>(
     enough: impl Fn(&Size) -> bool,
     size: &mut Size,

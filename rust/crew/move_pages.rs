@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The work of `do_pages_move()`, in which the crew migrates pages while the caller isolates more.
+//! `do_pages_move()`, with a crew that migrates pages while the caller isolates more.
 //!
-//! Pages are taken in runs, as in mainline: a run ends before a page that goes to another node, at
-//! a page that cannot be isolated or is where it is to go, and at the end. What is told of a run,
-//! and what ends the call, is mainline's, whenever its pages were migrated.
+//! Pages are processed in runs, as in mainline. A run ends before a page with another destination
+//! node, at a page that cannot be isolated or is already on its node, and at the end of the arrays.
+//! Statuses, errors and the return value are mainline's, whenever the pages of a run are migrated.
+//!
+//! No locks of its own. Context: the calling task of `move_pages(2)`, which may sleep.
 
 use kernel::prelude::*;
 use pin_init::stack_pin_init;
@@ -46,23 +48,25 @@ use crate::{
     }, //
 };
 
-/// Elements of the user's arrays that are read at a time.
+/// Number of elements of the user arrays that are read at a time.
 const WINDOW: usize = 512;
 
-/// Elements that are looked at together after a page that was not queued; more while all are.
+/// Number of elements that are isolated together after a page that was not queued. It doubles while
+/// all are queued.
 const FIRST_STEP: usize = 8;
 
-/// Pages of a call that is done by fewer than could, now and then, to learn what they are worth.
+/// Maximum pages of a call that may explore other numbers of threads.
 const MAX_TRIED: u32 = 16384;
 
-/// Calls for fewer pages are left to mainline.
+/// Returns the number of pages below which a call is left to mainline.
 fn min_pages() -> usize {
     2 * pages_per_worker() as usize
 }
 
-/// Does what was asked; [`None`]: nothing was done. May sleep.
+/// Moves the pages. Returns the return value of `do_pages_move()`; [`None`] if it did nothing. May
+/// sleep.
 pub fn move_pages(request: &MovePages<'_>) -> Option<c_int> {
-    // What a caller asks for is not known to mainline's loop.
+    // Mainline's loop does not know that a caller asks for help.
     if request.help() == Help::AsSwitched && (!has_crews() || request.nr_pages() < min_pages()) {
         return None;
     }
@@ -70,62 +74,63 @@ pub fn move_pages(request: &MovePages<'_>) -> Option<c_int> {
     Some(mover.run())
 }
 
-/// Elements of both arrays, read ahead.
+/// Elements of both input arrays, read ahead.
 struct Window {
     pages: KVec<usize>,
     nodes: KVec<i32>,
-    /// The first element that is here, and how many are.
+    /// The index of the first element, and the number of elements.
     at: usize,
     len: usize,
 }
 
-/// What ends a run.
+/// The end of a run.
 enum End {
-    /// The next page goes elsewhere.
+    /// The next page has another destination node.
     OtherNode,
-    /// The next page was not queued: 0 if it is where it is to go, or an error number.
+    /// The next page was not queued: 0 if it is already on its node, or an error number.
     NotQueued(c_int),
-    /// There is no next page, or its elements are no good: an error number.
+    /// The call ends: 0 if there is no next page, or the error number of its elements.
     Call(c_int),
 }
 
-/// Why no more was isolated.
+/// The reason why no more pages were isolated.
 enum Stop {
-    /// So much was asked.
+    /// Enough pages were isolated.
     Enough,
-    /// What comes next can be looked at only when the crew is gone.
+    /// The next page can be looked at only when no crew is at work.
     Pause,
-    /// The run has come to its end.
+    /// The run has ended.
     End(End),
 }
 
-/// What is known when pages are isolated.
+/// The state of a run while pages are isolated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// All of the run so far are in the caller's hands.
+    /// The caller still has all pages of the run.
     Alone,
-    /// A crew is at work. It must not be kept waiting by user space, nor by who has the mmap lock.
+    /// A crew is at work. It must not wait for user space, or for a holder of the mmap lock.
     Crewed,
-    /// A crew was: pages of the run may have been migrated.
+    /// A crew was at work: pages of the run may have been migrated.
     Afterwards,
 }
 
-/// A call, and how far it has come.
+/// The progress of a call.
 struct Mover<'a> {
     request: &'a MovePages<'a>,
     window: Window,
-    /// The first page of the run, the next page, and where the run goes.
+    /// The index of the first page of the run, and of the next page.
     start: usize,
     at: usize,
-    /// The first page that no crew was given.
+    /// The index of the first page that was not handed to a crew.
     handed_over: usize,
+    /// The destination of the run.
     node: Option<Destination>,
-    ascent: SortedPrefix,
-    /// Whether every page of the run is a folio of its own, mapped once.
+    sorted: SortedPrefix,
+    /// Whether each page of the run is a folio of its own, mapped once.
     alone: bool,
-    /// Elements to look at together.
+    /// Number of elements to isolate together.
     step: usize,
-    /// Whether the user's arrays overlap: what is read depends on what was written.
+    /// Whether the status array overlaps an input array, so that statuses change later inputs.
     aliased: bool,
 }
 
@@ -145,56 +150,57 @@ impl<'a> Mover<'a> {
             at: 0,
             handed_over: 0,
             node: None,
-            ascent: SortedPrefix::default(),
+            sorted: SortedPrefix::default(),
             alone: true,
             step: WINDOW,
             aliased: status.overlaps(&request.pages()) || status.overlaps(&request.nodes()),
         })
     }
 
-    /// A run after the other. What `do_pages_move()` returns.
+    /// Processes one run after the other. Returns the return value of `do_pages_move()`.
     fn run(&mut self) -> c_int {
         loop {
             let (end, moved) = self.one_run();
             match end {
                 End::OtherNode => {
-                    let error = self.tell(moved);
+                    let error = self.store_run(moved);
                     if error != 0 {
                         return error;
                     }
                 }
                 End::NotQueued(why) => {
-                    // Mainline says so before it migrates what is queued; nobody can tell.
+                    // Mainline stores this status before it migrates the queued pages. The order
+                    // makes no difference to user space.
                     let node = self.node.map_or(0, Destination::nid);
                     let what = if why == 0 { node } else { why };
                     let stored = self.store(self.at, what, 1);
-                    let error = self.tell(moved);
+                    let error = self.store_run(moved);
                     if stored.is_err() {
                         return EFAULT.to_errno();
                     }
                     match error {
                         0 => {}
-                        // This page is accounted for.
+                        // Mainline does not count this page.
                         1.. => return error - 1,
                         _ => return error,
                     }
                     self.at += 1;
                 }
                 End::Call(why) => {
-                    let error = self.tell(moved);
+                    let error = self.store_run(moved);
                     return if why < 0 { why } else { error };
                 }
             }
         }
     }
 
-    /// Isolates and migrates a run: why it ended, and what `migrate_pages()` says.
+    /// Isolates and migrates a run. Returns its end, and the return value of `migrate_pages()`.
     fn one_run(&mut self) -> (End, c_int) {
         stack_pin_init!(let folios = IsolatedFolios::new());
         self.start = self.at;
         self.handed_over = self.at;
         self.node = None;
-        self.ascent = SortedPrefix::default();
+        self.sorted = SortedPrefix::default();
         self.alone = true;
 
         let mut moved = 0;
@@ -231,15 +237,16 @@ impl<'a> Mover<'a> {
         (end, moved)
     }
 
-    /// Has a crew migrate what is isolated, and isolates more of the run meanwhile: the end of the
-    /// run, if it was met, and what `migrate_pages()` says. [`None`]: there is no crew.
+    /// Lets a crew migrate the isolated pages, and isolates more of the run meanwhile. Returns the
+    /// end of the run, if it was reached, and the return value of `migrate_pages()`; [`None`] if
+    /// there is no crew.
     fn share(&mut self, mut folios: Pin<&mut IsolatedFolios>) -> Option<(Option<End>, c_int)> {
         let source = folios.as_mut().list().iter().next().map(Folio::nid)?;
         let node = self.node?;
         let target = NodeId(node.nid());
-        let candidates = HelperSet::now(SharedReason::Syscall, source, Some(target))?;
+        let helpers = HelperSet::now(SharedReason::Syscall, source, Some(target))?;
         let call = MigrateCall::to_node(node, self.request.help()).ok()?;
-        // From the first that is not migrated.
+        // Counted from the first page that was not handed over.
         let first = self.handed_over;
         let count = |to: usize| u32::try_from(to - first).unwrap_or(u32::MAX);
         let rest = count(self.request.nr_pages());
@@ -252,50 +259,50 @@ impl<'a> Mover<'a> {
         };
         stack_pin_init!(let failed = IsolatedFolios::new());
         let mut ret = failed.as_mut().list();
-        let session = candidates.session(Scope::Call, call, size, &mut ret, |session| {
-            // Pages that are isolated before they are handed to the crew.
+        let migrated = helpers.migrate(Scope::Call, call, size, &mut ret, |producer| {
+            // Number of pages to isolate before they are handed over.
             let hand_over = pages_per_worker() as usize;
-            session.announce();
-            self.hand_over(session, folios.as_mut(), count(self.at));
+            producer.announce();
+            self.hand_over(producer, folios.as_mut(), count(self.at));
             loop {
                 let stop = self.isolate(folios.as_mut(), hand_over, Phase::Crewed);
                 if self.may_hand_over() {
-                    self.hand_over(session, folios.as_mut(), count(self.at));
+                    self.hand_over(producer, folios.as_mut(), count(self.at));
                 }
                 match stop {
                     Stop::End(end) => break Some(end),
                     Stop::Pause => break None,
-                    // Another crew may come, by what holds now.
-                    Stop::Enough if session.is_dismissed() || !self.may_hand_over() => break None,
+                    // The settings may allow another crew.
+                    Stop::Enough if producer.is_dismissed() || !self.may_hand_over() => break None,
                     Stop::Enough => {}
                 }
             }
         });
-        let (end, outcome) = session.ok()?;
+        let (end, outcome) = migrated.ok()?;
         outcome.account();
         let moved = outcome.returned(&ret);
         failed.as_mut().put_back();
         Some((end, moved))
     }
 
-    /// Gives what is isolated to the crew, `pages` in all so far.
+    /// Hands the isolated pages to the crew, with which it has had `pages` in total.
     fn hand_over(
         &mut self,
-        session: &ListProducer<'_>,
+        producer: &ListProducer<'_>,
         folios: Pin<&mut IsolatedFolios>,
         pages: u32,
     ) {
-        session.add(&mut folios.list(), pages);
+        producer.add(&mut folios.list(), pages);
         self.handed_over = self.at;
     }
 
-    /// Whether what is isolated may be migrated before the run is at its end: whether no page to
-    /// come can be one of these.
+    /// Returns whether isolated pages may be migrated before the end of the run, because no later
+    /// element can name one of them.
     fn may_hand_over(&self) -> bool {
-        self.ascent.is_unbroken() && self.alone
+        self.sorted.is_unbroken() && self.alone
     }
 
-    /// Isolates pages of one run, until `enough` or some more are.
+    /// Isolates pages of the run until at least `enough` are isolated.
     fn isolate(
         &mut self,
         mut folios: Pin<&mut IsolatedFolios>,
@@ -325,29 +332,29 @@ impl<'a> Mover<'a> {
             }
             let same = nodes.iter().take_while(|&&other| other == nid).count();
             let pages = pages.get(..same).unwrap_or_default();
-            let climbs = self.ascent.climbs(pages);
-            if climbs == 0 {
+            let ascending = self.sorted.climbs(pages);
+            if ascending == 0 {
                 if phase == Phase::Crewed {
                     return Stop::Pause;
                 }
-                self.ascent.break_off();
+                self.sorted.break_off();
                 if phase == Phase::Afterwards && self.was_named(addr) {
                     return Stop::End(End::NotQueued(EBUSY.to_errno()));
                 }
             }
-            let all = climbs == 0 && phase == Phase::Alone;
+            let all = ascending == 0 && phase == Phase::Alone;
             let run = if all {
                 pages
             } else {
-                pages.get(..climbs.max(1)).unwrap_or_default()
+                pages.get(..ascending.max(1)).unwrap_or_default()
             };
             let mut list = folios.as_mut().list();
             let got = match phase {
                 Phase::Crewed => self.request.isolate_now(run, node, &mut list),
                 _ => self.request.isolate(run, node, &mut list),
             };
-            if climbs > 0 {
-                self.ascent.add(run.get(..got.queued).unwrap_or_default());
+            if ascending > 0 {
+                self.sorted.add(run.get(..got.queued).unwrap_or_default());
             }
             self.alone &= got.alone;
             self.at += got.queued;
@@ -364,16 +371,16 @@ impl<'a> Mover<'a> {
         Stop::Enough
     }
 
-    /// Whether the page at `addr` is one of those of the run that ascended.
+    /// Returns whether the run has already named the page at `addr`.
     fn was_named(&self, addr: usize) -> bool {
         let (pages, first) = (self.request.pages(), self.start);
-        self.ascent.has(self.request.untagged(addr), |at| {
+        self.sorted.has(self.request.untagged(addr), |at| {
             read_one(&pages, first + at)
         })
     }
 
-    /// Tells the user of a run that was migrated. 0, or what `do_pages_move()` returns.
-    fn tell(&mut self, moved: c_int) -> c_int {
+    /// Stores the statuses of a migrated run. Returns 0, or the return value of `do_pages_move()`.
+    fn store_run(&mut self, moved: c_int) -> c_int {
         let (Some(node), true) = (self.node, self.at > self.start) else {
             return 0;
         };
@@ -382,7 +389,7 @@ impl<'a> Mover<'a> {
                 Ok(()) => 0,
                 Err(error) => error.to_errno(),
             },
-            // What was not tried has not been migrated either.
+            // Pages that were not tried count as not migrated.
             1.. => moved.wrapping_add((self.request.nr_pages() - self.at) as c_int),
             _ => moved,
         }
@@ -400,7 +407,7 @@ impl<'a> Mover<'a> {
                 .get(..values.len().min(nr - done))
                 .unwrap_or_default();
             if status.write(at + done, some).is_err() {
-                // One by one, as far as it goes.
+                // One by one, up to the first that cannot be written.
                 (0..some.len()).try_for_each(|i| status.write(at + done + i, &[value]))?;
             }
             done += some.len();
@@ -410,8 +417,8 @@ impl<'a> Mover<'a> {
 }
 
 impl Window {
-    /// Reads elements from `at` on, if they are not here: as many as there is room for or, where
-    /// one of those cannot be read, one.
+    /// Reads elements from index `at` on, unless they are loaded: as many as there is room for, or
+    /// one if some of these cannot be read.
     fn load(&mut self, at: usize, request: &MovePages<'_>, phase: Phase) -> Result {
         if (self.at..self.at + self.len).contains(&at) {
             return Ok(());
@@ -440,7 +447,8 @@ impl Window {
         request.nodes().read(self.at, nodes)
     }
 
-    /// Keeps the element at `at` alone, if it is here: mainline has read that, and no more.
+    /// Keeps only the element at index `at`, if it is loaded. Mainline would have read that
+    /// element, and no later one.
     fn keep(&mut self, at: usize) {
         let here = self.at..self.at + self.len;
         self.len = if here.contains(&at) {
@@ -450,7 +458,7 @@ impl Window {
         };
     }
 
-    /// Elements from `at` on, as many as are here and `most` at most.
+    /// Returns the loaded elements from index `at` on, at most `most`.
     fn from(&self, at: usize, most: usize) -> (&[usize], &[i32]) {
         let first = at.saturating_sub(self.at);
         let here = first..self.len.min(first.saturating_add(most));
@@ -461,7 +469,8 @@ impl Window {
     }
 }
 
-/// What two parts of a list come to: folios that were not migrated, or the first error number.
+/// Adds the results of two parts of a list: the number of folios that were not migrated, or the
+/// first error number.
 fn sum(moved: c_int, more: c_int) -> c_int {
     match (moved, more) {
         (0.., 0..) => moved.wrapping_add(more),

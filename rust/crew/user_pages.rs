@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What `move_pages(2)` does with user space and page tables: its arrays, and the folios that are
-//! isolated by address.
+//! The user arrays of `move_pages(2)`, and the isolation of folios by address.
 //!
-//! Locks: the mmap lock of the target, for reading, while a run of addresses is isolated.
+//! Locks: the mmap lock of the target, for reading, while folios at some addresses are isolated.
 //!
 //! C file: [`mm/migrate.c`](srctree/mm/migrate.c), `do_pages_move()`
 
@@ -44,7 +43,7 @@ where
     T: Copy,
     [T]: AsBytes + FromBytes,
 {
-    /// Of so many elements; nothing is known of the memory.
+    /// Returns an array of `len` elements at `addr`, which may be any address.
     pub fn new(addr: usize, len: usize) -> Self {
         Self {
             addr,
@@ -53,20 +52,21 @@ where
         }
     }
 
-    /// Reads elements `at..`, as many as `into` has. May sleep, for as long as user space likes.
+    /// Reads elements from index `at` on, as many as `into` has. May sleep, for as long as user
+    /// space delays the page faults.
     ///
-    /// `EFAULT` if one of them cannot be read; `into` has then anything.
+    /// Fails with `EFAULT` if an element cannot be read. The content of `into` is undefined then.
     pub fn read(&self, at: usize, into: &mut [T]) -> Result {
         let bytes = into.as_bytes_mut();
         self.slice(at, bytes.len())?.reader().read_slice(bytes)
     }
 
-    /// As [`UserArray::read`], but `EFAULT` if a page that is read is not mapped now. Does not
-    /// sleep.
+    /// Like [`UserArray::read`], but also fails with `EFAULT` if a page of the elements is not
+    /// mapped now. Does not sleep.
     pub fn read_now(&self, at: usize, into: &mut [T]) -> Result {
         let bytes = into.as_bytes_mut();
         let from = self.address(at, bytes.len())?;
-        // SAFETY: There is room for so many bytes, each of which may be anything.
+        // SAFETY: `bytes` has room for that many bytes, and any byte is valid.
         let rc = unsafe {
             bindings::copy_from_user_nofault(
                 bytes.as_mut_ptr().cast(),
@@ -80,20 +80,26 @@ where
         }
     }
 
-    /// Writes elements `at..`. May sleep, for as long as user space likes.
+    /// Writes elements from index `at` on. May sleep, for as long as user space delays the page
+    /// faults.
     ///
-    /// `EFAULT` if one of them cannot be written; some of those before it are.
+    /// Fails with `EFAULT` if an element cannot be written. Some of those before it are written
+    /// then.
     pub fn write(&self, at: usize, from: &[T]) -> Result {
         let bytes = from.as_bytes();
         self.slice(at, bytes.len())?.writer().write_slice(bytes)
     }
 
-    /// Whether the two share memory, by their addresses: not if it is mapped twice.
+    /// Returns whether the addresses of both arrays overlap. Memory that is mapped twice is not
+    /// found.
     ///
     /// # Examples
     ///
     /// ```ignore
-    #[doc = include_str!("../tests/examples/user_pages.rs")]
+    /// let pages: UserArray<usize> = UserArray::new(0x1000, 4); // ends at 0x1020
+    /// assert!(pages.overlaps(&UserArray::<i32>::new(0x101c, 8)));
+    /// assert!(!pages.overlaps(&UserArray::<i32>::new(0x1020, 8)));
+    /// assert!(pages.read(3, &mut [0; 2]).is_err()); // beyond the end
     /// ```
     pub fn overlaps<U>(&self, other: &UserArray<U>) -> bool {
         self.distance(other) < self.bytes() || other.distance(self) < other.bytes()
@@ -104,7 +110,8 @@ where
         Ok(UserSlice::new(UserPtr::from_addr(addr), bytes))
     }
 
-    /// Where elements `at..` are, so many bytes of them; `EFAULT` if they are not of the array.
+    /// Returns the address of `bytes` bytes from element `at` on. Fails with `EFAULT` if they are
+    /// not all in the array.
     fn address(&self, at: usize, bytes: usize) -> Result<usize> {
         let offset = at.checked_mul(size_of::<T>()).ok_or(EFAULT)?;
         let end = offset.checked_add(bytes).ok_or(EFAULT)?;
@@ -116,8 +123,9 @@ where
 }
 
 impl<T> UserArray<T> {
-    /// From the start of this to that of the other, without what may be tags: so arrays that are
-    /// far apart may seem to overlap, and never the other way round.
+    /// Returns the distance from the start of this array to the start of the other, without address
+    /// bits that may be tags. So arrays that are far apart may seem to overlap, but overlapping
+    /// arrays never seem not to.
     fn distance<U>(&self, other: &UserArray<U>) -> usize {
         other.addr.wrapping_sub(self.addr) & (TAGGED - 1)
     }
@@ -127,50 +135,51 @@ impl<T> UserArray<T> {
     }
 }
 
-/// A node that pages may go to.
+/// A node that pages may be moved to.
 ///
 /// # Invariants
 ///
-/// It is the number of a node that has, or had, memory.
+/// `0` is the number of a node that has, or had, memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination(i32);
 
 impl Destination {
-    /// A node that pages may go to: `ENODEV` if it has no memory, `EACCES` if it is not one of
-    /// `nodes`. Any context.
+    /// Checks that pages may be moved to `node`. For any context.
+    ///
+    /// Fails with `ENODEV` if it has no memory, and with `EACCES` if it is not in `nodes`.
     ///
     /// # Safety
     ///
     /// `nodes` must be valid.
     pub(crate) unsafe fn checked(node: i32, nodes: *const bindings::nodemask_t) -> Result<Self> {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees that `nodes` is valid.
         to_result(unsafe { bindings::ferry_check_node(node, nodes) })?;
-        // INVARIANT: It was just checked.
+        // INVARIANT: The node was just checked.
         Ok(Self(node))
     }
 
-    /// Its number.
+    /// Returns the number of the node.
     pub fn nid(self) -> i32 {
         self.0
     }
 }
 
-/// What became of addresses whose folios were to be isolated.
+/// The result of isolating the folios at some addresses.
 pub struct Isolated {
-    /// How many were, from the first on.
+    /// Number of addresses, from the first on, whose folios were isolated.
     pub queued: usize,
-    /// What there is to say of the next: 0 if it is where it is to go, or an error number;
-    /// [`None`]: nothing, it was not looked at.
+    /// The status of the next address: 0 if its folio is already on the node, or an error number;
+    /// [`None`] if it was not looked at.
     pub stopped: Option<c_int>,
-    /// Whether the folios are base pages, and each mapped at that address alone.
+    /// Whether the folios are base pages, each mapped at that address only.
     pub alone: bool,
 }
 
-/// What `do_pages_move()` was asked.
+/// The arguments of `do_pages_move()`.
 ///
 /// # Invariants
 ///
-/// The address space and the nodes it may use are valid for `'a`.
+/// The address space and the mask of the nodes that it may use are valid for `'a`.
 pub struct MovePages<'a>(&'a bindings::ferry_move_pages);
 
 impl<'a> MovePages<'a> {
@@ -178,19 +187,19 @@ impl<'a> MovePages<'a> {
     ///
     /// # Safety
     ///
-    /// `args` must be valid for `'a`, and the type invariant hold.
+    /// `args` must be valid for `'a`, and the type invariant must hold.
     pub unsafe fn from_raw(args: *const bindings::ferry_move_pages) -> Self {
-        // INVARIANT: By the safety requirement.
-        // SAFETY: As above.
+        // INVARIANT: The caller guarantees the type invariant.
+        // SAFETY: The caller guarantees that `args` is valid for `'a`.
         Self(unsafe { &*args })
     }
 
-    /// How many pages.
+    /// Returns the number of pages.
     pub fn nr_pages(&self) -> usize {
         self.0.nr_pages
     }
 
-    /// Whether the caller asks for help.
+    /// Returns whether the caller asks for help.
     pub fn help(&self) -> Help {
         match self.0.mt {
             true => Help::Asked,
@@ -198,35 +207,37 @@ impl<'a> MovePages<'a> {
         }
     }
 
-    /// Their addresses.
+    /// Returns the array of addresses.
     pub fn pages(&self) -> UserArray<usize> {
         UserArray::new(self.0.pages, self.0.nr_pages)
     }
 
-    /// Where each is to go.
+    /// Returns the array of destination nodes.
     pub fn nodes(&self) -> UserArray<i32> {
         UserArray::new(self.0.nodes, self.0.nr_pages)
     }
 
-    /// Where is to be told what became of each.
+    /// Returns the array that receives the status of each page.
     pub fn status(&self) -> UserArray<i32> {
         UserArray::new(self.0.status, self.0.nr_pages)
     }
 
-    /// An address without the tag that the process may have put into it. May sleep.
+    /// Returns an address without the tag that user space may have put into it. May sleep.
     pub fn untagged(&self, addr: usize) -> usize {
         // SAFETY: By the type invariant the address space is valid.
         unsafe { bindings::ferry_untag(self.0.mm, addr) }
     }
 
-    /// A node that pages may go to: `ENODEV` if it has no memory, `EACCES` if the task may not use
-    /// it.
+    /// Checks that pages may be moved to `node`.
+    ///
+    /// Fails with `ENODEV` if it has no memory, and with `EACCES` if the task may not use it.
     pub fn destination(&self, node: i32) -> Result<Destination> {
         // SAFETY: By the type invariant the node mask is valid.
         unsafe { Destination::checked(node, self.0.task_nodes) }
     }
 
-    /// Isolates the folios at `pages`, to go to `node`, up to the first that cannot be. May sleep.
+    /// Isolates the folios at `pages` that are not on `node`, up to the first that cannot be
+    /// isolated. May sleep.
     pub fn isolate(
         &self,
         pages: &[usize],
@@ -236,7 +247,8 @@ impl<'a> MovePages<'a> {
         self.isolate_run(pages, node, list, true)
     }
 
-    /// As [`MovePages::isolate`], but looks at none if somebody has the mmap lock. May sleep.
+    /// Like [`MovePages::isolate`], but looks at no page if another task holds the mmap lock. May
+    /// sleep.
     pub fn isolate_now(
         &self,
         pages: &[usize],
@@ -264,8 +276,8 @@ impl<'a> MovePages<'a> {
             alone: true,
             err: 0,
         };
-        // SAFETY: By the type invariants the address space and the list are valid; so are the
-        // pages.
+        // SAFETY: By the type invariants the address space and the list are valid; so is the slice
+        // of addresses.
         let queued = unsafe { bindings::ferry_isolate_run(&mut run, list.as_raw()) };
         Isolated {
             queued: queued as usize,
@@ -275,7 +287,8 @@ impl<'a> MovePages<'a> {
     }
 }
 
-/// Migrates a list to `node` as `move_pages(2)` does; what is not migrated is put back. May sleep.
+/// Migrates a list to `node` as `move_pages(2)` does. Folios that are not migrated are put back.
+/// May sleep.
 ///
 /// Returns 0, the number of folios that were not migrated, or an error number.
 pub fn move_to_node(mut folios: Pin<&mut IsolatedFolios>, node: Destination, help: Help) -> c_int {
@@ -284,7 +297,8 @@ pub fn move_to_node(mut folios: Pin<&mut IsolatedFolios>, node: Destination, hel
     left
 }
 
-/// The same, but what is not migrated stays in `folios`; how many base pages were, besides.
+/// Like [`move_to_node`], but folios that are not migrated stay in `folios`. Also returns the
+/// number of base pages that were migrated.
 pub fn try_to_node(
     mut folios: Pin<&mut IsolatedFolios>,
     node: Destination,
@@ -293,7 +307,7 @@ pub fn try_to_node(
     let mt = help == Help::Asked;
     let list = folios.as_mut().list().as_raw();
     let mut moved = 0;
-    // SAFETY: The list is ours and has isolated folios only; the number is ours.
+    // SAFETY: The list is valid and links isolated folios; `moved` is valid for a write.
     let left = unsafe { bindings::ferry_move_to_node(list, node.0, mt, &mut moved) };
     (left, moved)
 }
