@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The function of the service that C calls.
+//! The entry point from C of the service.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_service.h`
 
@@ -8,7 +8,10 @@ use kernel::prelude::*;
 
 use crate::service;
 
-/// The service's device: called once, when all else is there. May sleep; 0 or an error number.
+/// Registers the device of the service. Called once, when the rest of Ferry is initialised. May
+/// sleep.
+///
+/// Returns 0 or an error number.
 #[export]
 pub extern "C" fn ferry_service_register() -> c_int {
     match service::register() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What both calls do with much: as much is isolated as one list should have, and migrated; so on to
-//! the end. Where idle CPUs take part the caller isolates while they migrate.
+//! Isolates the folios of a call list by list, and migrates each list. If idle CPUs help, the
+//! caller isolates folios while they migrate others.
 //!
-//! Contexts: that of the calling task, which may sleep and may be killed.
+//! No locks of its own. Context: the calling task, which may sleep and may be killed.
 
 use kernel::prelude::*;
 use pin_init::stack_pin_init;
@@ -28,31 +28,34 @@ use crate::{
     }, //
 };
 
-/// Base pages that are isolated before some are migrated: 32 MB. Meanwhile nobody else can.
+/// Base pages of a list that one task migrates: 32 MB. No other task can migrate or reclaim them
+/// while they are isolated.
 const LIST_PAGES: usize = 8192;
 
-/// As many for one crew, which is worth less the shorter it works: 256 MB.
+/// Base pages of a list that a crew migrates: 256 MB. The longer a crew works, the less its start
+/// and end cost.
 const CREW_PAGES: usize = 8 * LIST_PAGES;
 
-/// Where folios to be migrated come from, one after the other.
-pub trait Source {
-    /// What is held while some are isolated for one list; begun with nothing isolated.
+/// A source of folios to migrate.
+pub trait FolioSource {
+    /// A guard that is held while the folios of one list are isolated.
     type Held;
 
-    /// Begins a list, of which nothing is isolated yet. May sleep.
+    /// Begins a list, without any isolated folio. May sleep.
     fn hold(&mut self) -> Self::Held;
 
-    /// Whether there are no more.
+    /// Returns whether there are no more folios.
     fn is_done(&self) -> bool;
 
-    /// Whether what is held was held for long enough, so that the list is to end.
+    /// Returns whether the list must end, because the guard was held for long enough.
     fn wants_pause(&self) -> bool;
 
-    /// How many base pages may be still to come, about.
+    /// Returns the approximate number of base pages that are left.
     fn rest(&self) -> usize;
 
-    /// Isolates folios of about so many base pages, or fewer if others wait for what that needs;
-    /// how many base pages, and what ended it. Gets on, or wants a pause. May sleep.
+    /// Isolates folios of about `want` base pages, or fewer if other tasks wait for a lock that
+    /// this needs. Returns the number of base pages, and the error that ended it. Makes progress,
+    /// or wants a pause. May sleep.
     fn isolate(
         &mut self,
         held: &Self::Held,
@@ -60,8 +63,8 @@ pub trait Source {
         list: &mut IsolatedList<'_>,
     ) -> (usize, Result);
 
-    /// The same for a crew, which must not be kept waiting; [`None`]: somebody would have to be
-    /// waited for. May sleep.
+    /// Like [`FolioSource::isolate`], while a crew is at work, so that it must not wait for other
+    /// tasks. Returns [`None`] if it would have to. May sleep.
     fn isolate_now(
         &mut self,
         held: &Self::Held,
@@ -69,13 +72,18 @@ pub trait Source {
         list: &mut IsolatedList<'_>,
     ) -> Option<(usize, Result)>;
 
-    /// Whether a crew can migrate all that was isolated since this was asked last.
+    /// Returns whether a crew can migrate all folios that were isolated since the last call.
     fn suits_crew(&mut self) -> bool;
 }
 
-/// Migrates all of `source`. May sleep. `ENOMEM`: there is no memory on the node; else the error of
-/// `source`.
-pub fn migrate<S: Source>(job: &CheckedRequest, source: &mut S, counts: &mut Counts) -> Result {
+/// Migrates all folios of `source`. May sleep.
+///
+/// Fails with `ENOMEM` if the node has no memory left, and with the errors of `source`.
+pub fn migrate<S: FolioSource>(
+    job: &CheckedRequest,
+    source: &mut S,
+    counts: &mut Counts,
+) -> Result {
     while !source.is_done() {
         one_list(job, source, counts)?;
     }
@@ -83,7 +91,7 @@ pub fn migrate<S: Source>(job: &CheckedRequest, source: &mut S, counts: &mut Cou
 }
 
 /// Isolates a list and migrates it.
-fn one_list<S: Source>(job: &CheckedRequest, source: &mut S, counts: &mut Counts) -> Result {
+fn one_list<S: FolioSource>(job: &CheckedRequest, source: &mut S, counts: &mut Counts) -> Result {
     stack_pin_init!(let folios = IsolatedFolios::new());
     let held = source.hold();
     let crewed = job.help.may_come();
@@ -104,7 +112,7 @@ fn one_list<S: Source>(job: &CheckedRequest, source: &mut S, counts: &mut Counts
                 return result;
             }
         }
-        // No CPU is idle, or none may help: a list as long as without.
+        // No CPU may help. The list gets as long as without crews.
         if let Some(held) = &held {
             let rest = LIST_PAGES.saturating_sub(isolated);
             let (pages, result) = isolate(source, held, rest, &mut folios.as_mut().list());
@@ -117,9 +125,9 @@ fn one_list<S: Source>(job: &CheckedRequest, source: &mut S, counts: &mut Counts
     no_memory(left).and(found)
 }
 
-/// Has a crew migrate what is isolated, so many base pages, and what follows; [`None`]: there is no
-/// crew. What is held is given up once no more is to be isolated.
-fn share<S: Source>(
+/// Lets a crew migrate the isolated folios, `first` base pages, and isolates more meanwhile.
+/// Returns [`None`] if there is no crew. Drops `held` as soon as no more folios are isolated.
+fn share<S: FolioSource>(
     job: &CheckedRequest,
     source: &mut S,
     held: &mut Option<S::Held>,
@@ -162,8 +170,9 @@ fn share<S: Source>(
     Some(no_memory(outcome.returned(&left)).and(found))
 }
 
-/// Isolates folios of so many base pages, or all there are; how many, and what ended it.
-fn isolate<S: Source>(
+/// Isolates folios of `want` base pages, or all if there are fewer. Returns the number of base
+/// pages, and the error that ended it.
+fn isolate<S: FolioSource>(
     source: &mut S,
     held: &S::Held,
     want: usize,
@@ -184,7 +193,7 @@ fn isolate<S: Source>(
     (isolated, Ok(()))
 }
 
-/// The one thing that ends a call, of what `migrate_pages()` returns.
+/// Converts a return value of `migrate_pages()`. Only `ENOMEM` ends a call.
 fn no_memory(left: c_int) -> Result {
     match left == ENOMEM.to_errno() {
         true => Err(ENOMEM),

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The service of `/dev/page_migrate`: pages are migrated by physical address, or by a range of a
-//! process's addresses, and counted.
+//! The service of `/dev/page_migrate`: migrates pages by physical address, or in a range of a
+//! process's addresses, and counts them.
 //!
-//! - [`request`]: who may do what to whom;
-//! - [`physical`]: a table of physical addresses;
-//! - [`range`]: a range of addresses;
-//! - [`lists`]: how either is cut into lists, where it is much.
+//! - [`request`]: checks what the caller may do;
+//! - [`target`]: a process, and ranges of its addresses;
+//! - [`page_frame`]: folios by page frame number;
+//! - [`physical`]: a call with a table of physical addresses;
+//! - [`range`]: a call with a range of addresses;
+//! - [`lists`]: how both are divided into lists.
 //!
-//! Contexts: that of the calling task, which may sleep and may be killed. No locks here; one call
-//! knows nothing of another but what both count.
+//! Context: the calling task, which may sleep and may be killed. No locks here: calls share nothing
+//! but the counters.
 //!
 //! C header: [`include/uapi/linux/page_migrate.h`](srctree/include/uapi/linux/page_migrate.h)
 //!
@@ -36,7 +38,10 @@ use kernel::{
     prelude::*, //
 };
 
-use self::events::ServiceEvent;
+use self::{
+    events::ServiceEvent,
+    request::CheckedRequest, //
+};
 
 use crate::kernel::{
     extensible::{
@@ -53,10 +58,10 @@ const PHYS: u32 = _IO(bindings::PAGE_MIGRATE_IOC, 0);
 const RANGE: u32 = _IO(bindings::PAGE_MIGRATE_IOC, 1);
 const COUNTERS: u32 = _IO(bindings::PAGE_MIGRATE_IOC, 2);
 
-/// Who may open the device: everybody, as what needs a right asks for it.
+/// Any task may open the device. The calls that need a privilege check it.
 const MODE: u16 = 0o666;
 
-/// Registers the device. May sleep. Fails as [`misc_device::register`].
+/// Registers the device. May sleep. Fails like [`misc_device::register`].
 pub fn register() -> Result {
     misc_device::register::<Service>(c"page_migrate", MODE)
 }
@@ -76,57 +81,55 @@ impl MiscDevice for Service {
         match cmd {
             PHYS => serve::<bindings::page_migrate_phys>(file, arg),
             RANGE => serve::<bindings::page_migrate_range>(file, arg),
-            COUNTERS => tell_counters(arg),
+            COUNTERS => write_counters(arg),
             _ => Err(ENOTTY),
         }?;
         Ok(0)
     }
 }
 
-/// What a call has come to, in base pages.
+/// The result of a call, in base pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Migrated.
+    /// Pages that were migrated.
     pub successful: u64,
-    /// Not migrated, though they were to be.
+    /// Pages of the target process that were not migrated.
     pub failed: u64,
 }
 
 impl Counts {
-    /// Adds a list of so many base pages, of which so many were migrated.
+    /// Adds a list of `isolated` base pages, of which `moved` were migrated.
     pub fn add(&mut self, isolated: usize, moved: u64) {
         self.successful += moved;
         self.failed += (isolated as u64).saturating_sub(moved);
     }
 }
 
-/// A call that migrates, as its structure has it.
+/// The structure of a call that migrates pages.
 trait Call: Extensible {
-    /// What it is to count when it is let in.
+    /// The counter of accepted calls.
     const EVENT: ServiceEvent;
-    /// Where its two numbers are in the structure, together: from, and to before.
+    /// The start and the end of the two results in the structure, as offsets.
     const COUNTS: (usize, usize);
-    /// What was found out of it.
-    type Job;
 
-    /// Whether the caller may have it done. May sleep.
-    fn check_access(&self, file: &File) -> Result<Self::Job>;
-    /// Does it. May sleep.
-    fn run(&self, job: &Self::Job, counts: &mut Counts) -> Result;
-    /// Sets its two numbers.
-    fn tell(&mut self, counts: Counts);
-    /// For the tracepoint.
+    /// Checks that the caller may make this call. May sleep.
+    fn check_access(&self, file: &File) -> Result<CheckedRequest>;
+    /// Migrates the pages. May sleep.
+    fn run(&self, request: &CheckedRequest, counts: &mut Counts) -> Result;
+    /// Stores the two results.
+    fn set_counts(&mut self, counts: Counts);
+    /// Returns the report for the tracepoint.
     fn report(&self) -> bindings::ferry_service_report;
 }
 
-/// Has a call done, counted and told.
+/// Checks a call, runs it, counts it, and writes its results to user space.
 fn serve<T: Call>(file: &File, arg: usize) -> Result {
     let mut user = FromUser::<T>::read(arg).inspect_err(|_| ServiceEvent::Refused.count(1))?;
     let mut counts = Counts::default();
     let result = match user.value.check_access(file) {
-        Ok(job) => {
+        Ok(request) => {
             T::EVENT.count(1);
-            let result = user.value.run(&job, &mut counts);
+            let result = user.value.run(&request, &mut counts);
             ServiceEvent::Aborted.count(result.is_err().into());
             result
         }
@@ -137,7 +140,7 @@ fn serve<T: Call>(file: &File, arg: usize) -> Result {
     };
     ServiceEvent::Successful.count(counts.successful);
     ServiceEvent::Failed.count(counts.failed);
-    user.value.tell(counts);
+    user.value.set_counts(counts);
     events::trace(&bindings::ferry_service_report {
         error: result.err().map_or(0, Error::to_errno),
         successful: counts.successful,
@@ -151,17 +154,16 @@ fn serve<T: Call>(file: &File, arg: usize) -> Result {
 impl Call for bindings::page_migrate_phys {
     const EVENT: ServiceEvent = ServiceEvent::PhysCalls;
     const COUNTS: (usize, usize) = (offset_of!(Self, successful), offset_of!(Self, failed) + 8);
-    type Job = request::CheckedRequest;
 
-    fn check_access(&self, file: &File) -> Result<Self::Job> {
+    fn check_access(&self, file: &File) -> Result<CheckedRequest> {
         physical::check_access(self, file)
     }
 
-    fn run(&self, job: &Self::Job, counts: &mut Counts) -> Result {
-        physical::migrate(self, job, counts)
+    fn run(&self, request: &CheckedRequest, counts: &mut Counts) -> Result {
+        physical::migrate(self, request, counts)
     }
 
-    fn tell(&mut self, counts: Counts) {
+    fn set_counts(&mut self, counts: Counts) {
         (self.successful, self.failed) = (counts.successful, counts.failed);
     }
 
@@ -180,17 +182,16 @@ impl Call for bindings::page_migrate_phys {
 impl Call for bindings::page_migrate_range {
     const EVENT: ServiceEvent = ServiceEvent::RangeCalls;
     const COUNTS: (usize, usize) = (offset_of!(Self, successful), offset_of!(Self, failed) + 8);
-    type Job = request::CheckedRequest;
 
-    fn check_access(&self, _file: &File) -> Result<Self::Job> {
+    fn check_access(&self, _file: &File) -> Result<CheckedRequest> {
         range::check_access(self)
     }
 
-    fn run(&self, job: &Self::Job, counts: &mut Counts) -> Result {
-        range::migrate(self, job, counts)
+    fn run(&self, request: &CheckedRequest, counts: &mut Counts) -> Result {
+        range::migrate(self, request, counts)
     }
 
-    fn tell(&mut self, counts: Counts) {
+    fn set_counts(&mut self, counts: Counts) {
         (self.successful, self.failed) = (counts.successful, counts.failed);
     }
 
@@ -206,7 +207,7 @@ impl Call for bindings::page_migrate_range {
     }
 }
 
-fn tell_counters(arg: usize) -> Result {
+fn write_counters(arg: usize) -> Result {
     type Counters = bindings::page_migrate_counters;
 
     let mut user = FromUser::<Counters>::read(arg)?;

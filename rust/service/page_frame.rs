@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Folios by the numbers of their page frames: whatever number is given, nobody is harmed.
+//! Folios by page frame number. Any number is safe to look up.
 //!
-//! Locks: that of memory hotplug, see [`MemHotplugGuard`]; inside it that of one folio, to see whose
-//! it is; inside that those of rmap.
+//! Lock order:
+//!
+//! 1. the memory hotplug lock, see [`MemHotplugGuard`];
+//! 2. the lock of a folio, to find the processes that map it;
+//! 3. the locks of rmap.
 //!
 //! C file: [`mm/ferry/c-glue/service/service.c`](srctree/mm/ferry/c-glue/service/service.c)
 
@@ -23,120 +26,129 @@ use crate::kernel::{
     mem_hotplug::MemHotplugGuard, //
 };
 
-/// What is at a page frame.
+/// The content of a page frame.
 pub enum Found {
-    /// A folio of the kind that can be migrated.
+    /// A folio of a type that can be migrated.
     Folio(FolioRef),
-    /// Something that may be such a folio when CPUs have given up what they keep: see
+    /// A page that may be such a folio once CPUs have drained their batches: see
     /// [`drain_lru_batches`].
     Unsettled,
-    /// Nothing of the kind.
+    /// No such folio.
     Nothing,
 }
 
-/// Looks at a page frame: any number. Any context.
+/// Looks up a page frame by any number. For any context.
 ///
 /// # Examples
 ///
 /// ```ignore
-#[doc = include_str!("../tests/examples/page_frame.rs")]
+/// let online = MemHotplugGuard::begin();
+/// match find(&online, pfn) {
+///     Found::Folio(folio) => assert!(folio.ref_count() > 0),
+///     Found::Unsettled => drain_lru_batches(), // then look again
+///     Found::Nothing => {}
+/// }
 /// ```
+///
+/// `rust/tests/examples/page_frame.rs` runs under KUnit.
 pub fn find(_online: &MemHotplugGuard, pfn: u64) -> Found {
     let mut unsettled = false;
-    // SAFETY: Any number will do, as no memory goes meanwhile; the flag is ours.
+    // SAFETY: The function accepts any number while no memory goes offline. The flag is valid for a
+    // write.
     let folio = unsafe { bindings::ferry_folio_at(pfn as usize, &mut unsettled) };
     match NonNull::new(folio) {
-        // SAFETY: It was found with a reference, which is ours.
+        // SAFETY: The function has taken a reference for the caller.
         Some(folio) => Found::Folio(unsafe { FolioRef::adopt(folio) }),
         None if unsettled => Found::Unsettled,
         None => Found::Nothing,
     }
 }
 
-/// Whether anybody has the folio mapped, now. Any context.
+/// Returns whether the folio is mapped. The folio lock is not required. For any context.
 pub fn is_mapped(folio: &FolioRef) -> bool {
     // SAFETY: The folio exists.
     unsafe { bindings::ferry_folio_is_mapped(folio.as_raw()) }
 }
 
-/// The lock of a folio; given back when dropped.
+/// A guard that holds the lock of a folio.
 ///
 /// # Invariants
 ///
-/// The folio is locked on behalf of the bearer.
+/// The folio is locked, and this value unlocks it.
 pub struct FolioGuard<'a>(&'a FolioRef);
 
 impl<'a> FolioGuard<'a> {
-    /// Waits for the lock; `EINTR`: the caller is being killed. May sleep.
+    /// Locks the folio. May sleep. Fails with `EINTR` if the caller is being killed.
     pub fn lock(folio: &'a FolioRef) -> Result<Self> {
         // SAFETY: The folio exists.
         to_result(unsafe { bindings::ferry_folio_lock_killable(folio.as_raw()) })?;
-        // INVARIANT: It was just locked.
+        // INVARIANT: The folio was just locked.
         Ok(Self(folio))
     }
 
-    /// Takes the lock if nobody has it. Any context.
+    /// Locks the folio; [`None`] if it is locked. For any context.
     pub fn try_lock(folio: &'a FolioRef) -> Option<Self> {
         // SAFETY: The folio exists.
         let locked = unsafe { bindings::ferry_folio_trylock(folio.as_raw()) };
-        // INVARIANT: It was just locked.
+        // INVARIANT: The folio was just locked.
         locked.then(|| Self(folio))
     }
 
-    /// The folio, for what needs its lock.
+    /// Returns the locked folio.
     pub fn folio(&self) -> LockedFolio<'_> {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the folio is locked.
         unsafe { LockedFolio::new(self.0) }
     }
 
-    /// Whether it must not be migrated: pinned, poisoned, or nothing the kernel may read. Any
-    /// context.
+    /// Returns whether the folio must not be migrated, because it is pinned, poisoned, or not
+    /// readable by the kernel. For any context.
     pub fn is_refused(&self) -> bool {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the folio is locked.
         unsafe { bindings::ferry_folio_is_refused(self.0.as_raw()) }
     }
 }
 
 impl Drop for FolioGuard<'_> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the folio is locked, and this value unlocks it.
         unsafe { bindings::ferry_folio_unlock(self.0.as_raw()) };
     }
 }
 
-/// Takes a folio off its LRU list, into `list`; whether it was on one. Any context but interrupts.
+/// Isolates a folio from its LRU list to `list`. Returns whether it was on an LRU list. Not for
+/// interrupt context.
 pub fn isolate(folio: &FolioRef, list: &mut IsolatedList<'_>) -> bool {
-    // SAFETY: There is a reference; by the type invariant the list is valid.
+    // SAFETY: The caller has a reference to the folio; by the type invariant the list is valid.
     unsafe { bindings::ferry_folio_isolate(folio.as_raw(), list.as_raw()) }
 }
 
-/// Has every CPU put the folios that it keeps in batches where they belong. May sleep.
+/// Lets every CPU move the folios of its batches to the LRU lists. May sleep.
 pub fn drain_lru_batches() {
-    // SAFETY: No requirements.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_lru_drain() };
 }
 
-/// While there is one, CPUs keep no folios in batches: all are on LRU lists, where they can be
-/// isolated.
+/// A guard that keeps CPUs from collecting folios in batches. All folios are on LRU lists then,
+/// where they can be isolated.
 ///
 /// # Invariants
 ///
-/// It was begun, and is ended once.
+/// `ferry_lru_disable()` was called for this value, and the drop calls `ferry_lru_enable()`.
 pub struct NoLruBatches(());
 
 impl NoLruBatches {
-    /// From now on. May sleep.
+    /// Drains all batches, and disables them. May sleep.
     pub fn begin() -> Self {
-        // SAFETY: It is ended when this is dropped.
+        // SAFETY: The drop enables the batches again.
         unsafe { bindings::ferry_lru_disable() };
-        // INVARIANT: It was just begun.
+        // INVARIANT: The batches were just disabled.
         Self(())
     }
 }
 
 impl Drop for NoLruBatches {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant this value has disabled the batches.
         unsafe { bindings::ferry_lru_enable() };
     }
 }

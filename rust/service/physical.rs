@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Migration of pages that are named by their physical addresses.
+//! Migration of pages by physical address.
 //!
-//! What is at an address is looked at, isolated if it is the process's, and all of a table migrated
-//! together; a long one list by list. What a table says of others' pages is passed over in the same
-//! way as what it says of no page at all, so that counts tell nothing of either.
+//! A call looks up the page frame at each address, isolates its folio if the target process maps
+//! it, and migrates all folios of the table together; those of a long table list by list. Pages of
+//! other processes are ignored in the same way as addresses without a page, so the counts tell
+//! nothing about them.
+//!
+//! Locks: see [`page_frame`]; and the mmap lock of the process, see
+//! [`target`](super::target). Context: the calling task, which may sleep and may be killed.
 
 use kernel::{
     alloc::flags::GFP_KERNEL_ACCOUNT,
@@ -22,7 +26,7 @@ use super::{
     events::ServiceEvent,
     lists::{
         self,
-        Source, //
+        FolioSource, //
     },
     page_frame::{
         self,
@@ -37,7 +41,7 @@ use super::{
         LONG,
         PHYS_FLAGS, //
     },
-    target::Owner,
+    target::MappedBy,
     Counts, //
 };
 
@@ -66,14 +70,15 @@ use crate::{
 
 type Phys = bindings::page_migrate_phys;
 
-/// Addresses of a table: a page of them.
+/// Maximum number of addresses in a table: one page.
 const MAX_TABLE: usize = bindings::PAGE_MIGRATE_MAX_TABLE as usize;
 const _: () = assert!(MAX_TABLE * size_of::<u64>() == PAGE_SIZE);
 
-/// Of a long one. As many are read at once, so that no crew waits for user space.
+/// Maximum number of addresses in a long table. They are read at once, so that no crew waits for
+/// user space.
 const MAX_LONG_TABLE: usize = bindings::PAGE_MIGRATE_MAX_LONG_TABLE as usize;
 
-/// Whether the caller may have it done. May sleep.
+/// Checks that the caller may make this call. May sleep.
 pub fn check_access(call: &Phys, file: &File) -> Result<CheckedRequest> {
     Capability::SysAdmin.check_with(file)?;
     let most = match call.flags & LONG {
@@ -88,12 +93,13 @@ pub fn check_access(call: &Phys, file: &File) -> Result<CheckedRequest> {
         node: call.node,
         pid: call.pid,
     };
-    request.admit(PHYS_FLAGS)
+    request.check(PHYS_FLAGS)
 }
 
-/// Migrates them. May sleep.
+/// Migrates the pages. May sleep.
 ///
-/// `EFAULT`: the table cannot be read; `ENOMEM`; `EINTR`: the caller is being killed.
+/// Fails with `EFAULT` if the table cannot be read, with `ENOMEM`, and with `EINTR` if the caller
+/// is being killed.
 pub fn migrate(call: &Phys, job: &CheckedRequest, counts: &mut Counts) -> Result {
     let frames = read_table(call)?;
     ServiceEvent::PhysEntries.count(frames.len() as u64);
@@ -103,7 +109,7 @@ pub fn migrate(call: &Phys, job: &CheckedRequest, counts: &mut Counts) -> Result
         _ => {
             let _isolable = NoLruBatches::begin();
             lists::migrate(job, &mut table, counts).and_then(|()| {
-                // Somebody may have had them isolated.
+                // Other tasks may have had these folios isolated.
                 table.look_again();
                 lists::migrate(job, &mut table, counts)
             })
@@ -120,25 +126,30 @@ fn at_once(job: &CheckedRequest, table: &mut Table<'_>, counts: &mut Counts) -> 
     let mut moved = 0;
     let mut work = || -> Result {
         table.isolate_all(&mut folios.as_mut().list())?;
-        if carry(job, folios.as_mut(), &mut moved)? && table.unsettled == 0 {
+        if move_isolated(job, folios.as_mut(), &mut moved)? && table.unsettled == 0 {
             return Ok(());
         }
-        // CPUs may have some of them in batches, where they cannot be isolated, or with a
-        // reference, with which they cannot be migrated.
+        // Folios in the batches of CPUs cannot be isolated, or have a reference that prevents
+        // migration.
         drain_lru_batches();
-        carry(job, folios.as_mut(), &mut moved)?;
+        move_isolated(job, folios.as_mut(), &mut moved)?;
         folios.as_mut().put_back();
         table.look_again();
         table.isolate_all(&mut folios.as_mut().list())?;
-        carry(job, folios.as_mut(), &mut moved).map(drop)
+        move_isolated(job, folios.as_mut(), &mut moved).map(drop)
     };
     let result = work();
     counts.add(table.isolated, moved);
     result
 }
 
-/// Migrates what is isolated; whether that was all. May sleep. `ENOMEM`: there is none on the node.
-fn carry(job: &CheckedRequest, folios: Pin<&mut IsolatedFolios>, moved: &mut u64) -> Result<bool> {
+/// Migrates the isolated folios. Returns whether all were migrated. May sleep. Fails with `ENOMEM`
+/// if the node has no memory left.
+fn move_isolated(
+    job: &CheckedRequest,
+    folios: Pin<&mut IsolatedFolios>,
+    moved: &mut u64,
+) -> Result<bool> {
     if folios.is_empty() {
         return Ok(true);
     }
@@ -150,9 +161,9 @@ fn carry(job: &CheckedRequest, folios: Pin<&mut IsolatedFolios>, moved: &mut u64
     }
 }
 
-/// The numbers of the page frames that a table names.
+/// Reads the table, and returns the page frame numbers.
 fn read_table(call: &Phys) -> Result<KVVec<u64>> {
-    // The caller has seen to it that this is no more.
+    // `check_access` has limited the length already.
     let len = call.length.min(MAX_LONG_TABLE as u64) as usize;
     let mut table = KVVec::from_elem(0u64, len, GFP_KERNEL_ACCOUNT)?;
     UserArray::new(call.table as usize, len).read(0, &mut table)?;
@@ -160,68 +171,71 @@ fn read_table(call: &Phys) -> Result<KVVec<u64>> {
     Ok(table)
 }
 
-/// Page frames of a long table that are looked at before others may have the lock of memory hotplug.
+/// Page frames of a long table that are looked up before other tasks may take the memory hotplug
+/// lock.
 const MAX_LOOKED: usize = 65536;
 
-/// While a crew waits.
+/// Page frames that are looked up at once while a crew is at work.
 const MAX_LOOKED_NOW: usize = 4096;
 
-/// What becomes of the page frames of a table.
+/// The page frames of a table, and the results so far.
 ///
 /// # Invariants
 ///
-/// `unsettled` and `list_from` are `next` at most, and that is how many `frames` there are at most;
-/// `unsettled` may be one more while one is looked at.
+/// `unsettled` and `list_from` are at most `next`, which is at most the number of `frames`.
+/// `unsettled` may be one more while a frame is looked up.
 struct Table<'a> {
     job: &'a CheckedRequest,
-    /// The first ones, as many as are [`unsettled`](Self::unsettled), are those that may be worth
-    /// another look.
+    /// The first [`unsettled`](Self::unsettled) frames are those to look up again.
     frames: KVVec<u64>,
-    /// Which is looked at next.
+    /// Index of the next frame.
     next: usize,
-    /// How many were, in both looks.
+    /// Number of frames that were looked up, in both passes.
     looked: usize,
-    /// Which was when the list was begun.
+    /// Value of `next` when the list was begun.
     list_from: usize,
-    /// Whether somebody has a lock of the next, who is to be waited for before the next list is
-    /// begun; then what is there is waited for in any case, so that it gets on.
+    /// Whether another task holds a lock that the next frame needs. Before the next list, the
+    /// caller waits for it. It then waits for the locks of that frame in any case, so that it makes
+    /// progress (`was_busy`).
     busy: bool,
     was_busy: bool,
+    /// Number of frames to look up again.
     unsettled: usize,
-    /// Where the process is to have what is named next, if a table is in the order of its
-    /// addresses; and whether this one was, when it was looked at last.
+    /// The address at which the process maps the next frame, if the table is in the order of
+    /// addresses; and whether it was in that order at the last lookup.
     follows: usize,
     in_order: bool,
-    /// Page frames of the folio that was isolated last, or could not be.
+    /// Page frames of the last folio that was isolated or has failed.
     last: core::ops::Range<u64>,
-    /// Base pages.
+    /// Base pages that were isolated.
     isolated: usize,
-    /// Base pages.
+    /// Base pages that could not be isolated.
     failed: u64,
-    /// Page frames.
+    /// Page frames without a page of the process.
     ignored: u64,
 }
 
-/// What became of one.
+/// The result for one page frame.
 enum LookupResult {
-    /// Which, and where the process has it.
+    /// The folio was isolated; its address in the process.
     Isolated(FolioRef, usize),
-    /// The process's, but may not be migrated, or not now: base pages.
+    /// The process maps the folio, but it cannot be migrated now; its number of base pages.
     Failed(usize),
     Ignored,
-    /// To be looked at once more.
+    /// The page frame must be looked up again.
     Unsettled,
-    /// Somebody has its lock, or one of rmap, who was not to be waited for.
+    /// Another task holds the lock of the folio, or one of rmap.
     Busy,
 }
 
-/// The page frames of a folio of so many, by one of them: folios are aligned to their size.
+/// Returns the page frames of a folio of `nr` pages, given one of them. Folios are aligned to their
+/// size.
 fn around(frame: u64, nr: usize) -> core::ops::Range<u64> {
     let first = frame & !(nr as u64 - 1);
     first..first + nr as u64
 }
 
-/// Whether to wait for who has a folio's lock.
+/// Whether to wait for the lock of a folio.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
     Wait,
@@ -230,7 +244,7 @@ enum Patience {
 
 impl<'a> Table<'a> {
     fn new(job: &'a CheckedRequest, frames: KVVec<u64>) -> Self {
-        // INVARIANT: None was looked at.
+        // INVARIANT: No frame was looked up.
         Self {
             job,
             frames,
@@ -249,37 +263,37 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Page frames that were passed over, if there is no other look at any.
+    /// Returns the number of ignored page frames, if none is looked up again.
     fn ignored(&self) -> u64 {
         self.ignored + self.unsettled as u64
     }
 
-    /// Begins once more, with those that were unsettled.
+    /// Begins a second pass, over the frames that were unsettled.
     fn look_again(&mut self) {
         self.frames.truncate(self.unsettled);
-        // INVARIANT: None was looked at.
+        // INVARIANT: No frame of this pass was looked up.
         (self.next, self.list_from, self.unsettled) = (0, 0, 0);
     }
 
-    /// Waits for who has the next one locked. Who is killed meanwhile sees it at the next.
+    /// Waits for the lock of the next folio. The next lookup notices if the caller is being killed.
     fn wait_for_next(&self) {
         let online = MemHotplugGuard::begin();
         let found = (self.frames.get(self.next)).map(|&frame| page_frame::find(&online, frame));
-        // Who takes memory away is not to wait for others.
+        // Memory hotplug must not wait for the holder of a folio lock.
         drop(online);
         if let Some(Found::Folio(folio)) = found {
             drop(FolioGuard::lock(&folio));
         }
     }
 
-    /// Isolates what is at all page frames that are to be looked at. `list` has none yet.
+    /// Isolates the folios of all page frames of this pass. `list` must be empty.
     fn isolate_all(&mut self, list: &mut IsolatedList<'_>) -> Result {
         let online = MemHotplugGuard::begin();
         self.isolate_some(&online, (usize::MAX, usize::MAX), list, Patience::Wait)
     }
 
-    /// Isolates so many base pages, looking at so many page frames, or all that are to come, unless
-    /// somebody is in the way.
+    /// Isolates up to `want` base pages, and looks up at most `looks` page frames. Stops where
+    /// another task holds a lock, if `patience` says so.
     fn isolate_some(
         &mut self,
         online: &MemHotplugGuard,
@@ -331,19 +345,20 @@ impl<'a> Table<'a> {
                     }
                 }
             }
-            // INVARIANT: There was one.
+            // INVARIANT: There was a frame at `next`.
             self.next += 1;
             self.looked += 1;
         }
         Ok(())
     }
 
-    /// How many may be looked at before there is to be a pause.
+    /// Returns the number of page frames that may be looked up before a pause.
     fn looks_left(&self) -> usize {
         MAX_LOOKED.saturating_sub(self.next - self.list_from)
     }
 
-    /// Isolates as many as are where they are likely to be, up to so many, before the one at `last`.
+    /// Isolates up to `most` pages that the process maps in the order of the table, before the
+    /// frame at index `last`.
     fn isolate_next(&mut self, most: usize, last: usize, list: &mut IsolatedList<'_>) {
         let last = last
             .min(self.frames.len())
@@ -357,7 +372,7 @@ impl<'a> Table<'a> {
         }
         self.follows = at.wrapping_add(nr * PAGE_SIZE);
         self.isolated += nr;
-        // INVARIANT: There were as many.
+        // INVARIANT: There were `nr` frames from `next` on.
         self.next += nr;
         self.looked += nr;
     }
@@ -378,7 +393,8 @@ impl<'a> Table<'a> {
             Found::Unsettled => return Ok(LookupResult::Unsettled),
             Found::Nothing => return Ok(LookupResult::Ignored),
         };
-        // Nobody's is not waited for: it may be locked for as long as a disk takes, or a server.
+        // The caller does not wait for an unmapped folio, which may be locked for I/O on a slow
+        // disk or server.
         if folio.nid() == NodeId(self.job.node.nid()) || !page_frame::is_mapped(&folio) {
             return Ok(LookupResult::Ignored);
         }
@@ -389,19 +405,21 @@ impl<'a> Table<'a> {
             false => FolioGuard::try_lock(&folio),
         }
         .and_then(|guard| {
-            let owner = self.job.target.owner_of(guard.folio(), waits)?;
-            Some((owner, guard.is_refused()))
+            let mapped_by = self.job.target.mapped_by(guard.folio(), waits)?;
+            Some((mapped_by, guard.is_refused()))
         });
-        let (owner, refused) = match found {
+        let (mapped_by, refused) = match found {
             Some(found) => found,
             None if is_being_killed() => return Err(EINTR),
             None => return Ok(LookupResult::Busy),
         };
-        Ok(match owner {
-            Owner::Others => LookupResult::Ignored,
+        Ok(match mapped_by {
+            MappedBy::Others => LookupResult::Ignored,
             _ if refused => LookupResult::Failed(pages),
-            Owner::Shared(_) if !self.job.shared => LookupResult::Failed(pages),
-            Owner::Alone(at) | Owner::Shared(at) if page_frame::isolate(&folio, list) => {
+            MappedBy::TargetAndOthers(_) if !self.job.shared => LookupResult::Failed(pages),
+            MappedBy::Target(at) | MappedBy::TargetAndOthers(at)
+                if page_frame::isolate(&folio, list) =>
+            {
                 LookupResult::Isolated(folio, at)
             }
             _ => LookupResult::Failed(pages),
@@ -409,9 +427,9 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Of a long table, while CPUs keep no folios in batches: what is not where it can be isolated is
-/// in use by somebody else, or named twice, and looked at once more in the end.
-impl Source for Table<'_> {
+/// The lists of a long table, while CPUs collect no folios in batches. A folio that cannot be
+/// isolated is in use by another task, or named twice. The second pass looks it up again.
+impl FolioSource for Table<'_> {
     type Held = MemHotplugGuard;
 
     fn hold(&mut self) -> MemHotplugGuard {
@@ -457,7 +475,7 @@ impl Source for Table<'_> {
         let before = self.isolated;
         let looks = self.looks_left().min(MAX_LOOKED_NOW);
         match self.isolate_some(held, (want, looks), list, Patience::Pass) {
-            // Somebody is in the way, or what comes next are others' pages.
+            // Another task holds a lock, or the next pages belong to other processes.
             Ok(()) if self.isolated == before => None,
             result => Some((self.isolated - before, result)),
         }

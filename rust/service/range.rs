@@ -2,7 +2,10 @@
 
 //! Migration of a range of a process's addresses.
 //!
-//! What a page table maps is isolated under its lock, and migrated list by list.
+//! The folios that a page table maps are isolated with its PTL held, and migrated list by list.
+//!
+//! Locks: see [`target`](super::target). Context: the calling task, which may sleep and may be
+//! killed.
 
 use kernel::{
     bindings,
@@ -13,7 +16,7 @@ use kernel::{
 use super::{
     lists::{
         self,
-        Source, //
+        FolioSource, //
     },
     page_frame::NoLruBatches,
     request::{
@@ -30,23 +33,24 @@ use crate::{
     logic::span::whole_pages, //
 };
 
-/// Base pages up to which a range is tried before all CPUs are asked for what they keep: that takes
-/// as long as to migrate so many.
+/// Maximum base pages of a range that is tried before the batches of all CPUs are drained, which
+/// takes as long as the migration of that many pages.
 const SHORT_PAGES: usize = 512;
 
-/// Whether the caller may have it done. May sleep.
+/// Checks that the caller may make this call. May sleep.
 pub fn check_access(call: &bindings::page_migrate_range) -> Result<CheckedRequest> {
     let request = Request {
         flags: call.flags,
         node: call.node,
         pid: call.pid,
     };
-    request.admit(RANGE_FLAGS)
+    request.check(RANGE_FLAGS)
 }
 
-/// Migrates it. May sleep.
+/// Migrates the pages of the range. May sleep.
 ///
-/// `EFAULT`: the range has a hole; `ENOMEM`; `EINTR`: the caller is being killed.
+/// Fails with `EFAULT` if the range has a hole, with `ENOMEM`, and with `EINTR` if the caller is
+/// being killed.
 pub fn migrate(
     call: &bindings::page_migrate_range,
     job: &CheckedRequest,
@@ -64,8 +68,8 @@ pub fn migrate(
         if counts.failed == 0 || result.is_err_and(is_final) {
             return result;
         }
-        // What CPUs have in batches could not be isolated, or has a reference too many. What was
-        // migrated is passed over.
+        // Folios in the batches of CPUs could not be isolated, or have an extra reference. The next
+        // pass skips those that were migrated.
         counts.failed = 0;
     }
     let _isolable = NoLruBatches::begin();
@@ -79,11 +83,11 @@ fn walk(job: &CheckedRequest, pages: core::ops::Range<usize>, counts: &mut Count
     result
 }
 
-impl Source for Range<'_> {
+impl FolioSource for Range<'_> {
     type Held = ();
 
     fn hold(&mut self) {
-        // What was asked of the list before is not of this one.
+        // Discards the answer for the previous list.
         self.had_hugetlb();
     }
 
@@ -111,7 +115,7 @@ impl Source for Range<'_> {
     ) -> Option<(usize, Result)> {
         let before = self.rest_bytes();
         let (pages, result) = self.isolate_run_now(want, list);
-        // Somebody has the lock, or it is hugetlb.
+        // Another task holds the mmap lock, or the next folio is hugetlb.
         (self.rest_bytes() < before || result.is_err()).then_some((pages, result))
     }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Who may have what migrated: what both calls ask before anything is done.
+//! The checks of both calls before anything is done.
+//!
+//! No locks. Context: the calling task, which may sleep.
 
 use kernel::{
     bindings,
@@ -28,50 +30,49 @@ const PIDFD: u32 = bindings::page_migrate_flags_PAGE_MIGRATE_PIDFD;
 const HOLES: u32 = bindings::page_migrate_flags_PAGE_MIGRATE_HOLES;
 const MT: u32 = bindings::page_migrate_flags_PAGE_MIGRATE_MT;
 
-/// The flag of a table of more than a page.
+/// The flag of a table of more than one page.
 pub const LONG: u32 = bindings::page_migrate_flags_PAGE_MIGRATE_LONG;
 
-/// Flags that each call may have.
+/// Flags that both calls accept.
 const COMMON_FLAGS: u32 = SHARED | PIDFD | MT;
-/// Flags that a call by physical address may have.
+/// Flags that a call by physical address accepts.
 pub const PHYS_FLAGS: u32 = COMMON_FLAGS | LONG;
-/// Flags that a call by range may have.
+/// Flags that a call by range accepts.
 pub const RANGE_FLAGS: u32 = COMMON_FLAGS | HOLES;
 
-/// What both calls say.
+/// The arguments that both calls have.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Those of `enum page_migrate_flags`.
+    /// Flags of `enum page_migrate_flags`.
     pub flags: u32,
-    /// Where pages are to go.
+    /// The destination node.
     pub node: i32,
-    /// Whose.
+    /// The process, or a pidfd.
     pub pid: i32,
 }
 
-/// A request that was found good.
+/// A request that was checked.
 pub struct CheckedRequest {
-    /// Whose pages.
+    /// The target process.
     pub target: Target,
-    /// Where they are to go.
+    /// The destination node.
     pub node: Destination,
-    /// Also those that others have mapped.
+    /// Whether pages that other processes map as well are migrated.
     pub shared: bool,
-    /// Addresses at which nothing is mapped are passed over.
+    /// Whether unmapped addresses are skipped.
     pub holes: bool,
-    /// Whether idle CPUs take part.
+    /// Whether idle CPUs may help.
     pub help: Help,
-    /// The right to be helped, if the request asked for it. It is held until the request is
-    /// dropped.
+    /// The right to get help, if the request asked for it, until the request is dropped.
     _asked: Option<AskedHelp>,
 }
 
 impl Request {
-    /// Whether the caller may have that done; `known`: the flags of the call. May sleep.
+    /// Checks the request of a call that accepts the flags `known`. May sleep.
     ///
-    /// `EINVAL`: another flag, or a process of the kernel's own; `EPERM`; `ESRCH`; `EBADF`;
-    /// `ENODEV`; `EINTR`: the caller is being killed.
-    pub fn admit(self, known: u32) -> Result<CheckedRequest> {
+    /// Fails with `EINVAL` for an unknown flag or a kernel thread, with `EINTR` if the caller is
+    /// being killed, and with `EPERM`, `ESRCH`, `EBADF` or `ENODEV`.
+    pub fn check(self, known: u32) -> Result<CheckedRequest> {
         let has = |flag| self.flags & flag != 0;
         if has(!known) {
             return Err(EINVAL);

@@ -2,7 +2,7 @@
 
 //! A process whose pages the caller may migrate, and ranges of its addresses.
 //!
-//! Locks: the mmap lock of the process, for reading, while folios are isolated.
+//! Locks: the mmap lock of the process, for reading, while folios are isolated; inside it, a PTL.
 //!
 //! C file: [`mm/ferry/c-glue/service/service.c`](srctree/mm/ferry/c-glue/service/service.c)
 
@@ -22,46 +22,54 @@ use crate::{
     }, //
 };
 
-/// How a process is named.
+/// The name of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
     /// The calling process.
     Caller,
-    /// By the number of one of its threads, in the caller's namespace.
+    /// The ID of one of its threads, in the caller's PID namespace.
     Pid(i32),
-    /// By a pidfd of the caller.
+    /// A pidfd of the caller.
     PidFd(i32),
 }
 
-/// Who has a folio mapped, as seen from one process.
+/// The processes that map a folio, as seen from a target process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// Others, or nobody.
+pub enum MappedBy {
+    /// Other processes, or none.
     Others,
-    /// It and who shares all its memory, and nobody else; where it has the first page, or could.
-    Alone(usize),
-    /// It, and others.
-    Shared(usize),
+    /// Only the target, and tasks that share its address space. The address of the first page, even
+    /// if only later pages are mapped.
+    Target(usize),
+    /// The target and other processes. The address is as above.
+    TargetAndOthers(usize),
 }
 
 /// A process whose pages the caller may migrate.
 ///
 /// # Invariants
 ///
-/// `0` is what `ferry_target_find()` has filled in, and holds a user of the address space.
+/// `ferry_target_find()` has initialised `0`, which holds a user reference to the address space.
 pub struct Target(bindings::ferry_target);
 
 impl Target {
-    /// Finds it, and asks whether the caller may. May sleep.
+    /// Finds a process, and checks that the caller may migrate its pages. May sleep.
+    ///
+    /// Fails with `ESRCH` if there is no such process, with `EBADF` if the number is no pidfd, with
+    /// `EPERM` if the caller may not migrate its pages, with `EINVAL` for a kernel thread, and with
+    /// `EINTR` if the caller is being killed.
     ///
     /// # Examples
     ///
     /// ```ignore
-    #[doc = include_str!("../tests/examples/target.rs")]
+    /// let target = Target::find(Name::Pid(pid))?;
+    /// let node = target.destination(1)?;
+    /// let mut range = target.range(start..end, node, false, true);
+    /// let (pages, result) = range.isolate_run(512, &mut list);
+    /// assert_eq!(Target::find(Name::Pid(2)).err(), Some(EINVAL)); // kthreadd
     /// ```
     ///
-    /// `ESRCH`: there is none, or no more; `EBADF`: no pidfd; `EPERM`: the caller may not;
-    /// `EINVAL`: it is the kernel's own; `EINTR`: the caller is being killed.
+    /// `rust/tests/examples/target.rs` runs under KUnit.
     pub fn find(name: Name) -> Result<Self> {
         let (pid, is_fd) = match name {
             Name::Caller => (0, false),
@@ -69,46 +77,49 @@ impl Target {
             Name::PidFd(fd) => (fd, true),
         };
         let target = Opaque::uninit();
-        // SAFETY: There is room for it.
+        // SAFETY: `target` has room for the structure.
         to_result(unsafe { bindings::ferry_target_find(target.get(), pid, is_fd) })?;
-        // INVARIANT: As it was found.
-        // SAFETY: As it was found it is filled in; this is the only copy.
+        // INVARIANT: The function has just initialised the structure.
+        // SAFETY: The structure is initialised, and this is its only copy.
         Ok(Self(unsafe { target.get().read() }))
     }
 
-    /// A node that its pages may go to; `ENODEV`: it has no memory, or its cpuset or the caller's
-    /// does not let it. Any context.
+    /// Checks that pages may be moved to `node`. For any context.
+    ///
+    /// Fails with `ENODEV` if it has no memory, or if the cpuset of the target or of the caller
+    /// does not allow it.
     pub fn destination(&self, node: i32) -> Result<Destination> {
         // SAFETY: The node mask is valid.
         unsafe { Destination::checked(node, &self.0.nodes) }.map_err(|_| ENODEV)
     }
 
-    /// An address without the tag that the process may have put into it; `EINTR`: the caller is
-    /// being killed. May sleep.
+    /// Returns an address without the tag that user space may have put into it. May sleep. Fails
+    /// with `EINTR` if the caller is being killed.
     pub fn untagged(&self, mut addr: usize) -> Result<usize> {
-        // SAFETY: By the type invariant the address space is valid; the address is ours.
+        // SAFETY: By the type invariant the address space is valid; `addr` is valid for a write.
         to_result(unsafe { bindings::ferry_target_untag(&self.0, &mut addr) })?;
         Ok(addr)
     }
 
-    /// Who has the folio mapped; [`None`]: that is not known, as the caller is being killed or,
-    /// unless it is to `wait`, somebody has the locks of rmap. Who maps it meanwhile may be missed.
-    /// May sleep.
-    pub fn owner_of(&self, folio: LockedFolio<'_>, wait: bool) -> Option<Owner> {
+    /// Returns the processes that map the folio. Returns [`None`] if the caller is being killed or,
+    /// without `wait`, if another task holds a lock of rmap. May miss concurrent changes. May
+    /// sleep.
+    pub fn mapped_by(&self, folio: LockedFolio<'_>, wait: bool) -> Option<MappedBy> {
         let (mm, mut at) = (self.0.mm, 0);
-        // SAFETY: The folio is locked, and by the type invariant the address space is valid; the
-        // address is ours.
+        // SAFETY: The folio is locked, and by the type invariant the address space is valid; `at`
+        // is valid for a write.
         match unsafe { bindings::ferry_folio_owner(folio.as_raw(), mm, wait, &mut at) } {
-            bindings::ferry_owner_FERRY_OWNER_ALONE => Some(Owner::Alone(at)),
-            bindings::ferry_owner_FERRY_OWNER_SHARED => Some(Owner::Shared(at)),
-            bindings::ferry_owner_FERRY_OWNER_OTHERS => Some(Owner::Others),
+            bindings::ferry_owner_FERRY_OWNER_ALONE => Some(MappedBy::Target(at)),
+            bindings::ferry_owner_FERRY_OWNER_SHARED => Some(MappedBy::TargetAndOthers(at)),
+            bindings::ferry_owner_FERRY_OWNER_OTHERS => Some(MappedBy::Others),
             _ => None,
         }
     }
 
-    /// Isolates the folios of page frames as long as they are mapped one after the other, from `at`
-    /// on, and may be migrated to `node`; how many. Large ones end it, as do others' unless
-    /// `shared`; so may anything. May sleep, but waits for nobody.
+    /// Isolates the folios of `frames`, as long as the process maps them in that order from `at` on
+    /// and they may be migrated to `node`. Returns their number. Stops at a large folio, at one
+    /// that other processes map unless `shared` is set, and possibly earlier. May sleep, but waits
+    /// for no lock.
     pub fn isolate_next(
         &self,
         at: usize,
@@ -125,15 +136,16 @@ impl Target {
             node: node.nid(),
             all: shared,
         };
-        // SAFETY: By the type invariants the address space and the list are valid; so many page
-        // frames are there, and the address begins a page.
+        // SAFETY: By the type invariants the address space and the list are valid. `pfns` has `nr`
+        // elements, and `addr` is the start of a page.
         unsafe { bindings::ferry_isolate_next(&mapped, list.as_raw()) }
     }
 
-    /// A range of its addresses, made whole pages, whose folios are to go to `node`. Any context.
+    /// Returns a range of addresses, rounded to whole pages, whose folios go to `node`. For any
+    /// context.
     ///
-    /// `shared`: those that others have mapped, too; `holes`: pass over addresses at which nothing
-    /// is mapped.
+    /// `shared` includes folios that other processes map as well. `holes` skips addresses at which
+    /// nothing is mapped.
     pub fn range(
         &self,
         pages: core::ops::Range<usize>,
@@ -155,58 +167,59 @@ impl Target {
             isolated: 0,
             failed: 0,
         };
-        // INVARIANT: By the type invariant of `Target`, which is borrowed; both are rounded.
+        // INVARIANT: By its type invariant `Target`, which is borrowed, has a user reference. Both
+        // addresses are rounded.
         Range(raw, core::marker::PhantomData)
     }
 }
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it has a user of ours, which nobody needs any more.
+        // SAFETY: By the type invariant this value has a user reference, and does not use it again.
         unsafe { bindings::ferry_target_put(&mut self.0) };
     }
 }
 
-/// Addresses of a process, and how far they were looked at.
+/// A range of addresses of a process, and the progress in it.
 ///
 /// # Invariants
 ///
-/// The address space has a user for `'a`. `addr` and `end` begin pages.
+/// The address space has a user reference for `'a`. `addr` and `end` are starts of pages.
 pub struct Range<'a>(bindings::ferry_range, core::marker::PhantomData<&'a Target>);
 
 impl Range<'_> {
-    /// Whether all was looked at.
+    /// Returns whether the whole range was processed.
     pub fn is_at_end(&self) -> bool {
         self.0.addr >= self.0.end
     }
 
-    /// Base pages that could not be isolated so far.
+    /// Returns the number of base pages that could not be isolated so far.
     pub fn failed(&self) -> u64 {
         self.0.failed as u64
     }
 
-    /// Bytes that were not looked at yet.
+    /// Returns the number of bytes that were not processed yet.
     pub fn rest_bytes(&self) -> usize {
         self.0.end.saturating_sub(self.0.addr)
     }
 
-    /// Isolates folios of about so many base pages, or fewer if others wait for what that needs;
-    /// how many base pages. May sleep.
+    /// Isolates folios of about `want` base pages, or fewer if other tasks wait for a lock that
+    /// this needs. Returns the number of base pages. May sleep.
     ///
-    /// `EFAULT`: nothing is mapped at the next address; `EINTR`: the caller is being killed. What
-    /// was isolated before that is in the list.
+    /// Fails with `EFAULT` if nothing is mapped at the next address, and with `EINTR` if the caller
+    /// is being killed. Folios that were isolated before are in the list.
     pub fn isolate_run(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
         self.isolate_by(want, list, true)
     }
 
-    /// Whether folios of hugetlb are among those that were isolated since this was asked last:
-    /// crews have no way to migrate them. Any context.
+    /// Returns whether hugetlb folios were isolated since the last call. Crews cannot migrate them.
+    /// For any context.
     pub fn had_hugetlb(&mut self) -> bool {
         core::mem::take(&mut self.0.hugetlb)
     }
 
-    /// As [`Range::isolate_run`], but looks at none if somebody has the mmap lock, and ends before
-    /// folios of hugetlb. May sleep.
+    /// Like [`Range::isolate_run`], but looks at no folio if another task holds the mmap lock, and
+    /// stops before hugetlb folios. May sleep.
     pub fn isolate_run_now(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
         self.isolate_by(want, list, false)
     }
@@ -221,8 +234,8 @@ impl Range<'_> {
         self.0.wait = wait;
         self.0.take_hugetlb = wait;
         self.0.isolated = 0;
-        // SAFETY: By the type invariants the address space and the list are valid, and the range is
-        // of whole pages.
+        // SAFETY: By the type invariants the address space and the list are valid, and the range
+        // consists of whole pages.
         let rc = unsafe { bindings::ferry_isolate_range(&mut self.0, list.as_raw()) };
         (self.0.isolated, to_result(rc))
     }
