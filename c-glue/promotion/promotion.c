@@ -111,12 +111,14 @@ static int ferry_promotion_target(int from)
  * sequence is not above a limit that Rust sets. The sequence is uniform, and
  * has no period that an access pattern could match.
  */
-struct ferry_pace {
-	u32 at;
-	u32 most;
+struct ferry_sampling {
+	u32 sequence;
+	u32 limit;
 };
 
-static DEFINE_PER_CPU(struct ferry_pace, ferry_pace) = { .most = U32_MAX };
+static DEFINE_PER_CPU(struct ferry_sampling, ferry_sampling) = {
+	.limit = U32_MAX,
+};
 
 static noinline void ferry_record(struct folio *folio)
 {
@@ -138,7 +140,7 @@ static noinline void ferry_record(struct folio *folio)
 	count_vm_event(NUMA_HINT_PAGE_CACHE);
 	shift = ferry_promotion_record(get_cpu(), folio_pfn(folio),
 				       folio_nid(folio), to);
-	this_cpu_write(ferry_pace.most, U32_MAX >> shift);
+	this_cpu_write(ferry_sampling.limit, U32_MAX >> shift);
 	put_cpu();
 }
 
@@ -149,8 +151,8 @@ static noinline void ferry_record(struct folio *folio)
  */
 void ferry_record_access(struct folio *folio)
 {
-	if (this_cpu_add_return(ferry_pace.at, GOLDEN_RATIO_32) <=
-	    this_cpu_read(ferry_pace.most))
+	if (this_cpu_add_return(ferry_sampling.sequence, GOLDEN_RATIO_32) <=
+	    this_cpu_read(ferry_sampling.limit))
 		ferry_record(folio);
 }
 

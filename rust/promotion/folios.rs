@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Folios of the page cache that are to be promoted: found by their numbers, looked at, isolated
-//! and migrated.
+//! Folios of the page cache to promote: looked up by page frame number, checked, isolated and
+//! migrated.
 //!
-//! Locks: that of memory hotplug, see [`MemHotplugGuard`]; inside it, for each folio, its own lock if
-//! that is free, then that of its LRU. To migrate takes the locks of folios, without it.
+//! Locks: the memory hotplug lock, see [`MemHotplugGuard`]; inside it, for each folio, the folio
+//! lock if it is free, then the LRU lock. Migration takes folio locks, without the hotplug lock.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_promotion.h`
 
@@ -16,6 +16,10 @@ use kernel::{
     bindings,
     interop::list::CListHead,
     prelude::*,
+    sync::atomic::{
+        atomic_load,
+        Relaxed, //
+    },
     types::NotThreadSafe, //
 };
 
@@ -26,7 +30,7 @@ use crate::kernel::{
     sched::NodeId, //
 };
 
-/// Why a folio is not promoted: one of `FERRY_UNPROMOTED_*`.
+/// The reason why a folio is not promoted: one of `FERRY_UNPROMOTED_*`.
 ///
 /// # Invariants
 ///
@@ -35,124 +39,133 @@ use crate::kernel::{
 pub struct PromotionRefusal(bindings::ferry_promotion_refusal);
 
 impl PromotionRefusal {
-    /// There is no such folio any more, on this node.
+    /// The folio no longer exists on this node.
     pub const GONE: Self = Self(bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_GONE);
-    /// There is no room for it, or somebody else has isolated it just then.
+    /// There is no room for the folio, or another task has isolated it.
     pub const NO_ROOM: Self = Self(bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_NO_ROOM);
-    /// It was to be migrated, and is where it was.
+    /// The migration of the folio failed.
     pub const FAILED: Self = Self(bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_FAILED);
 
-    /// Counts so many folios; of those that failed, pages. For any context.
+    /// Counts `nr` folios, or `nr` pages for [`PromotionRefusal::FAILED`]. For any context.
     pub fn count(self, nr: u32) {
         if nr > 0 {
-            // SAFETY: By the type invariant there is such a counter.
+            // SAFETY: By the type invariant the counter exists.
             unsafe { bindings::ferry_count_unpromoted(self.0, nr) };
         }
     }
 }
 
-/// What is counted, beside refusals: `FERRY_PROMOTION_*`.
+/// A counter besides the refusals: one of `FERRY_PROMOTION_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Event {
     /// Folios that were hot enough.
     Candidates = bindings::ferry_promotion_event_FERRY_PROMOTION_CANDIDATES,
-    /// Pages.
+    /// Pages that were promoted.
     Promoted = bindings::ferry_promotion_event_FERRY_PROMOTION_PROMOTED,
-    /// Accesses that there was no room to record.
+    /// Accesses that were not recorded because the ring was full.
     Lost = bindings::ferry_promotion_event_FERRY_PROMOTION_LOST,
-    /// Times that folios had to wait, by the rate.
+    /// Folios that had to wait because of the rate.
     RateLimited = bindings::ferry_promotion_event_FERRY_PROMOTION_RATE_LIMITED,
-    /// And by what the backoff has left of it.
+    /// Folios that had to wait because of the rate that the back-off leaves.
     Braked = bindings::ferry_promotion_event_FERRY_PROMOTION_BRAKED,
-    /// Folios that came back, of those that are looked at.
+    /// Refaults of sampled folios.
     CameBack = bindings::ferry_promotion_event_FERRY_PROMOTION_CAME_BACK,
 }
 
 impl Event {
-    /// Counts so many. For any context.
+    /// Adds `nr` to the counter. For any context.
     pub fn count(self, nr: u32) {
         if nr > 0 {
-            // SAFETY: Each variant is a counter that there is.
+            // SAFETY: Each variant is a counter that exists.
             unsafe { bindings::ferry_count_promotion(self as u32, nr) };
         }
     }
 }
 
-/// Whether anything may be promoted. For any context.
+/// Returns whether promotion is enabled. For any context.
 pub fn is_enabled() -> bool {
-    // SAFETY: It is one word, which C writes with `WRITE_ONCE()`.
-    unsafe { (&raw const bindings::ferry_promotion_enabled).read_volatile() }
+    // SAFETY: The variable is valid and aligned, and C writes it with `WRITE_ONCE()`.
+    unsafe { atomic_load(&raw mut bindings::ferry_promotion_enabled, Relaxed) }
 }
 
-/// How many pages may be off the LRU at a time, for each node. For any context.
+/// Returns the maximum number of pages of a node that are off the LRU at a time. For any context.
 pub fn max_isolated() -> u32 {
     // SAFETY: As above.
-    unsafe { (&raw const bindings::ferry_max_isolated).read_volatile() }
+    unsafe { atomic_load(&raw mut bindings::ferry_max_isolated, Relaxed) }
 }
 
-/// How much may be promoted a second, in MB of 2^20 bytes. For any context.
+/// Returns the maximum rate of promotion, in MB of 2^20 bytes a second. For any context.
 pub fn rate_mbps() -> u32 {
-    // SAFETY: It only reads.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_promotion_mbps() }
 }
 
-/// Pages that the top tier has, by and large. For any context.
+/// Returns the approximate number of pages of the top tier. For any context.
 pub fn top_tier_pages() -> u64 {
-    // SAFETY: It only reads.
+    // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_top_tier_pages() as u64 }
 }
 
-/// Where in the page cache a folio is, or was.
+/// The position of a folio in the page cache, and its page frame.
 pub type Cached = bindings::ferry_cached;
 
-/// The folio that begins with this page, if there is one, and on that node. For any context.
+/// Returns the folio on an LRU list that begins at this page frame, if it is on `node`. For any
+/// context.
 ///
 /// # Examples
 ///
 /// ```ignore
-#[doc = include_str!("../tests/examples/promotion.rs")]
+/// let online = MemHotplugGuard::begin();
+/// if let Some(folio) = candidate(&online, pfn, node) {
+///     match folio.place() {
+///         Ok(cached) => assert!(isolated.as_mut().add(folio)),
+///         Err(refusal) => refusal.count(1),
+///     }
+/// }
 /// ```
+///
+/// `rust/tests/examples/promotion.rs` runs under KUnit.
 pub fn candidate(_online: &MemHotplugGuard, pfn: u64, node: NodeId) -> Option<Candidate<'_>> {
-    // SAFETY: Any number will do, as no memory goes meanwhile.
+    // SAFETY: The function accepts any number while no memory goes offline.
     let folio = unsafe { bindings::ferry_folio_get_pfn(pfn as c_ulong, node.0) };
-    // SAFETY: The function has taken a reference for us.
+    // SAFETY: The function has taken a reference for the caller.
     let folio = unsafe { FolioRef::adopt(NonNull::new(folio)?) };
     Some(Candidate(folio, PhantomData))
 }
 
-/// A folio that somebody may use, with a reference. It is given back before memory may go: a
-/// reference keeps others from freeing and migrating.
+/// A folio that other tasks may use, with a reference. The reference is dropped before memory may
+/// go offline, because it prevents other tasks from freeing and migrating the folio.
 pub struct Candidate<'a>(FolioRef, PhantomData<&'a MemHotplugGuard>);
 
 impl Candidate<'_> {
-    /// Where in the page cache it is, if it may be promoted, or why it is to be left where it is:
-    /// others may change that at any time. For tasks.
+    /// Returns the position of the folio in the page cache, or the reason why it must not be
+    /// promoted. Other tasks may change both at any time. For process context.
     pub fn place(&self) -> Result<Cached, PromotionRefusal> {
         let mut cached = Cached::default();
-        // SAFETY: By the type invariant of the reference the folio exists; it was on an LRU when we
-        // took that, so it is none of those that cannot be locked.
+        // SAFETY: By the type invariant of the reference the folio exists. It was on an LRU list
+        // when the reference was taken, so it can be locked.
         match unsafe { bindings::ferry_unpromoted(self.0.as_raw(), &mut cached) } {
             bindings::ferry_promotion_refusal_FERRY_UNPROMOTED_NONE => Ok(cached),
-            // INVARIANT: It is one of them.
+            // INVARIANT: The function returns only valid reasons.
             why => Err(PromotionRefusal(why)),
         }
     }
 
-    /// Its base pages. For any context.
+    /// Returns the number of base pages. For any context.
     pub fn nr_pages(&self) -> u32 {
         self.0.nr_pages() as u32
     }
 }
 
-/// Folios that are isolated, for a node; put back where they came from when this is dropped, which
-/// may sleep.
+/// Isolated folios that go to one node. Dropping it puts them back to their LRU lists, which may
+/// sleep.
 ///
 /// # Invariants
 ///
-/// The list is nobody else's. It links folios that `migrate_misplaced_folio_prepare()` has isolated
-/// and counted as such, for `to`, which has, or had, memory if there are any; `pages` is how many
-/// base pages they have.
+/// The list has no other user. It links folios that `migrate_misplaced_folio_prepare()` has
+/// isolated for `to`, and counted as isolated. `pages` is the number of their base pages. If there
+/// are any, `to` has, or had, memory.
 #[pin_data(PinnedDrop)]
 pub struct Isolated {
     #[pin]
@@ -163,9 +176,10 @@ pub struct Isolated {
 }
 
 impl Isolated {
-    /// None yet, for a node: any number. For any context.
+    /// Returns an initialiser of an empty list for the node `to`, which may be any number. For any
+    /// context.
     pub fn new(to: NodeId) -> impl PinInit<Self> {
-        // INVARIANT: There are none.
+        // INVARIANT: There are no folios.
         pin_init!(Self {
             list <- CListHead::new(),
             to,
@@ -174,43 +188,45 @@ impl Isolated {
         })
     }
 
-    /// How many base pages these are. For any context.
+    /// Returns the number of base pages on the list. For any context.
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// Whether their node has room for them and so many pages more, beside what it keeps free. For
-    /// any context.
+    /// Returns whether the node has room for the pages on the list and for `more` pages, above its
+    /// watermark. For any context.
     pub fn has_room_for(&self, more: u32) -> bool {
-        // SAFETY: It only reads; any number will do.
+        // SAFETY: The function accepts any number.
         unsafe { bindings::ferry_has_room(self.to.0, self.pages.saturating_add(more)) }
     }
 
-    /// Isolates a folio, as the last. `false`: it is where it was, see [`PromotionRefusal::NO_ROOM`]. May
-    /// not be called with interrupts off.
+    /// Isolates a folio to the end of the list. Returns `false` if that failed, see
+    /// [`PromotionRefusal::NO_ROOM`]. Called with interrupts enabled.
     pub fn add(self: Pin<&mut Self>, candidate: Candidate<'_>) -> bool {
         let pages = candidate.nr_pages();
         let this = self.project();
         let list = this.list.as_raw();
-        // SAFETY: We have a reference, by the type invariant the list is ours, and any number of a
-        // node will do.
+        // SAFETY: `candidate` has a reference to the folio. By the type invariant the list has no
+        // other user. Any node number is accepted.
         let added =
             unsafe { bindings::ferry_isolate_promoted(candidate.0.as_raw(), this.to.0, list) };
         if added {
-            // INVARIANT: It was isolated, with a reference for the list, and counted.
+            // INVARIANT: The folio was isolated, with a reference for the list, and counted.
             *this.pages = this.pages.saturating_add(pages);
         }
         added
     }
 
-    /// Migrates them; how many base pages. None is left. May sleep.
+    /// Migrates the folios, and returns the number of base pages that were migrated. The list is
+    /// empty afterwards. May sleep.
     pub fn promote(self: Pin<&mut Self>, _: FlushToken<'_>) -> u32 {
         let this = self.project();
-        // INVARIANT: The list is left empty, which is no pages.
+        // INVARIANT: The function leaves the list empty.
         if core::mem::take(this.pages) == 0 {
             return 0;
         }
-        // SAFETY: By the type invariant; as there are some, `to` is a node.
+        // SAFETY: By the type invariant the list links isolated folios. There are some, so `to` is
+        // the number of a node with memory.
         unsafe { bindings::ferry_promote(this.list.as_raw(), this.to.0) }
     }
 }
@@ -218,7 +234,8 @@ impl Isolated {
 #[pinned_drop]
 impl PinnedDrop for Isolated {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant; the function takes the counts back.
+        // SAFETY: By the type invariant the list links isolated folios. The function corrects the
+        // counts of isolated pages.
         unsafe { bindings::putback_movable_pages(self.list.as_raw()) };
     }
 }

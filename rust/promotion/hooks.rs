@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The functions of promotion that C calls. Each goes straight to safe code.
+//! The functions of promotion that C calls.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_promotion.h`
 
@@ -14,10 +14,10 @@ use crate::{
     promotion, //
 };
 
-/// A folio of a lower tier was read: called by `ferry_record_access()`, for tasks and not for
-/// interrupts. `cpu` is the one that this runs on, without being preempted.
+/// Records an access to a folio of a lower tier. Returns the sampling shift: one access in 2^shift
+/// is recorded next. Called by `ferry_record()` on `cpu`.
 ///
-/// Returns of how many accesses the next is to be recorded, as a power of two.
+/// Context: task context, preemption disabled.
 #[export]
 pub extern "C" fn ferry_promotion_record(
     cpu: c_uint,
@@ -25,7 +25,7 @@ pub extern "C" fn ferry_promotion_record(
     from: c_int,
     to: c_int,
 ) -> c_uint {
-    // None is so large: it is refused.
+    // `Ring::push` refuses `u16::MAX`, which is above any node number.
     let node = |nid: c_int| u16::try_from(nid).unwrap_or(u16::MAX);
     let access = Access {
         pfn: pfn as u64,
@@ -35,19 +35,23 @@ pub extern "C" fn ferry_promotion_record(
     promotion::record(cpu as usize, access)
 }
 
-/// A folio was promoted: called by `ferry_record_migration()`. For any context but NMI.
+/// Remembers a promoted folio if it is a sample. Called by `ferry_record_migration()`.
+///
+/// Context: any but NMI.
 ///
 /// # Safety
 ///
 /// `cached` must be valid.
 #[export]
 pub unsafe extern "C" fn ferry_promotion_promoted(cached: *const bindings::ferry_cached) {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `cached` is valid.
     promotion::promoted(unsafe { &*cached });
 }
 
-/// A folio was demoted, or `for_room`, as its node was short of free memory: called by
-/// `ferry_record_migration()`. For any context but NMI.
+/// Notes the demotion of a folio. `from_top` tells whether it leaves the top tier. Called by
+/// `ferry_record_migration()`.
+///
+/// Context: any but NMI.
 ///
 /// # Safety
 ///
@@ -57,12 +61,13 @@ pub unsafe extern "C" fn ferry_promotion_demoted(
     cached: *const bindings::ferry_cached,
     from_top: bool,
 ) {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `cached` is valid.
     promotion::demoted(unsafe { &*cached }, from_top);
 }
 
-/// Promotion is on: called when its switch is written. May sleep; returns 0 or -ENOMEM. One
-/// caller at a time.
+/// Starts promotion. Returns 0 or -ENOMEM. One caller at a time.
+///
+/// Context: process context, may sleep.
 #[export]
 pub extern "C" fn ferry_promotion_start() -> c_int {
     match promotion::start() {
@@ -71,14 +76,17 @@ pub extern "C" fn ferry_promotion_start() -> c_int {
     }
 }
 
-/// It is off: when this returns nothing is off the LRU for it, nor will be. May sleep. One
-/// caller at a time.
+/// Stops promotion. On return no folio is isolated for it, and none will be. One caller at a time.
+///
+/// Context: process context, may sleep.
 #[export]
 pub extern "C" fn ferry_promotion_stop() {
     promotion::stop();
 }
 
-/// How far the backoff is drawn, 0 to 8. For any context.
+/// Returns the back-off level, 0 to 8.
+///
+/// Context: any.
 #[export]
 pub extern "C" fn ferry_promotion_brake() -> c_uint {
     promotion::backoff_level()

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Promotion of page cache that is mapped nowhere: what is read of a lower memory tier, and read
-//! again, goes to the top one.
+//! Promotion of unmapped page cache: folios that are read repeatedly on a lower memory tier move to
+//! the top tier.
 //!
-//! Who reads records that, in a ring of its CPU ([`record`]), and no more. One work item, the
-//! collector, sorts what the rings have into a table for each node of a lower tier; a worker for
-//! each such node promotes what is hot in its table, in batches, within a rate. What is promoted is
-//! remembered for a while, some of it: if too much of that comes back the rate falls. See
+//! A reader only records its access in a per-CPU ring ([`record`]). One work item, the collector,
+//! sorts the records into a table for each node of a lower tier. A worker for each such node
+//! promotes the hot folios of its table in batches, within a rate. A sample of the promoted folios
+//! is remembered for a while; if too many of them refault, the rate falls. See
 //! `docs/promotion.rst`.
 //!
-//! Locks: `pause`, of the collector, or `busy`, of the worker of a node, which is held while folios
-//! are migrated; in them memory hotplug's, for reading; in that `table` of a node, or `control`. In
-//! these, that of a folio if it is free. Nothing is taken by who records.
+//! Lock order (a reader that records takes none):
+//!
+//! 1. `pause` of the collector; or `busy` of the worker of a node, which is held while folios are
+//!    migrated;
+//! 2. the memory hotplug lock, for reading;
+//! 3. `table` of a node, or `control`;
+//! 4. the lock of a folio, if it is free.
 //!
 //! Boundary: `folios.rs`, `hooks.rs`. Only these files contain unsafe code.
 
@@ -101,49 +105,50 @@ use worker::{
     BATCH, //
 };
 
-/// How much is promoted.
+/// The limits of promotion.
 #[derive(Default)]
 struct Control {
     bucket: Bucket,
     backoff: Backoff,
 }
 
-/// A node, which is of a lower tier or may be one day.
+/// A node that is in a lower tier, or may be one day.
 #[pin_data]
 struct Node {
     id: NodeId,
-    /// What was read of it; empty until something is.
+    /// The folios that were read on this node; empty until the first is.
     #[pin]
     table: Mutex<KVVec<u64>>,
-    /// What its worker has taken of that.
+    /// The folios that its worker has taken from the table.
     #[pin]
     busy: Mutex<KVec<HotFolio>>,
-    /// Where to begin in the table, the next time.
+    /// The entry of the table at which the worker begins the next time.
     from: Atomic<u32>,
     worker: Arc<DelayedFn>,
 }
 
 #[pin_data]
 struct Promotion {
-    /// A ring for each CPU: their ends, and the slots of all.
+    /// The rings of all CPUs: the ends of each, and all slots.
     ends: KVVec<Ends>,
     slots: KVVec<Slot>,
     collector: Arc<DelayedFn>,
-    /// When the collector looks again, in milliseconds.
+    /// Milliseconds until the collector runs again.
     #[pin]
     pause: Mutex<u32>,
     nodes: KVec<Pin<KBox<Node>>>,
     #[pin]
     control: Mutex<Control>,
-    /// Of `control`: to be read without.
+    /// The level of the back-off in `control`, to be read without its lock.
     level: Atomic<u32>,
     recent_moves: KVVec<recent_moves::Word>,
-    /// Which pages are looked at, see [`FolioId::is_sample`]; and of those, how many were promoted,
-    /// and came back, since the backoff has looked. Relaxed, as nothing depends on them.
+    /// Which folios are sampled, see [`FolioId::is_sample`]; and how many of these were promoted,
+    /// and how many have refaulted, since the back-off was updated. Relaxed: nothing depends on
+    /// them.
     shift: Atomic<u32>,
     promoted: Atomic<u32>,
     refaults: Atomic<u32>,
-    /// Whether folios were demoted to make room.
+    /// Whether kswapd has demoted folios to make room.
     made_room: Atomic<bool>,
 }
 
@@ -175,13 +180,13 @@ fn many<T>(nr: usize, new: impl Fn() -> T) -> Result<KVVec<T>> {
 
 impl Node {
     fn new(id: NodeId) -> Result<Pin<KBox<Self>>> {
-        let picks = KVec::with_capacity(BATCH, GFP_KERNEL)?;
+        let busy = KVec::with_capacity(BATCH, GFP_KERNEL)?;
         let worker = DelayedFn::for_node(Queue::Unbound, id, worker::run)?;
         KBox::pin_init(
             pin_init!(Self {
                 id,
                 table <- new_mutex!(KVVec::new(), "ferry::promotion::Node::table"),
-                busy <- new_mutex!(picks, "ferry::promotion::Node::busy"),
+                busy <- new_mutex!(busy, "ferry::promotion::Node::busy"),
                 from: Atomic::new(0),
                 worker,
             }),
@@ -232,40 +237,44 @@ impl Promotion {
         Some(node)
     }
 
-    /// Whether it is looked at whether that folio comes back, in the table or of a frame: of large
-    /// ones more often, so that as many pages are looked at of all orders.
-    fn is_sample(&self, name: FolioId, order: u32) -> bool {
-        name.is_sample(self.shift.load(Relaxed).saturating_sub(order))
+    /// Returns whether a folio is in the sample, by its position in the page cache or by its page
+    /// frame. Large folios are sampled more often, so that each order has the same share of pages.
+    fn is_sample(&self, id: FolioId, order: u32) -> bool {
+        id.is_sample(self.shift.load(Relaxed).saturating_sub(order))
     }
 
-    /// What a folio is, if it is one of those that are remembered when they are promoted.
-    fn if_promoted(&self, cached: &Cached) -> Option<FolioId> {
-        Some(name(cached)).filter(|&name| self.is_sample(name, cached.order))
+    /// Returns the ID of a folio, if it is in the sample of promoted folios.
+    fn promoted_sample(&self, cached: &Cached) -> Option<FolioId> {
+        Some(folio_id(cached)).filter(|&id| self.is_sample(id, cached.order))
     }
 
-    /// Or of those when they are demoted: by where they are then.
-    fn if_demoted(&self, cached: &Cached) -> Option<FolioId> {
+    /// Returns the ID of a folio, if it is in the sample of demoted folios, which are chosen by
+    /// page frame.
+    fn demoted_sample(&self, cached: &Cached) -> Option<FolioId> {
         self.is_sample(FolioId::of_frame(cached.pfn as u64), cached.order)
-            .then(|| name(cached))
+            .then(|| folio_id(cached))
     }
 
-    /// It is back, if it is remembered.
-    fn refaults(&self, name: FolioId) {
-        if RecentMoves(&self.recent_moves).take(name, now_s()) {
+    /// Counts a refault, if the folio is remembered.
+    fn count_refault(&self, id: FolioId) {
+        if RecentMoves(&self.recent_moves).take(id, now_s()) {
             self.refaults.fetch_add(1, Relaxed);
             Event::CameBack.count(1);
         }
     }
 
-    /// A folio of a lower tier is hot: it is back, if it was promoted recent_moves, or demoted for room.
+    /// Counts a refault of a hot folio on a lower tier, if it was promoted recently or demoted to
+    /// make room.
     fn found_hot(&self, cached: &Cached) {
-        let name = self.if_promoted(cached).or_else(|| self.if_demoted(cached));
-        name.into_iter().for_each(|name| self.refaults(name));
+        let id = self
+            .promoted_sample(cached)
+            .or_else(|| self.demoted_sample(cached));
+        id.into_iter().for_each(|id| self.count_refault(id));
     }
 
-    /// A folio was read again and again: it may have been demoted for room.
+    /// Handles a folio that was read several times: it may have been demoted to make room.
     fn read_again(&self, online: &MemHotplugGuard, access: Access) {
-        // Its order is not known yet, but how much it is at most.
+        // The order is not known yet. The alignment of the page frame limits it.
         if !self.is_sample(FolioId::of_frame(access.pfn), access.pfn.trailing_zeros()) {
             return;
         }
@@ -275,13 +284,13 @@ impl Promotion {
         }
     }
 
-    /// Sorts what the rings have into the tables of their nodes, and has their workers called if
-    /// something may be promoted; whether there was something. May sleep.
-    fn gather(&self, now: Now) -> bool {
+    /// Sorts the records of all rings into the tables of their nodes, and calls the workers if
+    /// folios may be promoted. Returns whether there were records. May sleep.
+    fn sort_records(&self, now: Plan) -> bool {
         let tick = Tick::at(now_ms());
         let online = now.has_made_room.then(MemHotplugGuard::begin);
-        let mut held: Option<Held<'_>> = None;
-        // There was no memory for the table of that one.
+        let mut held: Option<LockedTable<'_>> = None;
+        // A node without memory for its table.
         let mut without = None;
         let mut found = 0;
         for cpu in 0..self.ends.len() {
@@ -294,14 +303,14 @@ impl Promotion {
                 if is_other && without != Some(access.from) {
                     // One table is locked at a time.
                     drop(held.take());
-                    held = self.hold(access.from, now.is_worth_while);
+                    held = self.lock_table(access.from, now.calls_workers);
                     without = held.is_none().then_some(access.from);
                 }
                 if let Some(held) = held.as_mut().filter(|held| held.from == access.from) {
                     let Access { pfn, to, .. } = access;
                     let frequency = 1;
-                    let pick = hot_table::HotFolio { to, pfn, frequency };
-                    let read = HotTable(&mut held.table).note(pick, tick);
+                    let folio = hot_table::HotFolio { to, pfn, frequency };
+                    let read = HotTable(&mut held.table).note(folio, tick);
                     if let Some(online) = online.as_ref().filter(|_| read >= AGAIN) {
                         self.read_again(online, access);
                     }
@@ -315,7 +324,7 @@ impl Promotion {
         found > 0
     }
 
-    /// Forgets what was read and what was promoted, of a time before.
+    /// Discards all records and remembered folios.
     fn forget(&self) {
         for cpu in 0..self.ends.len() {
             if let Some(ring) = self.ring(cpu) {
@@ -329,23 +338,22 @@ impl Promotion {
         self.level.store(0, Relaxed);
     }
 
-    /// Locks the table of a node, and has its worker called, if it is; [`None`]: there is no memory
-    /// for it. May sleep.
-    fn hold(&self, from: u16, is_called: bool) -> Option<Held<'_>> {
+    /// Locks the table of a node, and calls its worker if `calls` is set. Returns [`None`] if there
+    /// is no memory for the table. May sleep.
+    fn lock_table(&self, from: u16, calls: bool) -> Option<LockedTable<'_>> {
         let node = self.node(NodeId(i32::from(from)))?;
         let mut table = node.table.lock();
         if table.is_empty() {
             table.resize(hot_table::ENTRIES, 0, GFP_KERNEL).ok()?;
         }
-        if is_called {
+        if calls {
             DelayedFn::after(&node.worker, 0);
         }
-        Some(Held { from, table })
+        Some(LockedTable { from, table })
     }
 
-    /// Lets the backoff look at what came back, and into the bucket what there may be by now. May
-    /// sleep.
-    fn adjust(&self) -> Now {
+    /// Updates the back-off by the refaults, and refills the rate budget. May sleep.
+    fn adjust(&self) -> Plan {
         let rate = u64::from(rate_mbps()) * MB;
         let mut control = self.control.lock();
         let now = now_ms();
@@ -364,37 +372,37 @@ impl Promotion {
         }
         let limit = control.backoff.limit(rate);
         control.bucket.refill(now_us(), limit);
-        Now {
+        Plan {
             has_made_room: control.backoff.has_made_room(),
-            is_worth_while: control.bucket.is_half_full(limit),
+            calls_workers: control.bucket.is_half_full(limit),
         }
     }
 }
 
-fn name(cached: &Cached) -> FolioId {
+fn folio_id(cached: &Cached) -> FolioId {
     FolioId::of(cached.file as u64, cached.index as u64)
 }
 
-/// What the collector does this time, beside sorting.
+/// The work of the collector in one run, besides sorting.
 #[derive(Clone, Copy)]
-struct Now {
-    /// Looks whether what was demoted is read again.
+struct Plan {
+    /// Whether it checks for demoted folios that are read again.
     has_made_room: bool,
-    /// Has workers called: each time they look for what is hot in all of their tables.
-    is_worth_while: bool,
+    /// Whether it calls the workers, each of which searches its whole table for hot folios.
+    calls_workers: bool,
 }
 
-/// The table of a node, locked.
-struct Held<'a> {
+/// The locked table of a node.
+struct LockedTable<'a> {
     from: u16,
     table: MutexGuard<'a, KVVec<u64>>,
 }
 
-/// A folio of a lower tier was read, on this CPU, by a task that is not preempted meanwhile. Of how
-/// many accesses the next is to be recorded, as a power of two. Not for interrupts.
+/// Records that a folio of a lower tier was read on this CPU. Returns the binary logarithm of the
+/// sampling interval of later accesses. Called with preemption disabled; not for interrupt context.
 pub fn record(cpu: usize, access: Access) -> u32 {
     let Some(promotion) = promotion().filter(|all| all.level.load(Relaxed) < STOPPED) else {
-        // Nothing would be done with it.
+        // No folio would be promoted.
         return LONGEST_PACE;
     };
     let used = promotion.ring(cpu).and_then(|ring| ring.push(access));
@@ -404,36 +412,37 @@ pub fn record(cpu: usize, access: Access) -> u32 {
     ring::pace(ring::SLOTS, used.unwrap_or(ring::SLOTS))
 }
 
-/// A folio was promoted. For any context but NMI.
+/// Records that a folio was promoted. For any context but NMI.
 pub fn promoted(cached: &Cached) {
     let Some(promotion) = promotion() else {
         return;
     };
-    if let Some(name) = promotion.if_promoted(cached) {
-        RecentMoves(&promotion.recent_moves).remember(name, now_s());
+    if let Some(id) = promotion.promoted_sample(cached) {
+        RecentMoves(&promotion.recent_moves).remember(id, now_s());
         promotion.promoted.fetch_add(1, Relaxed);
     }
 }
 
-/// A folio was demoted, which may have been promoted; and if that was `from_top`, to make room there,
-/// others may have taken its place that are no hotter. For any context but NMI.
+/// Records that a folio was demoted. It may have been promoted before. If kswapd demoted it
+/// `from_top`, promoted folios that are no hotter may have taken its place. For any context but
+/// NMI.
 pub fn demoted(cached: &Cached, from_top: bool) {
     let Some(promotion) = promotion() else {
         return;
     };
-    if let Some(name) = promotion.if_promoted(cached) {
-        promotion.refaults(name);
+    if let Some(id) = promotion.promoted_sample(cached) {
+        promotion.count_refault(id);
     }
     if !from_top || !crew::is_for_kswapd() {
         return;
     }
     promotion.made_room.store(true, Relaxed);
-    if let Some(name) = promotion.if_demoted(cached) {
-        RecentMoves(&promotion.recent_moves).remember(name, now_s());
+    if let Some(id) = promotion.demoted_sample(cached) {
+        RecentMoves(&promotion.recent_moves).remember(id, now_s());
     }
 }
 
-/// Begins. May sleep; one caller at a time. Fails with `ENOMEM`.
+/// Starts promotion. May sleep; one caller at a time. Fails with `ENOMEM`.
 pub fn start() -> Result {
     let promotion = match promotion() {
         Some(promotion) => promotion,
@@ -444,7 +453,7 @@ pub fn start() -> Result {
     };
     let mut pause = promotion.pause.lock();
     *pause = BUSY_MS;
-    // By who has `pause`, as the collector: one at a time takes what the rings have.
+    // With `pause` held, as in the collector: one task at a time empties the rings.
     promotion.forget();
     *promotion.control.lock() = Control::default();
     drop(pause);
@@ -452,13 +461,13 @@ pub fn start() -> Result {
     Ok(())
 }
 
-/// Ends: when this returns nothing is isolated, nor will be. Nothing may be enabled by now. May
-/// sleep; one caller at a time.
+/// Stops promotion, which must be disabled already. When this returns, no folio is isolated, and
+/// none will be. May sleep; one caller at a time.
 pub fn stop() {
     let Some(promotion) = promotion() else {
         return;
     };
-    // Who runs now is waited for; who comes later sees that it is off.
+    // Waits for work that runs now. Work that starts later sees that promotion is disabled.
     drop(promotion.pause.lock());
     for node in promotion.nodes.iter() {
         let _busy = node.busy.lock();
@@ -466,12 +475,12 @@ pub fn stop() {
     }
 }
 
-/// How far the backoff is drawn, from 0 on. For any context.
+/// Returns the level of the back-off, from 0 on. For any context.
 pub fn backoff_level() -> u32 {
     promotion().map_or(0, |promotion| promotion.level.load(Relaxed))
 }
 
-/// From a workqueue: the collector.
+/// The collector, called by a workqueue.
 fn collect(_: FlushToken<'_>) {
     let Some(promotion) = promotion() else {
         return;
@@ -480,7 +489,7 @@ fn collect(_: FlushToken<'_>) {
     if !is_enabled() {
         return;
     }
-    let found = promotion.gather(promotion.adjust());
+    let found = promotion.sort_records(promotion.adjust());
     *pause = next_look_ms(*pause, found, backoff_level());
     DelayedFn::after(&promotion.collector, *pause);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The worker of a node: promotes what is hot in its table.
+//! The worker of a node, which promotes the hot folios of its table.
 //!
-//! Locks: see [`super`]. Memory hotplug waits while folios are looked up, not while they are
+//! Locks: see [`super`]. Memory hotplug waits while folios are looked up, but not while they are
 //! migrated.
 
 use core::cell::Cell;
@@ -49,40 +49,39 @@ use crate::{
     }, //
 };
 
-/// Folios that are taken out of a table together.
+/// Maximum number of folios that are taken out of a table together.
 pub(super) const BATCH: usize = 512;
 
-/// Of so many in a row that there was no room for, there is none for others.
+/// Number of folios in a row without room after which no other folio is tried.
 const FULL_AFTER: u32 = 8;
 
-/// What is taken out of a table. A cell, as core sorts what is none by a function that ends in one
-/// that does not return, and objtool does not know that one.
+/// An entry that was taken out of a table. It is a cell because `core` sorts other types with a
+/// function that calls a noreturn function unknown to objtool.
 pub(super) type HotFolio = Cell<hot_table::HotFolio>;
 
-/// Why no more folios are added to a batch.
+/// The reason why no more folios are added to a batch.
 enum Ended {
-    /// There are no more for that node.
+    /// There are no more folios for that node.
     Done,
-    /// As many pages are isolated as may be, or as there is room for.
+    /// The limit of isolated pages is reached, or the node has no room for more.
     Full,
-    /// No more may be promoted, now.
+    /// The rate budget is used up.
     Rate,
 }
 
-/// From a workqueue: promotes what is hot of a node.
+/// Promotes the hot folios of a node. Called by a workqueue.
 pub(super) fn run(id: NodeId, may: FlushToken<'_>) {
     let Some((promotion, node)) = promotion().and_then(|all| Some((all, all.node(id)?))) else {
         return;
     };
-    let mut picks = node.busy.lock();
-    while is_enabled() && choose(promotion, node, &mut picks) {
-        let left = carry(promotion, node, &picks, may);
+    let mut hot = node.busy.lock();
+    while is_enabled() && choose(promotion, node, &mut hot) {
+        let left = promote(promotion, node, &hot, may);
         if left > 0 {
             put_back(
                 promotion,
                 node,
-                picks
-                    .get(picks.len().saturating_sub(left)..)
+                hot.get(hot.len().saturating_sub(left)..)
                     .unwrap_or_default(),
             );
             return;
@@ -91,45 +90,46 @@ pub(super) fn run(id: NodeId, may: FlushToken<'_>) {
     }
 }
 
-/// Takes out of the table what is hot, in the order of targets and addresses; whether there is
-/// something.
-fn choose(promotion: &Promotion, node: &Node, picks: &mut KVec<HotFolio>) -> bool {
-    picks.clear();
+/// Takes the hot folios out of the table, in the order of targets and addresses. Returns whether
+/// there are any.
+fn choose(promotion: &Promotion, node: &Node, hot: &mut KVec<HotFolio>) -> bool {
+    hot.clear();
     let least = least_frequency(promotion.level.load(Relaxed));
     let from = node.from.fetch_add(BATCH as u32, Relaxed) as usize;
     let mut table = node.table.lock();
-    HotTable(&mut table).choose(Tick::at(now_ms()), least, picks.capacity(), from, |pick| {
-        // There is room for as many.
-        let _ = picks.push_within_capacity(Cell::new(pick));
+    HotTable(&mut table).choose(Tick::at(now_ms()), least, hot.capacity(), from, |folio| {
+        // At most `capacity` folios are chosen.
+        let _ = hot.push_within_capacity(Cell::new(folio));
     });
     drop(table);
-    picks.sort_unstable();
-    !picks.is_empty()
+    hot.sort_unstable();
+    !hot.is_empty()
 }
 
-/// Has what could not be promoted yet in the table again.
-fn put_back(promotion: &Promotion, node: &Node, picks: &[HotFolio]) {
+/// Puts folios that could not be promoted yet back into the table.
+fn put_back(promotion: &Promotion, node: &Node, hot: &[HotFolio]) {
     let event = match promotion.level.load(Relaxed) {
         0 => Event::RateLimited,
         _ => Event::Braked,
     };
-    event.count(picks.len() as u32);
+    event.count(hot.len() as u32);
     let tick = Tick::at(now_ms());
     let mut table = node.table.lock();
-    for pick in picks {
-        HotTable(&mut table).note(pick.get(), tick);
+    for folio in hot {
+        HotTable(&mut table).note(folio.get(), tick);
     }
 }
 
-/// Promotes folios; how many of the last could not be tried, by the rate. May sleep.
-fn carry(promotion: &Promotion, node: &Node, picks: &[HotFolio], may: FlushToken<'_>) -> usize {
-    let mut rest = picks;
+/// Promotes folios. Returns the number of folios at the end that were not tried because of the
+/// rate. May sleep.
+fn promote(promotion: &Promotion, node: &Node, hot: &[HotFolio], may: FlushToken<'_>) -> usize {
+    let mut rest = hot;
     while let Some(hot_table::HotFolio { to, .. }) = rest.first().map(Cell::get) {
         stack_pin_init!(let batch = Isolated::new(NodeId(i32::from(to))));
-        let ended = fill(promotion, node, &mut rest, batch.as_mut());
+        let ended = isolate_batch(promotion, node, &mut rest, batch.as_mut());
         let pages = batch.pages();
         let promoted = batch.as_mut().promote(may);
-        // Those that failed have had their part of the rate: to try costs as much.
+        // Folios that failed count against the rate, because the attempt costs as much.
         Event::Promoted.count(promoted);
         PromotionRefusal::FAILED.count(pages.saturating_sub(promoted));
         if let Ended::Rate = ended {
@@ -143,34 +143,34 @@ fn bytes(pages: u32) -> u64 {
     u64::from(pages) * PAGE_SIZE as u64
 }
 
-/// Isolates the first folios, all for one node. May sleep.
-fn fill(
+/// Isolates the first folios of `rest` with the same target node. May sleep.
+fn isolate_batch(
     promotion: &Promotion,
     node: &Node,
     rest: &mut &[HotFolio],
     mut batch: Pin<&mut Isolated>,
 ) -> Ended {
-    // Nothing is isolated yet.
+    // No folio is isolated while this waits for memory hotplug.
     let online = MemHotplugGuard::begin();
     let most = max_isolated();
     let mut no_room = 0;
-    let to = rest.first().map(|pick| pick.get().to);
-    while let Some((pick, others)) = rest.split_first() {
-        let pick = pick.get();
-        if Some(pick.to) != to {
+    let to = rest.first().map(|folio| folio.get().to);
+    while let Some((folio, others)) = rest.split_first() {
+        let folio = folio.get();
+        if Some(folio.to) != to {
             break;
         }
         if batch.pages() >= most {
             return Ended::Full;
         }
-        let Some(candidate) = candidate(&online, pick.pfn, node.id) else {
+        let Some(candidate) = candidate(&online, folio.pfn, node.id) else {
             Event::Candidates.count(1);
             PromotionRefusal::GONE.count(1);
             *rest = others;
             continue;
         };
         let pages = candidate.nr_pages();
-        // What is isolated is not allocated yet.
+        // The destinations of isolated folios are not allocated yet.
         if batch.pages() > 0 && !batch.has_room_for(pages) {
             return Ended::Full;
         }
@@ -195,7 +195,7 @@ fn fill(
     Ended::Done
 }
 
-/// Isolates a folio, or says why not.
+/// Isolates a folio. Returns the reason if it does not.
 fn isolate(
     promotion: &Promotion,
     candidate: Candidate<'_>,
@@ -203,7 +203,7 @@ fn isolate(
 ) -> Option<PromotionRefusal> {
     match candidate.place() {
         Ok(cached) => {
-            // If it was promoted before, it is here and hot again.
+            // If it was promoted before, it has refaulted.
             promotion.found_hot(&cached);
             (!batch.add(candidate)).then_some(PromotionRefusal::NO_ROOM)
         }
