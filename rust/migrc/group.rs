@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Folios that were migrated without a flush, and the flush that they wait for.
+//! Old folios that were migrated without a TLB flush, and the flush that they wait for.
 //!
-//! A [`Group`] is of one batch of migration. It begins as [`Unmapping`]: translations are cleared
-//! and noted. Then it is [`Pending`]: CPUs may read the old folios by translations that they still
-//! have, so these are kept. As [`Listed`] it is on the [`Ledger`](ledger::Ledger), and is found by
-//! flushes of its address spaces. Only [`Flushed`] has a way to free them, and only a flush, begun
-//! after the translations were cleared and completed since, makes it that.
+//! A [`Group`] belongs to one migration batch:
 //!
-//! No locks: a group has one owner. Flushes note in a [`Listed`] group that they happened,
-//! atomically or under the locks of `c-glue/migrc/spaces.c`.
+//! 1. [`Unmapping`]: PTEs are cleared and recorded.
+//! 2. [`Pending`]: CPUs may read the old folios through stale TLB entries, so the folios are kept.
+//! 3. [`Listed`]: the group is on the [`Ledger`](ledger::Ledger), where drains and flushes of its
+//!    address spaces find it.
+//! 4. [`Flushed`]: a flush that began after the PTEs were cleared is complete. Only in this state
+//!    the folios can be freed.
+//!
+//! No locks: a group has one owner. Flushes record themselves in a [`Listed`] group atomically or
+//! under the locks of `c-glue/migrc/spaces.c`.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_group.h`
 
@@ -28,7 +31,11 @@ use core::{
 };
 use kernel::{
     bindings,
-    prelude::*, //
+    prelude::*,
+    sync::atomic::{
+        atomic_load,
+        Relaxed, //
+    }, //
 };
 
 use crate::{
@@ -40,37 +47,39 @@ use crate::{
     }, //
 };
 
-/// Why what was retained is given up: one of `FERRY_DRAIN_*`.
+/// The reason why retained pages are freed: one of `FERRY_DRAIN_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drain(bindings::ferry_drain);
 
 impl Drain {
-    /// There is no room for more.
+    /// A limit of pages or groups was reached.
     pub const BOUND: Self = Self(bindings::ferry_drain_FERRY_DRAIN_BOUND);
-    /// It was retained for as long as may be.
+    /// The limit of age was reached.
     pub const AGE: Self = Self(bindings::ferry_drain_FERRY_DRAIN_AGE);
-    /// All address spaces that it waited for were flushed, as something was to change there.
+    /// All its address spaces were flushed, because a mapping was about to change, or a file was
+    /// opened for writing.
     pub const WRITE: Self = Self(bindings::ferry_drain_FERRY_DRAIN_WRITE);
-    /// A flush of other batches was its own as well.
+    /// Flushes of other batches covered it.
     pub const FLUSH: Self = Self(bindings::ferry_drain_FERRY_DRAIN_FLUSH);
-    /// An operator asked for it, or who needs pages to be free.
+    /// An operator, or a task that needs free pages, asked for it.
     pub const ASKED: Self = Self(bindings::ferry_drain_FERRY_DRAIN_ASKED);
-    /// It is switched off.
+    /// migrc was disabled.
     pub const OFF: Self = Self(bindings::ferry_drain_FERRY_DRAIN_OFF);
 
-    /// What C asks for; [`None`]: there is no such reason. For any context.
+    /// Converts the C value. Returns [`None`] for an unknown reason. For any context.
     pub fn from_raw(raw: bindings::ferry_drain) -> Option<Self> {
         (raw < bindings::ferry_drain_FERRY_NR_DRAINS).then_some(Self(raw))
     }
 
-    /// Counts so many pages, that are free now. For any context.
+    /// Counts `pages` pages that are freed for this reason. For any context.
     pub fn count(self, pages: u32) {
-        // SAFETY: It only counts.
+        // SAFETY: The reason is valid, as every value of this type.
         unsafe { bindings::ferry_count_drained(self.0, pages) };
     }
 }
 
-/// Returns the CPUs that a batch flushes; none: its flush counts for no group. For any context.
+/// Returns the CPUs that the flush of a batch covers; none if it counts for no group. For any
+/// context.
 ///
 /// # Safety
 ///
@@ -78,19 +87,19 @@ impl Drain {
 pub unsafe fn flushed_cpus<'a>(arch: *const bindings::arch_tlbflush_unmap_batch) -> &'a [c_ulong] {
     // SAFETY: `arch` is valid for `'a`, and does not change.
     let arch = unsafe { &*arch };
-    // Where flushes are broadcast this field asks for one.
+    // If flushes are broadcast, this field requests one.
     match arch.unmapped_pages {
         true => &arch.cpumask.bits,
         false => &[],
     }
 }
 
-/// The bucket of a file, see `c-glue/migrc/file.c`.
+/// The hash bucket of a file, see `c-glue/migrc/file.c`.
 #[derive(Clone, Copy)]
 pub struct FileBucket(c_uint);
 
 impl FileBucket {
-    /// Wraps the number that C has. For any context.
+    /// Wraps the C value. For any context.
     ///
     /// # Safety
     ///
@@ -104,30 +113,30 @@ mod sealed {
     use super::*;
 
     pub trait GiveUp {
-        /// What becomes of a group that its owner drops.
+        /// Handles a group that its owner drops.
         ///
         /// # Safety
         ///
-        /// It must be the caller's, of this state, and not be used again.
+        /// The caller must own the group, which must be in this state, and must not use it again.
         unsafe fn give_up(group: NonNull<bindings::ferry_group>);
     }
 
     pub trait OfTask {}
 }
 
-/// What a group is.
+/// The state of a group.
 pub trait State: sealed::GiveUp {}
 
-/// Translations are being cleared, and the task owes the flush. Nothing is kept.
+/// PTEs are being cleared, and the task owes the flush. No folios are kept.
 pub struct Unmapping;
 
-/// The flush is left for later. The group is owned by the task of its batch.
+/// The flush is deferred. The task of the batch owns the group.
 pub struct Pending;
 
-/// It is on the ledger: drains, and flushes of its address spaces, find it.
+/// The group is on the ledger, where drains and flushes of its address spaces find it.
 pub struct Listed;
 
-/// It was made.
+/// The flush is complete.
 pub struct Flushed;
 
 impl State for Unmapping {}
@@ -135,8 +144,8 @@ impl State for Pending {}
 impl State for Listed {}
 impl State for Flushed {}
 
-/// What a group of a batch that is being migrated is: its task's, as what the task unmaps, or the
-/// batch, is noted in it.
+/// A state in which the migrating task owns the group, because the PTEs that the task clears, or
+/// the folios of its batch, are recorded in it.
 pub trait OfTask: State + sealed::OfTask {}
 
 impl sealed::OfTask for Unmapping {}
@@ -146,7 +155,7 @@ impl OfTask for Pending {}
 
 impl sealed::GiveUp for Unmapping {
     unsafe fn give_up(group: NonNull<bindings::ferry_group>) {
-        // SAFETY: By the safety requirement; it is this task's, and has no folios.
+        // SAFETY: The caller owns the group, which belongs to this task and has no folios.
         unsafe {
             bindings::ferry_group_watch(null_mut());
             bindings::ferry_group_free(group.as_ptr());
@@ -174,7 +183,7 @@ impl sealed::GiveUp for Listed {
 
 impl sealed::GiveUp for Flushed {
     unsafe fn give_up(group: NonNull<bindings::ferry_group>) {
-        // SAFETY: By the safety requirement; no CPU has translations of its folios.
+        // SAFETY: The caller owns the group. No CPU has TLB entries of its folios.
         unsafe {
             bindings::ferry_group_release(group.as_ptr());
             bindings::ferry_group_free(group.as_ptr());
@@ -182,25 +191,26 @@ impl sealed::GiveUp for Flushed {
     }
 }
 
-/// Folios that wait for a flush.
+/// Old folios that wait for a flush.
 ///
-/// A group that is [`Pending`] or [`Listed`] is consumed by a flush, for which [`FlushToken`] is
-/// needed. To drop it is a mistake: that warns, and leaves the flush to a workqueue, as the drop
-/// may happen where no flush is allowed.
+/// A flush, which needs a [`FlushToken`], consumes a group that is [`Pending`] or [`Listed`].
+/// Dropping such a group is a bug: that warns, and leaves the flush to a workqueue, because the
+/// drop may happen in a context that must not flush.
 ///
 /// # Invariants
 ///
-/// `raw` is a group that nobody else uses, but that what a task unmaps is noted in the one that is
-/// its [`Unmapping`] one, that tasks which recall batches flush for a [`Pending`] one and take its
-/// folios, and that flushes note in a [`Listed`] one that they happened. It keeps
-/// folios only if `S` is not [`Unmapping`], and if it is [`Flushed`] no CPU can read them by a
-/// translation any more.
+/// - `raw` is a group that this value owns. Other users are: the unmapping code of its task, which
+///   records PTEs in an [`Unmapping`] group; tasks that recall batches, which flush for a
+///   [`Pending`] group and take its folios; and flushes, which record themselves in a [`Listed`]
+///   group.
+/// - An [`Unmapping`] group keeps no folios.
+/// - No CPU can read the folios of a [`Flushed`] group through a TLB entry.
 ///
 /// # Examples
 ///
 /// ```ignore
 /// let group: Group<Pending> = group.defer(may)?;
-/// // Does not compile: `release` is of `Group<Flushed>`.
+/// // Does not compile: only `Group<Flushed>` has `release()`.
 /// // group.release();
 /// group.flush(may).release(may);
 /// ```
@@ -209,20 +219,20 @@ pub struct Group<S: State> {
     state: PhantomData<S>,
 }
 
-// SAFETY: Its batch has settled, so no task notes anything in it as its own, and any may own it.
-// Not so a group that is `OfTask`.
+// SAFETY: The batch has settled, so no task records its own state in the group, and any task may
+// own it. This is not true for a state that is `OfTask`.
 unsafe impl Send for Group<Listed> {}
 
 impl<S: State> Drop for Group<S> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is ours.
+        // SAFETY: By the type invariant this value owns the group, and does not use it again.
         unsafe { S::give_up(self.raw) };
     }
 }
 
 impl<S: State> Group<S> {
     fn become_<T: State>(self) -> Group<T> {
-        // INVARIANT: The caller says what makes it that.
+        // INVARIANT: Each caller states why the group is in state `T`.
         Group {
             raw: ManuallyDrop::new(self).raw,
             state: PhantomData,
@@ -233,15 +243,15 @@ impl<S: State> Group<S> {
         self.raw.as_ptr()
     }
 
-    /// The CPUs that may have translations. For any context.
+    /// Returns the CPUs that may have TLB entries of the folios. For any context.
     fn cpus(&self) -> &[c_ulong] {
-        // SAFETY: By the type invariant it is ours.
+        // SAFETY: By the type invariant this value owns the group.
         unsafe { &(*self.as_ptr()).arch.cpumask.bits }
     }
 }
 
 impl<S: OfTask> Group<S> {
-    /// Gives it to C, see [`InBatch::take`]. For any context.
+    /// Converts the group into a pointer for C, see [`InBatch::take`]. For any context.
     pub fn into_raw(self) -> *mut c_void {
         ManuallyDrop::new(self).raw.as_ptr().cast()
     }
@@ -249,23 +259,24 @@ impl<S: OfTask> Group<S> {
 
 /// A group of a batch that is being migrated.
 pub enum InBatch {
-    /// It is being unmapped.
+    /// Its folios are being unmapped.
     Unmapping(Group<Unmapping>),
-    /// Its folios are being switched.
+    /// Its folios are being copied and remapped.
     Pending(Group<Pending>),
 }
 
 impl InBatch {
-    /// Takes it back from C, if there is one. For who may flush, see [`FlushToken`].
+    /// Takes the group out of a slot of a C structure, if there is one. For a context that may
+    /// flush, see [`FlushToken`].
     ///
     /// # Safety
     ///
-    /// What is in the slot must be from [`Group::into_raw`], of this task, or null.
+    /// The slot must hold null, or the result of [`Group::into_raw`] of a group of this task.
     pub unsafe fn take(slot: &mut *mut c_void) -> Option<Self> {
         let raw = NonNull::new(replace(slot, null_mut()).cast::<bindings::ferry_group>())?;
-        // SAFETY: By the safety requirement it is a group.
+        // SAFETY: The caller guarantees that the slot held a group.
         let pending = unsafe { (*raw.as_ptr()).pending };
-        // INVARIANT: By the safety requirement; what it is was noted in it.
+        // INVARIANT: The caller guarantees a group of this task. `pending` tells its state.
         Some(match pending {
             true => Self::Pending(Group {
                 raw,
@@ -280,29 +291,30 @@ impl InBatch {
 }
 
 impl Group<Unmapping> {
-    /// A group for what this task unmaps from now on, while it is this. What it owes a flush for by
-    /// now is flushed. May sleep.
+    /// Begins a group, in which the PTEs that this task clears from now on are recorded. Flushes
+    /// that the task owes already are made first. May sleep.
     ///
-    /// [`None`]: there is no memory, migrc is off, or this task has one: it migrates to have memory
-    /// for another migration. What it unmaps then is noted in that other one.
+    /// Returns [`None`] if there is no memory, if migrc is off, or if the task has a group already:
+    /// it migrates to free memory for another migration. The PTEs are recorded in that group then.
     pub fn begin(_: FlushToken<'_>) -> Option<Self> {
-        // SAFETY: There are no requirements.
+        // SAFETY: The function has no requirements.
         let raw = NonNull::new(unsafe { bindings::ferry_group_alloc() })?;
-        // SAFETY: It is new, and stays until this task is told of none.
+        // SAFETY: The group is new, and exists until it is no longer watched.
         unsafe { bindings::ferry_group_watch(raw.as_ptr()) };
-        // INVARIANT: It is new.
+        // INVARIANT: The group is new, and has no folios.
         Some(Self {
             raw,
             state: PhantomData,
         })
     }
 
-    /// All is unmapped: the flush is left for later. [`None`]: it was made at once, as it must be,
-    /// or there was nothing to flush. May sleep.
+    /// Defers the flush, after all folios were unmapped. Returns [`None`] if the flush had to be
+    /// made at once, or if there was nothing to flush. May sleep.
     pub fn defer(self, _: FlushToken<'_>) -> Option<Group<Pending>> {
-        // SAFETY: It is ours, this task's, and the caller may wait for CPUs.
+        // SAFETY: By the type invariant this value owns the group, which belongs to this task. The
+        // caller may wait for other CPUs.
         match unsafe { bindings::ferry_group_defer(self.as_ptr()) } {
-            // INVARIANT: Its flush is its own now.
+            // INVARIANT: The group owes its flush now, not the task.
             true => Some(self.become_()),
             false => None,
         }
@@ -310,75 +322,76 @@ impl Group<Unmapping> {
 }
 
 impl Group<Pending> {
-    /// Keeps an old folio. `false`: there is no room, or the batch was recalled, and it is not kept.
-    /// For any context but NMI and interrupts.
+    /// Keeps an old folio. Returns `false`, without keeping it, if there is no room or if the batch
+    /// was recalled. For any context but NMI and interrupts.
     ///
     /// # Safety
     ///
-    /// `src` must be a folio with a reference of the caller's, unmapped for this group, which
-    /// nobody uses but by stale translations, and on no list; `dst` where it was migrated to, which
-    /// may be gone.
+    /// `src` must be a folio that was unmapped for this group, is used only through stale TLB
+    /// entries, and is on no list. The caller transfers its reference. `dst` must be the folio that
+    /// it was migrated to, which may be freed already.
     pub unsafe fn keep(&mut self, src: *mut bindings::folio, dst: *mut bindings::folio) -> bool {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees the state of both folios.
         unsafe { bindings::ferry_group_keep(self.as_ptr(), src, dst) }
     }
 
-    /// Flushes it. May sleep.
+    /// Flushes the group. May sleep.
     pub fn flush(self, _: FlushToken<'_>) -> Group<Flushed> {
-        // SAFETY: It is ours, and the caller may wait for CPUs. Tasks that recall its batch find it
-        // until it is flushed, and no longer.
+        // SAFETY: By the type invariant this value owns the group. The caller may wait for other
+        // CPUs. Tasks that recall the batch find the group until it is flushed, and no longer.
         unsafe {
             bindings::ferry_group_owe(self.as_ptr());
             bindings::ferry_flush_owed();
             bindings::ferry_batch_flushed(self.as_ptr());
         }
-        // INVARIANT: What it waits for was unmapped before, and is flushed.
+        // INVARIANT: The PTEs were cleared before the flush, which is complete.
         self.become_()
     }
 }
 
 impl Group<Listed> {
-    /// How many pages it keeps. For any context.
+    /// Returns the number of pages that it keeps. For any context.
     fn pages(&self) -> u32 {
-        // SAFETY: By the type invariant it is ours.
+        // SAFETY: By the type invariant this value owns the group.
         unsafe { (*self.as_ptr()).nr_pages }
     }
 
-    /// Ends that it is listed. For any context but NMI and interrupts.
-    fn withdraw(self) -> Group<Pending> {
-        // SAFETY: It is ours, and listed.
+    /// Removes the group from the lists of its address spaces. For any context but NMI and
+    /// interrupts.
+    fn unlink(self) -> Group<Pending> {
+        // SAFETY: By the type invariant this value owns the group, which is linked.
         unsafe { bindings::ferry_group_unlink(self.as_ptr()) };
-        // INVARIANT: Flushes no longer find it.
+        // INVARIANT: Flushes no longer find the group.
         self.become_()
     }
 
-    /// Its number, by the clock of [`Coverage`].
+    /// Returns the moment at which it was retained, by the clock of [`Coverage`].
     fn seq(&self) -> Moment {
-        // SAFETY: By the type invariant only its owner writes this.
+        // SAFETY: By the type invariant only the owner writes this field.
         Moment::from_raw(unsafe { (*self.as_ptr()).seq })
     }
 
-    /// Whether a drain flushes and frees it. Called with the lock of the ledger held.
+    /// Returns whether a drain flushes and frees it. Called with the lock of the ledger held.
     fn is_owed(&self) -> bool {
-        // SAFETY: By the type invariant it is ours; the lock guards it.
+        // SAFETY: By the type invariant this value owns the group; the lock protects the field.
         unsafe { (*self.as_ptr()).owed }
     }
 
-    /// Since when it is retained, in nanoseconds. For any context.
+    /// Returns the time at which it was retained, in nanoseconds since boot. For any context.
     fn since_ns(&self) -> i64 {
-        // SAFETY: By the type invariant only its owner writes this.
+        // SAFETY: By the type invariant only the owner writes this field.
         unsafe { (*self.as_ptr()).since_ns }
     }
 
-    /// Whether it has translations of a file of this bucket. For any context.
+    /// Returns whether it has PTEs of a file of this bucket. For any context.
     fn has_file(&self, file: FileBucket) -> bool {
-        // SAFETY: By the type invariant it does not change; the bucket is below the bound.
+        // SAFETY: By the type invariant the group does not change; the bucket is below the bound.
         unsafe { bindings::ferry_group_has_file(self.as_ptr(), file.0) }
     }
 
-    /// By what it was flushed, if it was by others. For any context.
+    /// Returns the kind of other flushes that cover it, if they do. For any context.
     fn completed_by(&self, coverage: &Coverage<KVec<Word>>) -> Option<Drain> {
-        // SAFETY: By the type invariant it is listed.
+        // SAFETY: By the type invariant the group is linked.
         if unsafe { bindings::ferry_group_unread(self.as_ptr()) } {
             return Some(Drain::WRITE);
         }
@@ -388,32 +401,32 @@ impl Group<Listed> {
 }
 
 impl Group<Flushed> {
-    /// Frees what it keeps; how many pages that was. May sleep.
+    /// Frees its folios, and returns the number of pages. May sleep.
     pub fn release(self, _: FlushToken<'_>) -> u32 {
-        // SAFETY: By the type invariant nobody can read its folios, and it is ours.
+        // SAFETY: By the type invariant no CPU can read the folios, and this value owns the group.
         unsafe { bindings::ferry_group_release(self.as_ptr()) }
     }
 }
 
-/// A limit that a test can take out.
+/// A limit that a test can disable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Limit {
-    /// Of pages.
+    /// The limit of pages.
     Pages = bindings::ferry_hook_FERRY_HOOK_BOUND,
-    /// Of time.
+    /// The limit of time.
     Age = bindings::ferry_hook_FERRY_HOOK_AGE,
 }
 
 impl Limit {
-    /// Whether it is. For any context.
+    /// Returns whether a test has disabled the limit. For any context.
     pub fn is_out(self) -> bool {
         debug::is_out(self)
     }
 }
 
-/// Returns how many pages the node with the least room for more keeps, and how many it may. For any
-/// context.
+/// Returns the number of retained pages of the node with the least room for more, and its limit.
+/// For any context.
 pub fn fullest_node() -> (u32, u32) {
     let mut limit = 0;
     // SAFETY: `limit` is valid for a write; besides that the function only reads counters.
@@ -421,20 +434,20 @@ pub fn fullest_node() -> (u32, u32) {
     (kept, limit)
 }
 
-/// For how long they may be, in nanoseconds. For any context.
+/// Returns the maximum age of a retained group, in nanoseconds. For any context.
 pub fn max_age_ns() -> i64 {
-    // SAFETY: It is one word, which C writes with `WRITE_ONCE()`.
-    i64::from(unsafe { (&raw const bindings::ferry_max_age_ms).read_volatile() }) * 1_000_000
+    // SAFETY: The variable is valid and aligned, and C writes it with `WRITE_ONCE()`.
+    i64::from(unsafe { atomic_load(&raw mut bindings::ferry_max_age_ms, Relaxed) }) * 1_000_000
 }
 
-/// Counts pages that are retained. For any context.
+/// Counts pages whose flush was deferred. For any context.
 fn count_deferred(pages: u32) {
     let what = bindings::ferry_migrc_event_FERRY_MIGRC_DEFERRED;
-    // SAFETY: It only counts.
+    // SAFETY: The counter exists.
     unsafe { bindings::ferry_count_migrc(what, pages) };
 }
 
-/// Whether a test wants all that is retained to be drained now. For any context.
+/// Returns whether a test wants all groups to be drained now. For any context.
 pub fn drains_at_random() -> bool {
     debug::drains_at_random()
 }
@@ -443,19 +456,19 @@ pub fn drains_at_random() -> bool {
 mod debug {
     use super::*;
 
-    /// Compares what is kept with where it is now, before it is flushed.
+    /// Compares the old folios with the new ones, before the flush.
     pub(super) fn check(group: &Group<Listed>) {
-        // SAFETY: By the type invariant it is ours.
+        // SAFETY: By the type invariant the value owns the group.
         unsafe { bindings::ferry_group_check(group.as_ptr()) };
     }
 
     pub(super) fn is_out(limit: Limit) -> bool {
-        // SAFETY: It is a hook.
+        // SAFETY: The limit is the number of a hook.
         unsafe { bindings::ferry_hook_disabled(limit as u32) }
     }
 
     pub(super) fn drains_at_random() -> bool {
-        // SAFETY: There are no requirements.
+        // SAFETY: The function has no requirements.
         unsafe { bindings::ferry_drain_at_random() }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The functions of migrc that C calls. Each goes straight to safe code.
+//! The entry points from C of migrc. Each of them calls safe code.
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_migrc.h`
 
@@ -25,13 +25,14 @@ use crate::{
     migrc, //
 };
 
-/// Of a batch only this is looked at: the rest of it may not be set.
+/// Returns the slot for the group of a batch. The other fields may be uninitialised.
 ///
 /// # Safety
 ///
-/// `batch` must be valid, its `group` set, and the caller's own while the slot is.
+/// `batch` must be valid and its `group` initialised. The caller must have exclusive access for
+/// `'a`.
 unsafe fn slot<'a>(batch: *mut bindings::ferry_batch) -> &'a mut *mut c_void {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees a valid batch and exclusive access.
     unsafe { &mut (*batch).group }
 }
 
@@ -41,78 +42,81 @@ fn put_back<S: OfTask>(slot: &mut *mut c_void, group: Option<Group<S>>) {
     }
 }
 
-/// A batch begins that may be left unflushed: called by `ferry_defer_begin()`. May sleep.
+/// Begins a batch whose flush may be deferred. Called by `ferry_defer_begin()`. May sleep.
 ///
 /// # Safety
 ///
-/// `batch` must be valid, the caller's own, and have no group. The caller may sleep, with
-/// interrupts on.
+/// `batch` must be valid, the caller's own, and have no group. Called with interrupts enabled, in a
+/// context that may sleep.
 #[export]
 pub unsafe extern "C" fn ferry_migrc_begin(batch: *mut bindings::ferry_batch) {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees a valid batch without a group, and a context that may sleep.
     unsafe { put_back(slot(batch), FlushToken::with(migrc::begin)) };
 }
 
-/// A batch is unmapped: called by `ferry_unmap_flush()`. May sleep.
+/// Defers the flush of a batch that was unmapped. Called by `ferry_unmap_flush()`. May sleep.
 ///
 /// # Safety
 ///
-/// `batch` must be valid, the caller's own, and have its group from `ferry_migrc_begin()`. The
-/// caller may sleep, with interrupts on.
+/// `batch` must be valid, the caller's own, and have its group from `ferry_migrc_begin()`. Called
+/// with interrupts enabled, in a context that may sleep.
 #[export]
 pub unsafe extern "C" fn ferry_migrc_flush(batch: *mut bindings::ferry_batch) {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees a valid batch of its own.
     let slot = unsafe { slot(batch) };
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that the group belongs to this task.
     if let Some(InBatch::Unmapping(group)) = unsafe { InBatch::take(slot) } {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees a context that may sleep.
         put_back(slot, unsafe { FlushToken::with(|may| group.defer(may)) });
     }
 }
 
-/// A folio is migrated: called by `ferry_retain_folio()`. May sleep.
+/// Keeps the old folio of a migrated folio. Called by `ferry_retain_folio()`. May sleep.
 ///
 /// # Safety
 ///
-/// `batch` must be valid, the caller's own, and have its group from `ferry_migrc_flush()`.
-/// `src` must be a folio of it with a reference of the caller's, which nobody uses any more and
-/// which is on no list, and `dst` where it is now. The caller may sleep, with interrupts on.
+/// - `batch` must be valid, the caller's own, and have its group from `ferry_migrc_flush()`.
+/// - `src` must be a folio of the batch that has no user any more and is on no list. The caller
+///   transfers its reference. `dst` must be the folio that it was migrated to.
+/// - Called with interrupts enabled, in a context that may sleep.
 #[export]
 pub unsafe extern "C" fn ferry_migrc_keep(
     batch: *mut bindings::ferry_batch,
     src: *mut bindings::folio,
     dst: *mut bindings::folio,
 ) {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees a valid batch of its own.
     let slot = unsafe { slot(batch) };
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that the group belongs to this task.
     if let Some(InBatch::Pending(mut group)) = unsafe { InBatch::take(slot) } {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees the state of both folios.
         match unsafe { group.keep(src, dst) } {
             true => put_back(slot, Some(group)),
-            // SAFETY: By the safety requirement.
+            // SAFETY: The caller guarantees a context that may sleep.
             false => unsafe { FlushToken::with(|may| migrc::overflow(group, may)) },
         }
     }
 }
 
-/// A batch is migrated: called by `ferry_defer_end()`. May sleep.
+/// Retains the old folios of a batch that is migrated. Called by `ferry_defer_end()`. May sleep.
 ///
 /// # Safety
 ///
-/// `batch` must be valid, the caller's own, and have its group from one of the above. The
-/// caller may sleep, with interrupts on.
+/// `batch` must be valid, the caller's own, and have its group from one of the above. Called with
+/// interrupts enabled, in a context that may sleep.
 #[export]
 pub unsafe extern "C" fn ferry_migrc_end(batch: *mut bindings::ferry_batch) {
-    // SAFETY: By the safety requirement. If all of it failed before it was flushed there is
-    // nothing to flush for.
+    // If all folios failed before the flush, there is nothing to flush for.
+    // SAFETY: The caller guarantees a valid batch with its own group.
     if let Some(InBatch::Pending(group)) = unsafe { InBatch::take(slot(batch)) } {
-        // SAFETY: By the safety requirement.
+        // SAFETY: The caller guarantees a context that may sleep.
         unsafe { FlushToken::with(|may| migrc::end(group, may)) };
     }
 }
 
-/// Before migrc is switched on. May sleep; returns 0 or -ENOMEM. One caller at a time.
+/// Allocates what migrc needs, before it is enabled. May sleep; one caller at a time.
+///
+/// Returns 0 or `-ENOMEM`.
 #[export]
 pub extern "C" fn ferry_migrc_prepare() -> c_int {
     match migrc::prepare() {
@@ -121,48 +125,49 @@ pub extern "C" fn ferry_migrc_prepare() -> c_int {
     }
 }
 
-/// Frees all that is retained; returns how many pages. May sleep.
+/// Flushes and frees all retained groups, and returns the number of pages. May sleep.
 ///
 /// # Safety
 ///
-/// The caller may sleep, with interrupts on.
+/// Called with interrupts enabled, in a context that may sleep.
 #[export]
 pub unsafe extern "C" fn ferry_migrc_drain(why: bindings::ferry_drain) -> c_uint {
     let Some(why) = Drain::from_raw(why) else {
         return 0;
     };
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees a context that may sleep.
     unsafe { FlushToken::with(|may| migrc::drain(why, may)) }
 }
 
-/// A flush of all of an address space is about to begin: called by `ferry_before_mm_flush()`.
-/// For any context.
+/// Returns the present moment, before a flush of a whole address space. Called by
+/// `ferry_before_mm_flush()`. For any context.
 #[export]
 pub extern "C" fn ferry_migrc_now() -> u64 {
     migrc::now().map_or(0, Moment::into_raw)
 }
 
-/// Schedules the frees of groups that are covered: called by `ferry_mm_flushed()`. For any
-/// context but NMI.
+/// Lets a worker free groups that are covered. Called by `ferry_mm_flushed()`. For any context but
+/// NMI.
 #[export]
 pub extern "C" fn ferry_migrc_complete() {
     migrc::complete();
 }
 
-/// Frees retained folios of the files of a bucket: called by `ferry_before_write()`. May sleep.
+/// Flushes and frees the groups that have a file of a bucket. Called by `ferry_before_write()`. May
+/// sleep.
 ///
 /// # Safety
 ///
-/// `file` must be below `1 << FERRY_FILE_BITS`. The caller must be allowed to sleep, with
-/// interrupts on.
+/// `file` must be below `1 << FERRY_FILE_BITS`. Called with interrupts enabled, in a context that
+/// may sleep.
 #[export]
 pub unsafe extern "C" fn ferry_migrc_drain_file(file: c_uint) {
     // SAFETY: The caller may sleep, with interrupts on, and `file` is below the bound.
     unsafe { FlushToken::with(|may| migrc::drain_file(FileBucket::from_raw(file), may)) };
 }
 
-/// Numbers a flush of CPUs that is about to begin: called by `ferry_before_batch_flush()`. For
-/// any context.
+/// Numbers a flush of CPUs that is about to begin. Called by `ferry_before_batch_flush()`. For any
+/// context.
 ///
 /// # Safety
 ///
@@ -171,12 +176,12 @@ pub unsafe extern "C" fn ferry_migrc_drain_file(file: c_uint) {
 pub unsafe extern "C" fn ferry_migrc_covering(
     arch: *const bindings::arch_tlbflush_unmap_batch,
 ) -> u64 {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that `arch` is valid.
     migrc::covering(unsafe { flushed_cpus(arch) }).map_or(0, Moment::into_raw)
 }
 
-/// Notes that the flush is complete: called by `ferry_after_batch_flush()`. For any context but
-/// NMI.
+/// Records that a numbered flush is complete. Called by `ferry_after_batch_flush()`. For any
+/// context but NMI.
 ///
 /// # Safety
 ///
@@ -184,6 +189,6 @@ pub unsafe extern "C" fn ferry_migrc_covering(
 /// was called for must have begun since, and be complete.
 #[export]
 pub unsafe extern "C" fn ferry_migrc_covered(flush: u64) {
-    // SAFETY: By the safety requirement.
+    // SAFETY: The caller guarantees that the flush with this number is complete.
     migrc::covered(unsafe { CompletedFlush::from_raw(flush) });
 }

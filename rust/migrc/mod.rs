@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! TLB flushes left for later: which batches of a migration are, and for how long.
+//! Deferred TLB flushes: which migration batches are deferred, and for how long.
 //!
-//! A batch all of whose translations were read-only and clean when they were cleared is a
-//! [`Group`]: it is not flushed, its old folios are kept. When it is migrated the group is retained
-//! until a flush that covers it is complete: one for all groups together when they are too many or
-//! too old, when memory is short or somebody asks; or one that was made for others. See
-//! `docs/migrc.rst`.
+//! If all PTEs of a batch were read-only and clean when they were cleared, the batch becomes a
+//! [`Group`]: it is not flushed, and its old folios are kept. After the migration the group is
+//! retained until a flush that covers it completes. That is a drain, one flush for all groups, if
+//! there are too many or one is too old, if memory is short, or on request; or it is a flush for
+//! another purpose. See `docs/migrc.rst`.
 //!
-//! Lock order:
+//! Lock order (all are spinlocks):
 //!
-//! 1. that of the [`Ledger`], of the retained groups. Nothing is freed or allocated under it;
-//! 2. the locks of `c-glue/migrc/file.c`, of batches in flight; and those of
-//!    `c-glue/migrc/spaces.c`, which are also taken under page table locks.
+//! 1. the lock of the [`Ledger`] of retained groups. Nothing is freed or allocated inside it;
+//! 2. the lock of batches in flight (`c-glue/migrc/file.c`); or the locks of the address spaces
+//!    with retained groups (`c-glue/migrc/spaces.c`), which are also taken with a PTL held.
 //!
-//! All are spinlocks. A task that drains flushes before it takes groups off the ledger, one at a time,
-//! and so never waits for another one, which may be starved.
+//! A draining task flushes before it takes groups off the ledger, and takes one group at a time. So
+//! it never waits for another task, which may be starved.
 //!
-//! Flushes do not take the first. One of all of an address space finds the groups of that by
-//! a hash; one of a batch notes in the ledger which CPUs it flushed, without a lock, if anything
-//! waits for one of them.
+//! Other flushes do not take the first lock. A flush of a whole address space finds its groups by a
+//! hash. A flush of a batch records the flushed CPUs without a lock, if a group waits for one of
+//! them.
 //!
 //! Boundary: `group.rs`, `group/ledger.rs`, `hooks.rs`. Only these files contain unsafe code.
 
@@ -66,11 +66,12 @@ use crate::{
     }, //
 };
 
-/// What is retained is looked at that often, in milliseconds: the limit of age may be changed.
+/// Maximum interval between two checks of the age of groups, in milliseconds. The limit may change
+/// meanwhile.
 const LOOK_MS: u32 = 1000;
 
-/// Milliseconds from a flush that may complete groups until these are freed: one look at all groups
-/// serves several flushes.
+/// Milliseconds from a flush that may cover groups until they are freed, so that one pass serves
+/// several flushes.
 const COLLECT_MS: u32 = 1;
 
 #[pin_data]
@@ -87,7 +88,7 @@ fn retained() -> Option<&'static Retained> {
     RETAINED.as_ref().map(|retained| &**retained)
 }
 
-/// Before it is switched on. May sleep; one caller at a time. Fails with `ENOMEM`.
+/// Allocates what migrc needs, once. May sleep; one caller at a time. Fails with `ENOMEM`.
 pub fn prepare() -> Result {
     if RETAINED.as_ref().is_some() {
         return Ok(());
@@ -107,19 +108,19 @@ pub fn prepare() -> Result {
     Ok(())
 }
 
-/// A batch begins that may be left unflushed. May sleep.
+/// Begins a batch whose flush may be deferred. May sleep.
 pub fn begin(may: FlushToken<'_>) -> Option<Group<Unmapping>> {
     retained()?;
     Group::begin(may)
 }
 
-/// A folio of a batch had no room, or the batch was recalled: all of it is flushed, and freed. May
-/// sleep.
+/// Flushes a batch and frees its folios, because there is no room for another folio or the batch
+/// was recalled. May sleep.
 pub fn overflow(group: Group<Pending>, may: FlushToken<'_>) {
     Drain::BOUND.count(group.flush(may).release(may));
 }
 
-/// A batch is migrated: what it keeps is retained. May sleep.
+/// Retains the folios of a batch that is migrated. May sleep.
 pub fn end(group: Group<Pending>, may: FlushToken<'_>) {
     let Some(retained) = retained() else {
         return overflow(group, may);
@@ -130,26 +131,27 @@ pub fn end(group: Group<Pending>, may: FlushToken<'_>) {
     }
 }
 
-/// Flushes and frees all that is retained; how many pages. When this returns, all that was when it
-/// was called is flushed, and is free but for what other tasks are freeing: a group each. May sleep.
+/// Flushes and frees all retained groups, and returns the number of pages. When this returns, all
+/// groups that were retained at the call are flushed, and freed except for one group of each other
+/// draining task. May sleep.
 pub fn drain(why: Drain, may: FlushToken<'_>) -> u32 {
     retained().map_or(0, |retained| retained.drain(why, None, may))
 }
 
-/// As [`drain`], of the groups that have a file of a bucket.
+/// Like [`drain`], for the groups that have a file of a bucket.
 pub fn drain_file(file: FileBucket, may: FlushToken<'_>) {
     if let Some(retained) = retained() {
         retained.drain(Drain::WRITE, Some(file), may);
     }
 }
 
-/// The moment before a flush of all of an address space, if there is anything that may wait for it.
+/// Returns the present moment, before a flush of a whole address space, if a group may wait for it.
 /// For any context.
 pub fn now() -> Option<Moment> {
     retained().map(|retained| retained.ledger.now())
 }
 
-/// Notes that a group is covered: a worker frees it soon. For any context but NMI.
+/// Lets a worker free groups that are covered. For any context but NMI.
 pub fn complete() {
     if let Some(retained) = retained() {
         DelayedFn::after(&retained.complete, COLLECT_MS);
@@ -162,7 +164,7 @@ pub fn covering(cpus: &[usize]) -> Option<Moment> {
     retained()?.ledger.covering(cpus)
 }
 
-/// A flush that was numbered is complete. For any context but NMI.
+/// Records that a numbered flush is complete. For any context but NMI.
 pub fn covered(flush: CompletedFlush) {
     if let Some(retained) = retained() {
         retained.ledger.covered(flush);
@@ -170,14 +172,14 @@ pub fn covered(flush: CompletedFlush) {
     }
 }
 
-/// From a workqueue: what others have flushed is freed.
+/// Frees groups that other flushes cover. Called by a workqueue.
 fn free_complete(may: FlushToken<'_>) {
     if let Some(retained) = retained() {
         retained.ledger.free_covered(may);
     }
 }
 
-/// From a workqueue: what is too old is flushed, and with it all else.
+/// Drains all groups if the oldest is too old. Called by a workqueue.
 fn drain_old(may: FlushToken<'_>) {
     let Some(retained) = retained() else {
         return;

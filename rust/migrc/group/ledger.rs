@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The ledger of the groups that are retained, and the flushes that cover them.
+//! The ledger of retained groups, and the flushes that cover them.
 //!
 //! A group is [`Listed`] while it is on the ledger, and leaves it only as [`Flushed`]: by a flush
-//! that a task [owes](OwedFlush) to what is on the ledger, or by flushes of other batches and of
+//! that a task [owes](OwedFlush) to the groups on the ledger, or by flushes of other batches and of
 //! address spaces.
 //!
-//! Locks: that of the ledger, under which groups come and go. Inside of it those of
-//! `c-glue/migrc/file.c` and of `c-glue/migrc/spaces.c`. Nothing is freed or allocated under it.
-//! Flushes of other batches take none.
+//! Locks: the lock of the ledger, to add and remove groups; inside it the locks of
+//! `c-glue/migrc/file.c` or `c-glue/migrc/spaces.c`. Nothing is freed or allocated inside it.
+//! Flushes of other batches take no lock.
 
 use kernel::{
     cpu::nr_cpu_ids,
@@ -47,17 +47,17 @@ use crate::{
     }, //
 };
 
-/// Groups that are retained, at most.
+/// Maximum number of retained groups.
 const MAX_GROUPS: usize = 128;
 
-/// That there is one ledger, of which C has the numbers of flushes.
+/// Proof that there is one ledger, because C keeps moments of its clock.
 struct OnlyOne(());
 
 static EXISTS: AtomicFlag = AtomicFlag::new(false);
 
 impl OnlyOne {
     fn new() -> Result<Self> {
-        // Acquire pairs with the Release when the last one was dropped.
+        // Acquire: pairs with the Release of the last drop.
         match EXISTS.cmpxchg(false, true, Acquire) {
             Ok(_) => Ok(Self(())),
             Err(_) => Err(EBUSY),
@@ -71,15 +71,15 @@ impl Drop for OnlyOne {
     }
 }
 
-/// The groups that are retained. There is one ledger at a time.
+/// The retained groups. There is one ledger at a time.
 ///
 /// # Invariants
 ///
-/// Every [`Listed`] group is in `groups`, and has a number of `coverage`; or a method of this has
-/// just taken it out of there, as it is flushed.
+/// Every [`Listed`] group is in `groups`, and has a moment of `coverage`; or a method of this type
+/// has just removed it, because it is flushed.
 #[pin_data]
 pub struct Ledger {
-    /// Oldest first.
+    /// The groups, the oldest first.
     #[pin]
     groups: SpinLock<KVec<Group<Listed>>>,
     coverage: Coverage<KVec<Word>>,
@@ -87,18 +87,19 @@ pub struct Ledger {
     _only: OnlyOne,
 }
 
-/// Why a group was not retained.
+/// The reason why a group was not retained.
 pub enum NotRetained {
-    /// As many groups are retained as may be.
+    /// The maximum number of groups is retained.
     Full(Group<Pending>),
-    /// It keeps no folios, as its batch was recalled, or did not migrate any. It must be flushed.
+    /// The group keeps no folios, because its batch was recalled or migrated none. It must be
+    /// flushed.
     Empty(Group<Pending>),
 }
 
 impl Ledger {
-    /// Returns an empty ledger for all CPUs that there can be. May sleep.
+    /// Returns an initialiser of an empty ledger for all possible CPUs. May sleep.
     ///
-    /// Fails with `EBUSY` if there is a ledger, and with `ENOMEM`.
+    /// Fails with `EBUSY` if a ledger exists, and with `ENOMEM`.
     pub fn new() -> Result<impl PinInit<Self>> {
         let only = OnlyOne::new()?;
         let words = |nr: usize| -> Result<KVec<Word>> {
@@ -115,7 +116,7 @@ impl Ledger {
             words(cpus)?,
         );
         let groups = KVec::with_capacity(MAX_GROUPS, GFP_KERNEL)?;
-        // INVARIANT: There was no ledger, so there is no group that is listed.
+        // INVARIANT: There was no ledger, so there is no listed group.
         Ok(pin_init!(Self {
             groups <- new_spinlock!(groups, "ferry::Ledger::groups"),
             coverage,
@@ -129,19 +130,19 @@ impl Ledger {
         if groups.len() == MAX_GROUPS {
             return Err(NotRetained::Full(group));
         }
-        // SAFETY: By the type invariant of the group it is ours. The lock of the ledger is held.
+        // SAFETY: By its type invariant `group` owns the C group. The lock of the ledger is held.
         if !unsafe { bindings::ferry_batch_settles(group.as_ptr()) } {
             return Err(NotRetained::Empty(group));
         }
-        // All of it was unmapped before.
+        // All its folios were unmapped before this moment.
         let seq = self.coverage.retain(group.cpus());
-        // SAFETY: By the type invariant it is ours, and is not listed.
+        // SAFETY: By its type invariant `group` owns the C group, which is not linked.
         unsafe {
             (*group.as_ptr()).seq = seq.into_raw();
             (*group.as_ptr()).since_ns = now_ns();
             bindings::ferry_group_link(group.as_ptr());
         }
-        // INVARIANT: It has its number, and is listed.
+        // INVARIANT: The group has its moment, and is linked.
         let group = group.become_::<Listed>();
         count_deferred(group.pages());
         // There is room, see above.
@@ -149,29 +150,29 @@ impl Ledger {
         Ok(())
     }
 
-    /// Since when the oldest group is retained, in nanoseconds; [`None`]: there is no group. For any
-    /// context but NMI and interrupts.
+    /// Returns the time at which the oldest group was retained, in nanoseconds since boot; [`None`]
+    /// if there is no group. For any context but NMI and interrupts.
     pub fn since_ns(&self) -> Option<i64> {
         self.groups.lock().first().map(Group::since_ns)
     }
 
-    /// The present: groups that are retained by now were unmapped before. For any context.
+    /// Returns the present moment. All retained groups were unmapped before it. For any context.
     pub fn now(&self) -> Moment {
         self.coverage.now()
     }
 
-    /// CPUs are about to be flushed: the number of that flush, if a group waits for one of them. For
-    /// any context.
+    /// Returns a number for a flush of `cpus` that is about to begin, if a group waits for one of
+    /// them. For any context.
     pub fn covering(&self, cpus: &[c_ulong]) -> Option<Moment> {
         self.coverage.begin(cpus)
     }
 
-    /// Counts a flush for the groups that wait for it. For any context.
+    /// Records a complete flush for the groups that wait for it. For any context.
     pub fn covered(&self, flush: CompletedFlush) {
         self.coverage.complete(flush.0);
     }
 
-    /// Frees the groups that flushes of others cover, but for those that a drain flushes and frees.
+    /// Frees the groups that other flushes cover, except for those that a drain flushes and frees.
     /// May sleep.
     pub fn free_covered(&self, may: FlushToken<'_>) {
         let why = |group: &Group<Listed>| match group.is_owed() {
@@ -181,11 +182,11 @@ impl Ledger {
         self.free(why, may);
     }
 
-    /// Has this task owe the flush of all groups that are retained, or of those that have a file of a
+    /// Makes this task owe the flush of all retained groups, or of those that have a file of a
     /// bucket. For any context but NMI and interrupts.
     pub fn owe(&self, file: Option<FileBucket>) -> OwedFlush<'_> {
         let groups = self.groups.lock();
-        // INVARIANT: The numbers of those that are retained later are not smaller.
+        // INVARIANT: The moments of groups that are retained later are not smaller.
         let owed = OwedFlush {
             ledger: self,
             file,
@@ -194,8 +195,8 @@ impl Ledger {
         };
         for group in groups.iter().filter(|group| owed.is_of(group)) {
             debug::check(group);
-            // SAFETY: It is retained, and the lock of the ledger guards what is written. Its CPUs do
-            // not change.
+            // SAFETY: The group is on the ledger, whose lock protects the field. The CPUs of the
+            // group do not change.
             unsafe {
                 (*group.as_ptr()).owed = true;
                 if group.completed_by(&self.coverage).is_none() {
@@ -206,21 +207,21 @@ impl Ledger {
         owed
     }
 
-    /// Takes a group off the ledger, from `at` downwards, that is flushed, as `why` tells; and counts
-    /// its pages for that.
+    /// Removes a flushed group from the ledger, the first from index `at` downwards for which `why`
+    /// returns a reason, and counts its pages for that reason.
     fn take(
         &self,
         at: &mut usize,
         why: impl Fn(&Group<Listed>) -> Option<Drain>,
     ) -> Option<Group<Listed>> {
         let mut groups = self.groups.lock();
-        // What other tasks take meanwhile moves groups down, so none is missed.
+        // Removals by other tasks move groups down, so none is missed.
         *at = groups.len().min(*at);
         while *at > 0 {
             *at -= 1;
             if let Some(why) = groups.get(*at).and_then(&why) {
                 let group = groups.remove(*at).ok()?;
-                // Before any of them is seen to be free.
+                // Counted before any of the pages is free.
                 why.count(group.pages());
                 return Some(group);
             }
@@ -228,49 +229,51 @@ impl Ledger {
         None
     }
 
-    /// Frees the groups that are flushed, for which `why` tells by what; how many pages. They are
-    /// taken one at a time: a task that is preempted here keeps no more from others.
+    /// Frees the flushed groups, those for which `why` returns a reason, and returns the number of
+    /// pages. It removes one group at a time, so a task that is preempted here withholds only one
+    /// group from other tasks.
     fn free(&self, why: impl Fn(&Group<Listed>) -> Option<Drain>, may: FlushToken<'_>) -> u32 {
         let mut pages = 0u32;
         let mut at = MAX_GROUPS;
         while let Some(group) = self.take(&mut at, &why) {
-            // INVARIANT: A group that is flushed stays so.
-            let group = group.withdraw().become_::<Flushed>();
+            // INVARIANT: A flushed group stays flushed.
+            let group = group.unlink().become_::<Flushed>();
             pages = pages.wrapping_add(group.release(may));
         }
         pages
     }
 }
 
-/// A flush of other batches, on all of its CPUs, that is complete.
+/// A complete flush of other batches, on all of its CPUs.
 pub struct CompletedFlush(Moment);
 
 impl CompletedFlush {
-    /// Takes its number back from C. For any context.
+    /// Converts its number back. For any context.
     ///
     /// # Safety
     ///
-    /// It must be of [`Ledger::covering`], and the flush of the CPUs named there must have begun
-    /// after that, and be complete.
+    /// `raw` must be a result of [`Ledger::covering`]. The flush of those CPUs must have begun
+    /// after that call, and be complete.
     pub unsafe fn from_raw(raw: u64) -> Self {
         Self(Moment::from_raw(raw))
     }
 }
 
-/// A flush of this task that retained groups wait for: all, or those that have a file of a bucket.
+/// A flush that this task owes to all retained groups, or to those that have a file of a bucket.
 ///
-/// The groups stay retained until it is made, so that other tasks find them and need not wait for
-/// this one, which may be starved.
+/// The groups stay on the ledger until the flush is made. So other tasks find them, and need not
+/// wait for this task, which may be starved.
 ///
 /// # Invariants
 ///
-/// This task owes the flush of the groups of the ledger that it [is of](Self::is_of), or has made it.
+/// This task owes, or has made, the flush of all groups of the ledger for which [`Self::is_of`]
+/// returns `true`.
 pub struct OwedFlush<'a> {
     ledger: &'a Ledger,
     file: Option<FileBucket>,
-    /// Groups with smaller numbers were retained when it was owed.
+    /// Groups with smaller moments were retained when the flush was owed.
     before: Moment,
-    /// It is this task's.
+    /// The flush belongs to this task.
     _task: NotThreadSafe,
 }
 
@@ -281,7 +284,7 @@ impl<'a> OwedFlush<'a> {
 
     /// Makes the flush. May sleep.
     pub fn make(self, _: FlushToken<'_>) -> MadeFlush<'a> {
-        // SAFETY: The caller may wait for CPUs.
+        // SAFETY: The token proves that the caller may wait for other CPUs.
         unsafe { bindings::ferry_flush_owed() };
         MadeFlush(self)
     }
@@ -291,8 +294,8 @@ impl<'a> OwedFlush<'a> {
 pub struct MadeFlush<'a>(OwedFlush<'a>);
 
 impl MadeFlush<'_> {
-    /// Frees the groups that it covers, but for what other tasks are freeing; how many pages, which
-    /// count for `why`. May sleep.
+    /// Frees the groups that it covers, except for those that other tasks are freeing. Returns the
+    /// number of pages, which are counted for `why`. May sleep.
     pub fn free(&self, why: Drain, may: FlushToken<'_>) -> u32 {
         let Self(flush) = self;
         flush
