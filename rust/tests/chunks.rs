@@ -130,32 +130,11 @@ fn any_order() -> Result {
     Ok(())
 }
 
-#[kunit_tests(ferry_work)]
-mod suite {
-    use kernel::prelude::*;
-
-    #[test]
-    fn nobody_is_sent_away() -> Result {
-        super::nobody_is_sent_away()
-    }
-
-    #[test]
-    fn dead_worker_keeps_its_chunk() -> Result {
-        super::dead_worker_keeps_its_chunk()
-    }
-
-    #[test]
-    fn page_tables_apart() -> Result {
-        super::page_tables_apart()
-    }
-
-    #[test]
-    fn what_is_left_after_an_error() -> Result {
-        super::what_is_left_after_an_error()
-    }
-
-    #[test]
-    fn any_order() -> Result {
-        super::any_order()
-    }
+suite! {
+    ferry_work:
+    nobody_is_sent_away,
+    dead_worker_keeps_its_chunk,
+    page_tables_apart,
+    what_is_left_after_an_error,
+    any_order,
 }

@@ -128,17 +128,8 @@ fn dead_lender_keeps_the_place() -> Result {
     Ok(())
 }
 
-#[kunit_tests(ferry_crew)]
-mod suite {
-    use kernel::prelude::*;
-
-    #[test]
-    fn dead_lender_keeps_the_place() -> Result {
-        super::dead_lender_keeps_the_place()
-    }
-
-    #[test]
-    fn what_helpers_are_helped() -> Result {
-        super::what_helpers_are_helped()
-    }
+suite! {
+    ferry_crew:
+    dead_lender_keeps_the_place,
+    what_helpers_are_helped,
 }

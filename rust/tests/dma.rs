@@ -388,72 +388,19 @@ fn as_many_as_there_are() -> Result {
     Ok(())
 }
 
-#[kunit_tests(ferry_dma)]
-mod suite {
-    use kernel::prelude::*;
-
-    #[test]
-    fn channels_carry_all() -> Result {
-        super::channels_carry_all()
-    }
-
-    #[test]
-    fn each_order_alone() -> Result {
-        super::each_order_alone()
-    }
-
-    #[test]
-    fn more_folios_than_places() -> Result {
-        super::more_folios_than_places()
-    }
-
-    #[test]
-    fn owner_and_channels_share() -> Result {
-        super::owner_and_channels_share()
-    }
-
-    #[test]
-    fn the_last_lands_first() -> Result {
-        super::the_last_lands_first()
-    }
-
-    #[test]
-    fn failed_copies_are_made_good() -> Result {
-        super::failed_copies_are_made_good()
-    }
-
-    #[test]
-    fn engine_takes_few() -> Result {
-        super::engine_takes_few()
-    }
-
-    #[test]
-    fn late_copies_are_parked() -> Result {
-        super::late_copies_are_parked()
-    }
-
-    #[test]
-    fn dead_engine_is_stopped() -> Result {
-        super::dead_engine_is_stopped()
-    }
-
-    #[test]
-    fn no_cpu_copies() -> Result {
-        super::no_cpu_copies()
-    }
-
-    #[test]
-    fn no_cpu_copies_for_a_dead_engine() -> Result {
-        super::no_cpu_copies_for_a_dead_engine()
-    }
-
-    #[test]
-    fn as_many_as_there_are() -> Result {
-        super::as_many_as_there_are()
-    }
-
-    #[test]
-    fn driver_leaves_every_port() -> Result {
-        super::driver_leaves_every_port()
-    }
+suite! {
+    ferry_dma:
+    channels_carry_all,
+    each_order_alone,
+    more_folios_than_places,
+    owner_and_channels_share,
+    the_last_lands_first,
+    failed_copies_are_made_good,
+    engine_takes_few,
+    late_copies_are_parked,
+    dead_engine_is_stopped,
+    no_cpu_copies,
+    no_cpu_copies_for_a_dead_engine,
+    as_many_as_there_are,
+    driver_leaves_every_port,
 }

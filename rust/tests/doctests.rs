@@ -11,6 +11,10 @@ macro_rules! examples {
             pub(super) fn run() -> Result {
                 example()
             }
+        }
+
+        fn $name() -> kernel::error::Result {
+            $name::run()
         })*
     };
 }
@@ -38,86 +42,25 @@ examples!(promotion);
 #[cfg(CONFIG_FERRY_SERVICE)]
 examples!(page_frame, target);
 
-#[kernel::prelude::kunit_tests(ferry_doctests)]
-mod suite {
-    use kernel::prelude::*;
-
-    #[test]
-    fn copy_table() -> Result {
-        super::copy_table::run()
-    }
-
-    #[test]
-    fn clock() -> Result {
-        super::clock::run()
-    }
-
-    #[test]
-    fn cputime() -> Result {
-        super::cputime::run()
-    }
-
-    #[test]
-    fn dmaengine() -> Result {
-        super::dmaengine::run()
-    }
-
-    #[test]
-    fn folio() -> Result {
-        super::folio::run()
-    }
-
-    #[test]
-    fn scoped_share() -> Result {
-        super::scoped_share::run()
-    }
-
-    #[test]
+suite! {
+    ferry_doctests:
+    copy_table,
+    clock,
+    cputime,
+    dmaengine,
+    folio,
+    scoped_share,
     #[cfg(CONFIG_NUMA_MIGRATION)]
-    fn user_pages() -> Result {
-        super::user_pages::run()
-    }
-
-    #[test]
-    fn owned_pairs() -> Result {
-        super::owned_pairs::run()
-    }
-
-    #[test]
+    user_pages,
+    owned_pairs,
     #[cfg(CONFIG_FERRY_SERVICE)]
-    fn page_frame() -> Result {
-        super::page_frame::run()
-    }
-
-    #[test]
+    page_frame,
     #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
-    fn promotion() -> Result {
-        super::promotion::run()
-    }
-
-    #[test]
-    fn sched() -> Result {
-        super::sched::run()
-    }
-
-    #[test]
+    promotion,
+    sched,
     #[cfg(CONFIG_FERRY_SERVICE)]
-    fn target() -> Result {
-        super::target::run()
-    }
-
-    #[test]
-    fn task_context() -> Result {
-        super::task_context::run()
-    }
-
-    #[test]
-    fn vm_event() -> Result {
-        super::vm_event::run()
-    }
-
-    #[test]
-    fn workqueue() -> Result {
-        super::workqueue::run()
-    }
+    target,
+    task_context,
+    vm_event,
+    workqueue,
 }

@@ -53,6 +53,20 @@ use crate::{
     }, //
 };
 
+use super::workers::{
+    folio_is_whole_when_taken_back,
+    folio_out_of_order_is_left_to_the_caller,
+    helper_can_be_preempted_between_grains,
+    helper_copies_all,
+    helper_leaves_within_a_step,
+    helper_that_leaves_takes_no_place,
+    helpers_called_twice,
+    helpers_need_a_place,
+    helpers_that_come_late,
+    helpers_that_never_start,
+    more_helpers_than_cpus, //
+};
+
 /// Folios of all orders from 0 to 9, most of them small.
 pub(super) const MIXED: [u32; 28] = [
     0, 9, 3, 1, 0, 0, 5, 2, 7, 0, 4, 6, 8, 1, 0, 3, 9, 0, 2, 5, 0, 0, 1, 4, 0, 6, 2, 0,
@@ -291,102 +305,25 @@ fn threads_are_counted() -> Result {
     })
 }
 
-#[kunit_tests(ferry_copy)]
-mod suite {
-    use kernel::prelude::*;
-
-    #[test]
-    fn mixed_orders_any_number_of_threads() -> Result {
-        super::mixed_orders_any_number_of_threads()
-    }
-
-    #[test]
-    fn each_order_alone() -> Result {
-        super::each_order_alone()
-    }
-
-    #[test]
-    fn helper_copies_all() -> Result {
-        super::super::workers::helper_copies_all()
-    }
-
-    #[test]
-    fn helpers_need_a_place() -> Result {
-        super::super::workers::helpers_need_a_place()
-    }
-
-    #[test]
-    fn helper_that_leaves_takes_no_place() -> Result {
-        super::super::workers::helper_that_leaves_takes_no_place()
-    }
-
-    #[test]
-    fn helper_leaves_within_a_step() -> Result {
-        super::super::workers::helper_leaves_within_a_step()
-    }
-
-    #[test]
-    fn helper_can_be_preempted_between_grains() -> Result {
-        super::super::workers::helper_can_be_preempted_between_grains()
-    }
-
-    #[test]
-    fn folio_is_whole_when_taken_back() -> Result {
-        super::super::workers::folio_is_whole_when_taken_back()
-    }
-
-    #[test]
-    fn folio_out_of_order_is_left_to_the_caller() -> Result {
-        super::super::workers::folio_out_of_order_is_left_to_the_caller()
-    }
-
-    #[test]
-    fn helpers_that_never_start() -> Result {
-        super::super::workers::helpers_that_never_start()
-    }
-
-    #[test]
-    fn helpers_that_come_late() -> Result {
-        super::super::workers::helpers_that_come_late()
-    }
-
-    #[test]
-    fn helpers_called_twice() -> Result {
-        super::super::workers::helpers_called_twice()
-    }
-
-    #[test]
-    fn more_helpers_than_cpus() -> Result {
-        super::super::workers::more_helpers_than_cpus()
-    }
-
-    #[test]
-    fn concurrent_migrations() -> Result {
-        super::concurrent_migrations()
-    }
-
-    #[test]
-    fn unreadable_folio_fails_alone() -> Result {
-        super::unreadable_folio_fails_alone()
-    }
-
-    #[test]
-    fn pinned_folio_is_left_alone() -> Result {
-        super::pinned_folio_is_left_alone()
-    }
-
-    #[test]
-    fn small_batch_is_left_alone() -> Result {
-        super::small_batch_is_left_alone()
-    }
-
-    #[test]
-    fn more_folios_than_a_lane_holds() -> Result {
-        super::more_folios_than_a_lane_holds()
-    }
-
-    #[test]
-    fn threads_are_counted() -> Result {
-        super::threads_are_counted()
-    }
+suite! {
+    ferry_copy:
+    mixed_orders_any_number_of_threads,
+    each_order_alone,
+    helper_copies_all,
+    helpers_need_a_place,
+    helper_that_leaves_takes_no_place,
+    helper_leaves_within_a_step,
+    helper_can_be_preempted_between_grains,
+    folio_is_whole_when_taken_back,
+    folio_out_of_order_is_left_to_the_caller,
+    helpers_that_never_start,
+    helpers_that_come_late,
+    helpers_called_twice,
+    more_helpers_than_cpus,
+    concurrent_migrations,
+    unreadable_folio_fails_alone,
+    pinned_folio_is_left_alone,
+    small_batch_is_left_alone,
+    more_folios_than_a_lane_holds,
+    threads_are_counted,
 }

@@ -20,12 +20,7 @@ fn there_is_one_ledger() -> Result {
     Ok(())
 }
 
-#[kunit_tests(ferry_migrc)]
-mod suite {
-    use kernel::prelude::*;
-
-    #[test]
-    fn there_is_one_ledger() -> Result {
-        super::there_is_one_ledger()
-    }
+suite! {
+    ferry_migrc:
+    there_is_one_ledger,
 }

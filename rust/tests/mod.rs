@@ -41,6 +41,25 @@ macro_rules! assert_eq {
     };
 }
 
+/// Declares a KUnit suite that runs functions of this file. The functions are outside of the suite,
+/// because KUnit's own assertions, which replace those above inside, end the thread without drops.
+macro_rules! suite {
+    ($suite:ident: $($(#[$attr:meta])* $test:ident,)*) => {
+        #[kernel::prelude::kunit_tests($suite)]
+        mod suite {
+            use kernel::prelude::*;
+
+            $(
+                #[test]
+                $(#[$attr])*
+                fn $test() -> Result {
+                    super::$test()
+                }
+            )*
+        }
+    };
+}
+
 mod chunks;
 mod crew;
 #[cfg(CONFIG_FERRY_SOFT_DMA)]

@@ -167,28 +167,11 @@ fn unreadable_source_is_survived() -> Result {
     Ok(())
 }
 
-#[kunit_tests(ferry_method)]
-mod suite {
-    use kernel::prelude::*;
-
-    #[test]
-    fn past_the_caches_any_number_of_threads() -> Result {
-        super::past_the_caches_any_number_of_threads()
-    }
-
-    #[test]
-    fn past_the_caches_any_size() -> Result {
-        super::past_the_caches_any_size()
-    }
-
-    #[test]
-    fn a_batch_has_one_method() -> Result {
-        super::a_batch_has_one_method()
-    }
-
-    #[test]
+suite! {
+    ferry_method:
+    past_the_caches_any_number_of_threads,
+    past_the_caches_any_size,
+    a_batch_has_one_method,
     #[cfg(all(CONFIG_X86_64, not(CONFIG_UML)))]
-    fn unreadable_source_is_survived() -> Result {
-        super::unreadable_source_is_survived()
-    }
+    unreadable_source_is_survived,
 }

@@ -52,17 +52,8 @@ fn no_folios_take_no_time() -> Result {
     Ok(())
 }
 
-#[kunit_tests(ferry_measured)]
-mod suite {
-    use kernel::prelude::*;
-
-    #[test]
-    fn pairs_of_nodes_are_kept_apart() -> Result {
-        super::pairs_of_nodes_are_kept_apart()
-    }
-
-    #[test]
-    fn no_folios_take_no_time() -> Result {
-        super::no_folios_take_no_time()
-    }
+suite! {
+    ferry_measured:
+    pairs_of_nodes_are_kept_apart,
+    no_folios_take_no_time,
 }
