@@ -11,8 +11,8 @@
 //! - `chunks`: how the list is cut into chunks;
 //! - [`lane`]: one list at a time, its caller and its helpers;
 //! - [`members`]: the tasks that are in a crew now;
-//! - [`move_pages`], `user_pages`: `do_pages_move()`, which isolates pages while the crew migrates;
-//! - `feed`: the same for folios that the service finds;
+//! - [`pipeline`]: the caller isolates folios while the crew migrates;
+//! - [`move_pages`], [`user_pages`]: `do_pages_move()` in that way;
 //! - [`demotion`], [`reclaim_list`]: reclaim, which finds more folios while the crew demotes
 //!   others.
 //!
@@ -32,14 +32,14 @@ mod chunks;
 #[cfg(CONFIG_FERRY_KUNIT_TEST)]
 pub mod chunks_test;
 pub mod demotion;
-#[cfg(CONFIG_FERRY_SERVICE)]
-pub mod feed;
 pub mod hooks;
 pub mod lane;
 pub mod members;
 pub mod migration;
 #[cfg(CONFIG_NUMA_MIGRATION)]
 pub mod move_pages;
+#[cfg(CONFIG_NUMA_MIGRATION)]
+pub mod pipeline;
 pub mod reclaim_list;
 #[cfg(CONFIG_NUMA_MIGRATION)]
 pub mod user_pages;

@@ -12,40 +12,26 @@ use kernel::prelude::*;
 use pin_init::stack_pin_init;
 
 use super::{
-    migration::{
-        Help,
-        MigrateCall,
-        SharedReason, //
+    migration::Help,
+    pipeline::{
+        self,
+        min_pages, //
     },
     user_pages::{
         move_to_node,
         Destination,
         MovePages,
         UserArray, //
-    },
-    HelperSet,
-    ListProducer, //
+    }, //
 };
 
 use crate::{
-    kernel::{
-        folio::{
-            Folio,
-            IsolatedFolios, //
-        },
-        sched::NodeId, //
+    kernel::folio::{
+        IsolatedFolios,
+        IsolatedList, //
     },
-    logic::{
-        crew::Size,
-        sorted_prefix::SortedPrefix, //
-    },
-    workers::{
-        settings::{
-            has_crews,
-            pages_per_worker, //
-        },
-        throughput::Scope, //
-    }, //
+    logic::sorted_prefix::SortedPrefix,
+    workers::settings::has_crews, //
 };
 
 /// Number of elements of the user arrays that are read at a time.
@@ -54,14 +40,6 @@ const WINDOW: usize = 512;
 /// Number of elements that are isolated together after a page that was not queued. It doubles while
 /// all are queued.
 const FIRST_STEP: usize = 8;
-
-/// Maximum pages of a call that may explore other numbers of threads.
-const MAX_TRIED: u32 = 16384;
-
-/// Returns the number of pages below which a call is left to mainline.
-fn min_pages() -> usize {
-    2 * pages_per_worker() as usize
-}
 
 /// Moves the pages. Returns the return value of `do_pages_move()`; [`None`] if it did nothing. May
 /// sleep.
@@ -209,7 +187,7 @@ impl<'a> Mover<'a> {
         let end = loop {
             may_share &= self.may_hand_over() && moved >= 0;
             let enough = if may_share { min_pages() } else { usize::MAX };
-            if let Stop::End(end) = self.isolate(folios.as_mut(), enough, phase) {
+            if let Stop::End(end) = self.isolate(&mut folios.as_mut().list(), enough, phase) {
                 break end;
             }
             if !self.may_hand_over() {
@@ -241,59 +219,35 @@ impl<'a> Mover<'a> {
     /// end of the run, if it was reached, and the return value of `migrate_pages()`; [`None`] if
     /// there is no crew.
     fn share(&mut self, mut folios: Pin<&mut IsolatedFolios>) -> Option<(Option<End>, c_int)> {
-        let source = folios.as_mut().list().iter().next().map(Folio::nid)?;
         let node = self.node?;
-        let target = NodeId(node.nid());
-        let helpers = HelperSet::now(SharedReason::Syscall, source, Some(target))?;
-        let call = MigrateCall::to_node(node, self.request.help()).ok()?;
-        // Counted from the first page that was not handed over.
-        let first = self.handed_over;
-        let count = |to: usize| u32::try_from(to - first).unwrap_or(u32::MAX);
-        let rest = count(self.request.nr_pages());
-        let size = Size {
-            folios: rest,
-            pages: rest,
-            base_pages: rest,
-            is_bounded: rest <= MAX_TRIED,
-            ..Size::new(pages_per_worker())
-        };
+        let (first, at) = (self.handed_over, self.at);
+        let most = self.request.nr_pages() - first;
+        let how = (node, self.request.help());
         stack_pin_init!(let failed = IsolatedFolios::new());
-        let mut ret = failed.as_mut().list();
-        let migrated = helpers.migrate(Scope::Call, call, size, &mut ret, |producer| {
-            // Number of pages to isolate before they are handed over.
-            let hand_over = pages_per_worker() as usize;
-            producer.announce();
-            self.hand_over(producer, folios.as_mut(), count(self.at));
-            loop {
-                let stop = self.isolate(folios.as_mut(), hand_over, Phase::Crewed);
-                if self.may_hand_over() {
-                    self.hand_over(producer, folios.as_mut(), count(self.at));
-                }
-                match stop {
-                    Stop::End(end) => break Some(end),
-                    Stop::Pause => break None,
-                    // The settings may allow another crew.
-                    Stop::Enough if producer.is_dismissed() || !self.may_hand_over() => break None,
-                    Stop::Enough => {}
-                }
+        let mut left = failed.as_mut().list();
+        let (mut end, mut is_over) = (None, false);
+        let more = |want: usize, list: &mut IsolatedList<'_>| {
+            if is_over {
+                return None;
             }
-        });
-        let (end, outcome) = migrated.ok()?;
-        outcome.account();
-        let moved = outcome.returned(&ret);
+            let before = self.at;
+            match self.isolate(list, want, Phase::Crewed) {
+                Stop::End(why) => (end, is_over) = (Some(why), true),
+                Stop::Pause => is_over = true,
+                Stop::Enough => {}
+            }
+            if !self.may_hand_over() {
+                return None;
+            }
+            self.handed_over = self.at;
+            Some(self.at - before)
+        };
+        let mut list = folios.as_mut().list();
+        let outcome = pipeline::migrate(&mut list, at - first, most, how, &mut left, more)?;
+        self.handed_over = self.handed_over.max(at);
+        let moved = outcome.returned(&left);
         failed.as_mut().put_back();
         Some((end, moved))
-    }
-
-    /// Hands the isolated pages to the crew, with which it has had `pages` in total.
-    fn hand_over(
-        &mut self,
-        producer: &ListProducer<'_>,
-        folios: Pin<&mut IsolatedFolios>,
-        pages: u32,
-    ) {
-        producer.add(&mut folios.list(), pages);
-        self.handed_over = self.at;
     }
 
     /// Returns whether isolated pages may be migrated before the end of the run, because no later
@@ -303,12 +257,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Isolates pages of the run until at least `enough` are isolated.
-    fn isolate(
-        &mut self,
-        mut folios: Pin<&mut IsolatedFolios>,
-        enough: usize,
-        phase: Phase,
-    ) -> Stop {
+    fn isolate(&mut self, list: &mut IsolatedList<'_>, enough: usize, phase: Phase) -> Stop {
         let mut isolated = 0;
         while isolated < enough {
             if self.at >= self.request.nr_pages() {
@@ -348,10 +297,9 @@ impl<'a> Mover<'a> {
             } else {
                 pages.get(..ascending.max(1)).unwrap_or_default()
             };
-            let mut list = folios.as_mut().list();
             let got = match phase {
-                Phase::Crewed => self.request.isolate_now(run, node, &mut list),
-                _ => self.request.isolate(run, node, &mut list),
+                Phase::Crewed => self.request.isolate_now(run, node, list),
+                _ => self.request.isolate(run, node, list),
             };
             if ascending > 0 {
                 self.sorted.add(run.get(..got.queued).unwrap_or_default());

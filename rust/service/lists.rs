@@ -15,7 +15,7 @@ use super::{
 
 use crate::{
     crew::{
-        feed,
+        pipeline,
         user_pages::try_to_node, //
     },
     kernel::{
@@ -96,7 +96,7 @@ fn one_list<S: FolioSource>(job: &CheckedRequest, source: &mut S, counts: &mut C
     let held = source.hold();
     let crewed = job.help.may_come();
     let want = if crewed {
-        feed::min_pages()
+        pipeline::min_pages()
     } else {
         LIST_PAGES
     };
@@ -157,7 +157,7 @@ fn share<S: FolioSource>(
     };
     let how = (job.node, job.help);
     let mut left = failed.as_mut().list();
-    let outcome = feed::migrate(
+    let outcome = pipeline::migrate(
         &mut folios.as_mut().list(),
         first,
         most,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Migration of folios to a node by a crew, while the caller isolates more.
+//! Migration of folios to a node by a crew, while the caller isolates more: the pipeline of
+//! `move_pages(2)` and of the service.
 //!
 //! No locks of its own. Context: the caller of `migrate_pages()`, which may sleep.
 
@@ -43,10 +44,11 @@ pub fn min_pages() -> usize {
 /// Migrates `folios`, a list of `pages` base pages, and the folios that `more` isolates. Returns
 /// [`None`] if it did nothing. May sleep.
 ///
-/// `more` gets the approximate number of base pages to isolate, and a list to add them to. It
-/// returns their number, or [`None`] if it must not be called again. `most` is the maximum number
-/// of base pages of the whole call. Folios that could not be migrated go to `left`, in their order,
-/// followed by those that were not tried.
+/// `more` gets the approximate number of base pages to isolate, and an empty list to add them to.
+/// It returns their number, or [`None`] if it must not be called again; folios that it has added
+/// then stay on the list. `most` is the maximum number of base pages of the whole call. If helpers
+/// are dismissed, the pipeline ends early. Folios that could not be migrated go to `left`, in their
+/// order, followed by those that were not tried.
 pub fn migrate(
     folios: &mut IsolatedList<'_>,
     pages: usize,
@@ -65,15 +67,14 @@ pub fn migrate(
         let mut pages = pages;
         producer.announce();
         producer.add(folios, count(pages));
-        while let Some(isolated) = more(pages_per_worker() as usize, folios) {
+        while !producer.is_dismissed() {
+            let Some(isolated) = more(pages_per_worker() as usize, folios) else {
+                break;
+            };
             pages += isolated;
             if isolated > 0 {
                 producer.add(folios, count(pages));
             }
-        }
-        // The last call may have left some.
-        if !folios.is_empty() {
-            producer.add(folios, count(pages));
         }
     };
     let migrated = helpers.migrate(Scope::Call, call, size, left, feed);
