@@ -2,27 +2,26 @@
 
 //! Crews: several tasks that migrate the list of one `migrate_pages()` call.
 //!
-//! The list is cut into spans, each about the folios of one page table, and these into chunks. A
-//! worker claims a chunk under a mutex: the caller, or a helper on a CPU that was idle when the
-//! caller asked. The worker carries its chunk through unmap, flush, copy and remap, with batches of
-//! its own. The caller waits only for chunks that a helper has begun.
+//! The list is cut into spans, each about the folios of one page table, and each span into chunks.
+//! A worker is the caller, or a helper on a CPU that was idle when the caller asked for help. A
+//! worker claims a chunk under a mutex and then unmaps, flushes, copies and remaps its folios in
+//! its own batches. The caller waits only for chunks that a helper has begun.
 //!
-//! - [`migration`]: the call, and the list with its results;
+//! - [`migration`]: the call, its list and its result;
 //! - `chunks`: how the list is cut into chunks;
-//! - [`lane`]: one list at a time, its caller and its helpers;
+//! - [`lane`]: a place for one list at a time, its caller and its helpers;
 //! - [`members`]: the tasks that are in a crew now;
 //! - [`pipeline`]: the caller isolates folios while the crew migrates;
 //! - [`move_pages`], [`user_pages`]: `do_pages_move()` in that way;
 //! - [`demotion`], [`reclaim_list`]: reclaim, which finds more folios while the crew demotes
 //!   others.
 //!
-//! Locks: the mutex of a lane and that of its list, see [`lane`] and [`migration`].
+//! Locks: each lane has a mutex, see [`lane`], and so has each list, see [`migration`].
 //!
-//! Context: the caller of `migrate_pages()`, which may sleep. Helpers take over the attributes of
-//! the calling task that migration depends on: its allocation scopes, cpuset nodes and memory
-//! cgroup.
+//! Context: process context, may sleep. Helpers take over the attributes of the caller that
+//! migration depends on: its allocation scopes, cpuset nodes and memory cgroup.
 //!
-//! A call whose callbacks only the caller may run has no crew: see
+//! Some callbacks may only run in the calling task. A call with such a callback has no crew, see
 //! [`SharedReason`](crate::crew::migration::SharedReason).
 //!
 //! Boundary: `chunks.rs`, `chunks_test.rs`, `hooks.rs`, `migration.rs`, `reclaim_list.rs`,
@@ -121,15 +120,17 @@ use lane::{
 };
 use members::Members;
 
-/// Number of lanes: the number of lists that crews can migrate at the same time.
+/// Number of lanes, which limits how many lists crews can migrate at the same time.
 const NR_LANES: usize = 8;
 
-/// Minimum base pages of a chunk that `copy/unmapped_us` shortens, unless its span has fewer left.
+/// Lower limit, in base pages, to which `copy/unmapped_us` can shorten a chunk. The last chunk of a
+/// span may be smaller.
 const LEAST_CHUNK_PAGES: u32 = 16;
 
 static CREWS: SetOnce<Pool<CrewLane>> = SetOnce::new();
 
-/// Allocates everything that crews will need, once. May sleep; one caller at a time.
+/// Allocates the lanes and workqueues of crews, unless an earlier call did. May sleep. The caller
+/// must serialise calls.
 ///
 /// Fails with `ENOMEM` if the lanes cannot be allocated.
 pub fn prepare() -> Result {
@@ -143,14 +144,15 @@ pub fn prepare() -> Result {
         c"ferry_crew_unbound",
         c"ferry_crew_highpri",
     )?;
-    // It cannot fail: the lock of the sysctls serialises the callers.
+    // This cannot fail because the lock of the sysctls serialises the callers.
     CREWS.populate(Pool::new(NR_LANES, queues, CrewLane::new)?);
     Ok(())
 }
 
-/// Migrates `from` with helpers. Returns [`None`] if it did nothing. May sleep.
+/// Migrates `from` with helpers. May sleep.
 ///
-/// Folios that failed go to `ret`, followed by those that were not tried.
+/// Moves the folios that failed to `ret`, followed by the folios that were not tried. Returns
+/// [`None`], with `from` unchanged, if the list has no crew.
 pub fn migrate(
     call: MigrateCall<'_>,
     from: &mut IsolatedList<'_>,
@@ -176,9 +178,11 @@ pub fn migrate(
     }
 }
 
-/// Returns how many threads may copy a batch of the calling task, including the task: the limit of
-/// a call or, for a member of a crew, its share of that limit. A helper of a caller that is
-/// confined to some CPUs gets no other threads. For any context.
+/// Returns how many threads may copy a batch of the calling task, including the task. For any
+/// context.
+///
+/// This is the limit of a call. The members of a crew share the limit equally. A helper copies
+/// alone if its caller is confined to some CPUs.
 pub fn spare_threads() -> u32 {
     let limit = limit();
     if !members::any() {
@@ -194,21 +198,22 @@ pub fn spare_threads() -> u32 {
     }
 }
 
-/// Returns whether the calling task is kswapd or helps it. For any context.
+/// Returns whether the calling task is kswapd or a helper of kswapd. For any context.
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
 pub fn is_for_kswapd() -> bool {
     is_kswapd() || (members::any() && all_members().any(Members::helps_kswapd))
 }
 
-/// Returns the members of each crew.
+/// Iterates over the members of each lane.
 fn all_members() -> impl Iterator<Item = &'static Members> {
     let lanes = CREWS.as_ref().into_iter().flat_map(Pool::lanes);
     lanes.map(|lane| lane.state().members())
 }
 
-/// Charges `ns` nanoseconds, for which helpers ran for the calling task, to its cgroup. If the task
-/// is a helper itself, it adds them to the time that its own caller pays for. For any context but
+/// Charges `ns` nanoseconds of helper time to the cgroup of the calling task. For any context but
 /// NMI.
+///
+/// If the task is itself a helper, the time is added to the helper time of its own caller instead.
 pub fn charge(ns: u64) {
     if ns == 0 || (members::any() && all_members().any(|members| members.note_borrowed(ns))) {
         return;
@@ -223,32 +228,34 @@ struct ListProducer<'s> {
     lane: &'s Lane<CrewLane>,
     list: &'s SharedList,
     cpus: &'s IdleCpus,
-    /// Whether helpers have been called before.
+    /// Whether `call()` has called helpers before.
     called: Cell<bool>,
 }
 
 impl ListProducer<'_> {
-    /// Traces the begin of a call that did not come from `migrate_pages()`.
+    /// Traces the start of a call that did not come from `migrate_pages()`.
     fn announce(&self) {
         self.list.migration().announce();
     }
 
-    /// Adds folios, with which the list has had `pages` base pages in total, and calls missing
-    /// helpers for those that no worker has begun. May sleep.
+    /// Adds the folios of `list`, and calls helpers for the pages that no worker has begun. May
+    /// sleep.
+    ///
+    /// `pages` is the number of base pages that have been added in total, including `list`.
     fn add(&self, list: &mut IsolatedList<'_>, pages: u32) {
         let begun = self.list.migration().add(list);
         let waiting = pages.saturating_sub(begun);
         self.call(self.list.useful_helpers(waiting));
     }
 
-    /// Returns whether helpers were dismissed, so the caller migrates the rest of the list. For any
-    /// context.
+    /// Returns whether the helpers were dismissed, so that the caller migrates the rest of the list
+    /// alone. For any context.
     fn is_dismissed(&self) -> bool {
         self.list.is_dismissed()
     }
 
-    /// Calls up to `useful` helpers, unless as many are at work or helpers may not go on. A later
-    /// call leaves out CPUs that helpers have left to other tasks.
+    /// Calls up to `useful` helpers, unless that many are at work or helpers may not go on. Calls
+    /// after the first skip CPUs that other tasks use by now.
     fn call(&self, useful: usize) {
         if !self.list.keeps_helpers() || self.lane.state().members().helpers() >= useful {
             return;
@@ -260,10 +267,10 @@ impl ListProducer<'_> {
         self.pool.call(self.lane, cpus);
     }
 
-    /// Migrates chunks until none is left to begin. May sleep.
+    /// Migrates chunks until no chunk is left to claim. May sleep.
     fn drain(&self) {
         while let Some(more) = self.list.work() {
-            // CPUs that helpers have left to other tasks may be idle again.
+            // A CPU that a helper has left to another task may be idle again.
             if more {
                 self.call(self.list.helpers());
             }
@@ -271,19 +278,19 @@ impl ListProducer<'_> {
     }
 }
 
-/// The CPUs that may help a call, found at the time of the call.
+/// The CPUs on which helpers of a call may run, chosen when the call starts.
 struct HelperSet {
     pool: &'static Pool<CrewLane>,
     limit: u32,
-    /// Whether helpers may run on no other CPU.
+    /// Whether helpers must stay on `cpus`.
     only_these: bool,
     cpus: IdleCpus,
     nodes: Nodes,
 }
 
 impl HelperSet {
-    /// Returns the helpers of a call that migrates from `source` to `target`, if that is known;
-    /// [`None`] if there are none. For any context but NMI.
+    /// Chooses CPUs for a call that migrates from `source` to `target`, if the target is known.
+    /// Returns [`None`] if no CPU can help. For any context but NMI.
     fn now(reason: SharedReason, source: NodeId, target: Option<NodeId>) -> Option<Self> {
         if !has_crews() {
             return None;
@@ -314,10 +321,12 @@ impl HelperSet {
         1 + self.cpus.count() as u32
     }
 
-    /// Migrates the folios that `f` adds, a list of `size`, which must be large enough for a crew.
-    /// Folios that could not be migrated go to `ret`. May sleep.
+    /// Migrates the folios that `f` adds. May sleep.
     ///
-    /// Fails, with nothing done, if all lanes are in use or helpers are not worth their cost.
+    /// `size` describes the list, which must be large enough for a crew. Folios that were not
+    /// migrated go to `ret`.
+    ///
+    /// Fails before it calls `f` if all lanes are in use or helpers are not worth their cost.
     fn migrate<R>(
         &self,
         scope: Scope,
@@ -329,8 +338,8 @@ impl HelperSet {
         let most = 1 + crew::helpers(size, self.limit, self.cpus.count() as u32);
         let kind = WorkKind::new(scope, self.nodes, size.folios, size.base_pages);
         let (threads, learns) = throughput::choose(kind, most, size.is_bounded);
-        // Without helpers mainline's path is the best. A call that explores runs in chunks all the
-        // same, to compare.
+        // Without helpers mainline's path is the fastest. A call that explores other thread counts
+        // still runs in chunks, so that the throughputs can be compared.
         if threads == 1 && !learns {
             return Err(VmEvent::CrewAlone);
         }
@@ -362,13 +371,14 @@ impl HelperSet {
         let waits_since = now_ns();
         let ended = shared.end(&mut left);
         let waited = now_ns() - waits_since;
-        // After the lane was released: this may wait for the same things as mainline's call.
+        // The lane is free by now, because this may wait for as long as mainline's call.
         let outcome = ended.finish(&call, &mut left, ret);
         let ran = runtime_ns().wrapping_sub(start) as i64;
         if outcome.report.pages > 0 {
             count(&outcome);
         }
-        // Lists that fail do so fast. Folios in use take time and are not migrated.
+        // A list that mostly fails ends early, so its throughput is not learnt. Reclaim counts all
+        // folios of the list, because folios in use take time and are not migrated.
         let pages = match scope {
             Scope::Reclaim => size.base_pages,
             _ => outcome.report.pages,
@@ -383,6 +393,7 @@ impl HelperSet {
     }
 }
 
+/// Counts the call and its pages, charges its helper time and traces it.
 fn count(outcome: &CrewOutcome) {
     let report = &outcome.report;
     let own = report.pages.saturating_sub(report.helped_pages);
@@ -393,8 +404,8 @@ fn count(outcome: &CrewOutcome) {
     outcome.trace();
 }
 
-/// Returns the size of a list, as far as it matters, and its possible helpers. Fails with the
-/// counter of the reason why the list has no crew.
+/// Returns the size of a list, counted only as far as it affects the number of helpers, and the
+/// CPUs that may help. Fails with the counter of the reason why the list has no crew.
 fn classify_list(
     list: &mut IsolatedList<'_>,
     call: &MigrateCall<'_>,
@@ -414,7 +425,7 @@ fn classify_list(
     Ok((size, helpers))
 }
 
-/// Counts folios of a list until `enough` returns `true`.
+/// Adds folios to `size` until `enough` returns `true`.
 fn count_until<'a>(
     enough: impl Fn(&Size) -> bool,
     size: &mut Size,
