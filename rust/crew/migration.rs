@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! One call of `migrate_pages()`, whose list several tasks migrate.
+//! A `migrate_pages()` call that several tasks carry out.
 //!
-//! Locks: a mutex of each [`Migration`], taken inside all locks that the caller of
-//! `migrate_pages()` holds. It is held while a chunk is cut off (which walks its folios and those
-//! of its span, a few hundred at most) or returned, but not while one is migrated. No lock is taken
-//! inside it.
+//! Locks: each [`Migration`] has a mutex, which nests inside all locks that the caller of
+//! `migrate_pages()` holds. It is held while a chunk is cut or returned, not while the chunk is
+//! migrated. Cutting walks the folios of the chunk and, for a new span, of the span: a few hundred
+//! at most. No lock is taken inside the mutex.
 //!
 //! C file: [`mm/ferry/c-glue/crew/crew.c`](srctree/mm/ferry/c-glue/crew/crew.c)
 
@@ -46,18 +46,18 @@ use crate::kernel::{
     task_context::TaskContext, //
 };
 
-/// Whether idle CPUs may help with a call.
+/// The condition on which idle CPUs may help with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Help {
     /// Only if `vm.mt_page_copy` is 1 and `copy/reasons` has the reason of the call.
     AsSwitched,
-    /// In any case: the call has `MPOL_MF_MOVE_MT` or `PAGE_MIGRATE_MT`.
+    /// Because the call asks for it with `MPOL_MF_MOVE_MT` or `PAGE_MIGRATE_MT`.
     Asked,
 }
 
 #[cfg(CONFIG_FERRY_SERVICE)]
 impl Help {
-    /// Returns whether a call to a node may have a crew now. For any context.
+    /// Returns whether a call that migrates to a node may have a crew now. For any context.
     pub fn may_come(self) -> bool {
         let mt = self == Self::Asked;
         // SAFETY: The function has no requirements.
@@ -65,23 +65,24 @@ impl Help {
     }
 }
 
-/// The right of a call to get help that it has asked for. Dropping it gives the right back.
+/// A grant of the help that a call has asked for. Dropping it returns the grant.
 ///
 /// # Invariants
 ///
 /// `ferry_mt_hold()` has returned `true`, and the drop calls `ferry_mt_release()` for it.
 #[cfg(CONFIG_FERRY_SERVICE)]
-#[must_use = "dropping it gives the right back"]
+#[must_use = "dropping it returns the grant"]
 pub struct AskedHelp(());
 
 #[cfg(CONFIG_FERRY_SERVICE)]
 impl AskedHelp {
-    /// Asks for help. Returns [`None`] if `copy/mt_flag` denies it, or if there is no memory for
+    /// Asks for help. Returns [`None`] if `copy/mt_flag` denies help, or if memory is short for
     /// lanes and queues. May sleep.
     pub fn new() -> Option<Self> {
         // SAFETY: The function has no requirements.
         let granted = unsafe { bindings::ferry_mt_hold() };
-        // INVARIANT: The right was just granted. Without it no value may exist, even to be dropped.
+        // INVARIANT: `then()` creates the value only if `ferry_mt_hold()` has returned `true`, so a
+        // refused request releases no grant.
         granted.then(|| Self(()))
     }
 }
@@ -89,7 +90,7 @@ impl AskedHelp {
 #[cfg(CONFIG_FERRY_SERVICE)]
 impl Drop for AskedHelp {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the right was granted, and this gives it back once.
+        // SAFETY: By the type invariant help was granted, and the drop releases the grant once.
         unsafe { bindings::ferry_mt_release() };
     }
 }
@@ -98,8 +99,8 @@ impl Drop for AskedHelp {
 ///
 /// # Invariants
 ///
-/// - The callback is mainline's for the reason, so any task may call it, also several at a time.
-///   There is no callback to free destinations.
+/// - The callback is the one that mainline uses for the reason, so several tasks may call it at a
+///   time. There is no callback to free destinations.
 /// - The private data is valid for `'a`, and has the type that the callback takes: a
 ///   `struct migration_target_control`; for [`SharedReason::Mbind`] a `struct migration_mpol`; for
 ///   [`SharedReason::NumaMisplaced`] it is the number of a node.
@@ -125,12 +126,12 @@ impl Drop for Target {
     }
 }
 
-/// A reason for migration for which any task may carry out the call, because the callback only
-/// reads its private data.
+/// A migration reason with calls that any task may carry out, because the callback only reads its
+/// private data.
 ///
-/// Compaction is none of them: it takes destinations from lists of its own. Neither are long-term
-/// pins, whose allocations retry for ever unless the task is a victim of the OOM killer. The other
-/// reasons migrate single folios, or a few.
+/// Two reasons are excluded. Compaction takes destinations from its own free lists. Allocations for
+/// long-term pins retry for ever unless the task is a victim of the OOM killer. The other reasons
+/// that are missing here migrate at most a few folios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedReason {
     /// `move_pages(2)`, `migrate_pages(2)`, and cpusets.
@@ -139,12 +140,12 @@ pub enum SharedReason {
     Mbind,
     /// Memory that goes offline.
     MemoryHotplug,
-    /// Demotion by reclaim. Allocations on the lower tier wait for nothing, because all members
-    /// have `PF_MEMALLOC`, and do not use the reserves.
+    /// Demotion by reclaim. All members have `PF_MEMALLOC`, so allocations on the lower tier do not
+    /// wait; they do not use the reserves.
     Demotion,
-    /// Schemes of DAMON, which migrate like demotion.
+    /// DAMON schemes, which migrate in the same way as demotion.
     Damon,
-    /// Promotion. NUMA balancing promotes single folios; page cache is promoted in lists.
+    /// Promotion. NUMA balancing promotes single folios, Ferry promotes page cache in lists.
     /// Allocations do not reclaim.
     NumaMisplaced,
 }
@@ -164,18 +165,18 @@ impl SharedReason {
 }
 
 impl<'a> MigrateCall<'a> {
-    /// Takes over a call of `migrate_pages()`. Returns [`None`] if only the caller can carry it
-    /// out, or if it may have no helpers now. For any context.
+    /// Takes over a `migrate_pages()` call. Returns [`None`] if only the caller can carry it out,
+    /// or if it may not have helpers now. For any context.
     ///
-    /// A call with a callback other than mainline's is never taken over, whatever its reason: only
-    /// its caller knows the type of the private data, and which task may run the callback.
+    /// A call with another callback than mainline's is rejected whatever its reason, because only
+    /// its caller knows the type of the private data and which task may run the callback.
     ///
     /// # Safety
     ///
     /// The private data must have the type that the callback takes, and be valid for `'a`.
     pub unsafe fn new(call: &bindings::ferry_migrate_args) -> Option<Self> {
         let reason = SharedReason::new(call.reason)?;
-        // SAFETY: The call is valid, and only read.
+        // SAFETY: `call` is a reference, and the function only reads it.
         if !unsafe { bindings::ferry_callback_is_shared(call) } {
             return None;
         }
@@ -183,8 +184,8 @@ impl<'a> MigrateCall<'a> {
         if !unsafe { bindings::ferry_may_crew(call.reason, call.mt != 0) } {
             return None;
         }
-        // INVARIANT: The callback is mainline's for the reason, which only reads its private data,
-        // and there is no other callback. The caller guarantees the private data.
+        // INVARIANT: The check above found mainline's callback for the reason, and no callback that
+        // frees destinations. The caller guarantees that the private data is valid and has its type.
         Some(Self {
             raw: *call,
             reason,
@@ -193,9 +194,10 @@ impl<'a> MigrateCall<'a> {
         })
     }
 
-    /// Returns a call as `move_pages(2)` makes it, to move pages to a node. May sleep.
+    /// Returns a call that moves pages to a node as `move_pages(2)` does. May sleep.
     ///
-    /// Fails with `EBUSY` if the call may have no helpers now, and with `ENOMEM`.
+    /// Fails with `EBUSY` if the call may not have helpers now, and with `ENOMEM` without memory
+    /// for its private data.
     #[cfg(CONFIG_NUMA_MIGRATION)]
     pub fn to_node(node: Destination, help: Help) -> Result<Self> {
         let mt = help == Help::Asked;
@@ -209,10 +211,10 @@ impl<'a> MigrateCall<'a> {
         let call = Opaque::uninit();
         // SAFETY: `call` has room for the call, and the function initialises all of it.
         unsafe { bindings::ferry_move_call(call.get(), target.0.as_ptr(), mt) };
-        // SAFETY: It was just initialised, and is read once.
+        // SAFETY: `ferry_move_call()` has initialised the call, and it is read once.
         let raw = unsafe { call.get().read() };
-        // INVARIANT: The callback only reads its private data, which the call owns, for a node that
-        // has memory.
+        // INVARIANT: The callback is mainline's `alloc_migration_target()`, without a callback to
+        // free destinations. The call owns the private data, which has the type that it takes.
         Ok(Self {
             raw,
             reason: SharedReason::Syscall,
@@ -226,8 +228,8 @@ impl<'a> MigrateCall<'a> {
         self.reason
     }
 
-    /// Returns the preferred node of the destinations; [`None`] if it differs by folio, or is any
-    /// node but one that goes offline.
+    /// Returns the preferred node of the destinations. Returns [`None`] if the node depends on the
+    /// folio, or if the memory of a node goes offline and any other node will do.
     pub fn target(&self) -> Option<NodeId> {
         match self.reason {
             SharedReason::Mbind | SharedReason::MemoryHotplug => None,
@@ -247,11 +249,11 @@ impl<'a> MigrateCall<'a> {
 pub struct CrewOutcome {
     /// The number of folios that were not migrated, or the error that stopped the call.
     pub failed: Result<c_int>,
-    /// Mainline's counters.
+    /// The counters of `migrate_pages()`.
     pub stats: bindings::migrate_pages_stats,
     /// The report for the tracepoint.
     pub report: bindings::ferry_crew_report,
-    /// Nanoseconds for which helpers ran, see [`Migration::helped`].
+    /// CPU time of the helpers in nanoseconds, see [`Migration::helped`].
     pub helper_ns: u64,
     mode: bindings::migrate_mode,
 }
@@ -266,16 +268,16 @@ impl CrewOutcome {
         }
     }
 
-    /// Adds the result to the kernel's counters, for a call that did not come from
-    /// `migrate_pages()`, which does so itself. For any context but NMI.
+    /// Adds the result to the event counters of the kernel, for a call that did not come from
+    /// `migrate_pages()`: that function does so itself. For any context but NMI.
     pub fn account(&self) {
         let reason = self.report.reason as bindings::migrate_reason;
         // SAFETY: The counters are valid, and only read during the call.
         unsafe { bindings::ferry_migrate_account(&self.stats, self.mode, reason) };
     }
 
-    /// Returns the return value of `migrate_pages()`, if `left` holds the folios that were not
-    /// migrated.
+    /// Returns the value that `migrate_pages()` would return. `left` must hold the folios that were
+    /// not migrated.
     #[cfg(CONFIG_NUMA_MIGRATION)]
     pub fn returned(&self, left: &IsolatedList<'_>) -> c_int {
         match self.failed {
@@ -293,12 +295,13 @@ impl CrewOutcome {
     }
 }
 
-/// A copy of a [`MigrateCall`] and its private data, which refers to nothing of the calling task.
+/// A copy of a [`MigrateCall`] and its private data, without pointers to the calling task.
 ///
 /// # Invariants
 ///
-/// `ferry_call_share()` has initialised it from a [`MigrateCall`]. It holds a reference to its
-/// memory policy, if it has one. Any task may carry it out, also several at a time.
+/// `ferry_call_share()` has initialised `raw` from a [`MigrateCall`]. It holds a reference to its
+/// memory policy, if it has one. Any task may carry out the call, and several tasks may do so at a
+/// time.
 #[pin_data(PinnedDrop)]
 struct SharedCall {
     #[pin]
@@ -307,14 +310,14 @@ struct SharedCall {
 
 // SAFETY: A reference to a memory policy belongs to no task, and all other fields are numbers.
 unsafe impl Send for SharedCall {}
-// SAFETY: It does not change.
+// SAFETY: The value does not change after its initialisation.
 unsafe impl Sync for SharedCall {}
 
 impl SharedCall {
     fn new<'c>(call: &'c MigrateCall<'c>) -> impl PinInit<Self> + 'c {
         // SAFETY: `raw` has room for the call. By the type invariant the private data of the call
         // is valid and has the type that its callback takes. The function initialises all of `raw`.
-        // INVARIANT: The function initialises it.
+        // INVARIANT: The function initialises `raw` and takes the reference.
         let share = move |raw| unsafe { bindings::ferry_call_share(&call.raw, raw) };
         pin_init!(Self {
             raw <- Opaque::ffi_init(share),
@@ -323,7 +326,7 @@ impl SharedCall {
 
     /// Returns the arguments of the call, without the private data.
     fn args(&self) -> *const bindings::ferry_migrate_args {
-        // SAFETY: By the type invariant it is initialised.
+        // SAFETY: By the type invariant `raw` is initialised.
         unsafe { &raw const (*self.raw.get()).call }
     }
 }
@@ -331,18 +334,26 @@ impl SharedCall {
 #[pinned_drop]
 impl PinnedDrop for SharedCall {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant it is initialised, and the reference is put once.
+        // SAFETY: By the type invariant `raw` is initialised, and the drop puts its reference once.
         unsafe { bindings::ferry_call_unshare(self.raw.get()) };
     }
 }
 
 /// A call that several tasks carry out.
 ///
-/// It refers to no stack of the calling task or of its helpers, so the other tasks can go on if one
-/// of them dies in an oops. Then the call never ends: the chunk of that task stays as it is, and
-/// the [`Migration`] must not be dropped.
+/// ```ignore
+/// let mut migration = KBox::pin_init(Migration::new(&call, helpers), GFP_KERNEL)?;
+/// migration.add(&mut list);
+/// // A helper does the same within `on_behalf()`, as `Worker::Helper`.
+/// while migration.work(Worker::Caller, chunk_pages).is_some() {}
+/// let outcome = migration.as_mut().end(&mut left).finish(&call, &mut left, &mut ret);
+/// ```
 ///
-/// Dropping it puts the remaining folios back to where they were isolated from, which may sleep.
+/// A migration has no pointers to the stack of a worker, so the other workers can go on if one dies
+/// in an oops. The chunk of the dead worker then stays as it is, the call never ends, and the
+/// [`Migration`] must not be dropped.
+///
+/// Dropping a migration puts the remaining folios back, see [`IsolatedFolios`]. This may sleep.
 #[pin_data(PinnedDrop)]
 pub struct Migration {
     #[pin]
@@ -353,8 +364,8 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Returns an initialiser of a call with an empty list, on behalf of the calling task, with
-    /// `helpers` helpers. May sleep.
+    /// Returns an initialiser of a call with an empty list and `helpers` helpers. The calling task
+    /// is the caller. May sleep.
     pub fn new<'c>(args: &'c MigrateCall<'c>, helpers: u32) -> impl PinInit<Self> + 'c {
         pin_init!(Self {
             call <- SharedCall::new(args),
@@ -369,42 +380,41 @@ impl Migration {
     }
 
     /// Reports to the tracepoint `migrate:mm_migrate_pages_start`, for a call that did not come
-    /// from `migrate_pages()`, which does so itself. For any context but NMI.
+    /// from `migrate_pages()`: that function does so itself. For any context but NMI.
     pub fn announce(&self) {
         // SAFETY: The call is valid, and only read.
         unsafe { bindings::ferry_trace_migrate_start(self.call.args()) };
     }
 
-    /// Adds all folios of `list`. Returns the number of base pages that workers have begun to
-    /// migrate so far. May sleep.
+    /// Adds all folios of `list`. Returns the number of base pages in the chunks that workers have
+    /// claimed since the call began. May sleep.
     pub fn add(&self, list: &mut IsolatedList<'_>) -> u32 {
         let mut work = self.work.lock();
-        // SAFETY: By the type invariant it is a list of isolated folios, which the work owns from
-        // now on.
+        // SAFETY: By the type invariant of `IsolatedList`, `list` is a valid list of isolated
+        // folios. The function empties it, so `work` owns the folios from now on.
         unsafe { work.as_mut().add(list.as_raw()) };
         work.begun_pages()
     }
 
-    /// Returns whether the call may be helped now, by the settings or because its caller asks for
-    /// help. For any context.
+    /// Returns whether the call may have helpers now, either by the settings or because its caller
+    /// asks for help. For any context.
     pub fn is_wanted(&self) -> bool {
         // SAFETY: The call is valid, and only read.
         unsafe { bindings::ferry_still_wanted(self.call.args()) }
     }
 
-    /// Returns whether the calling task, which must be the caller, may still use the nodes that its
-    /// helpers allocate on. For any context.
+    /// Returns whether the cpuset nodes of the caller, on which its helpers allocate, are
+    /// unchanged. Must be called in the calling task. For any context.
     pub fn has_its_nodes(&self) -> bool {
         !self.context.has_changed()
     }
 
-    /// Runs `f` in a helper, with the attributes of the caller that migration depends on. May
-    /// sleep.
+    /// Runs `f` in a helper with the attributes of the caller that migration depends on. May sleep.
     pub fn on_behalf<R>(&self, f: impl FnOnce() -> R) -> R {
         self.context.run(f)
     }
 
-    /// Adds `ns` nanoseconds for which a helper ran for the call. May sleep.
+    /// Adds `ns` nanoseconds of CPU time that a helper used for the call. May sleep.
     pub fn helped(&self, ns: u64) {
         self.work.lock().as_mut().helped(ns);
     }
@@ -414,13 +424,13 @@ impl Migration {
         self.context.will_wait();
     }
 
-    /// Migrates a chunk of about `chunk_pages` base pages. Returns whether folios are left that no
-    /// worker has begun to migrate; [`None`] if there was no chunk. May sleep.
+    /// Claims and migrates a chunk of about `chunk_pages` base pages. Returns whether there are
+    /// folios that no worker has claimed, or [`None`] if there was no chunk to claim. May sleep.
     pub fn work(&self, worker: Worker, chunk_pages: u32) -> Option<bool> {
         let cut = self.work.lock().as_mut().cut(worker, chunk_pages)?;
         let mut stats = Default::default();
-        // SAFETY: By the type invariant of `SharedCall` any task may carry out the call. By that of
-        // `Cut` the folios of the chunk are isolated, and no other worker has them.
+        // SAFETY: The invariant of `SharedCall` lets any task carry out the call. The invariant of
+        // `Cut` guarantees that the folios are isolated and that no other worker has them.
         let rc =
             unsafe { bindings::ferry_migrate_chunk(self.call.raw.get(), cut.folios(), &mut stats) };
         let mut work = self.work.lock();
@@ -430,13 +440,14 @@ impl Migration {
         Some(work.has_more())
     }
 
-    /// Ends the migration: moves the folios that were not migrated to `left`, first those that
-    /// failed, in their order, then those that were not tried. A second call moves none. May sleep.
+    /// Ends the migration and moves the folios that were not migrated to `left`. May sleep.
     ///
-    /// The exclusive reference implies that no chunk is being migrated.
+    /// Folios that failed come first, in their order on the list, followed by the folios that were
+    /// not tried. A second call moves no folios. The exclusive reference guarantees that no chunk
+    /// is being migrated.
     pub fn end(self: Pin<&mut Self>, left: &mut IsolatedList<'_>) -> EndedList {
-        // SAFETY: No other task has the migration, so no chunk is being migrated. `left` is a valid
-        // list of isolated folios.
+        // SAFETY: The reference is exclusive, so no chunk is being migrated. `left` is a valid list
+        // of isolated folios.
         EndedList(unsafe { self.project().work.lock().as_mut().end(left.as_raw()) })
     }
 }
@@ -450,13 +461,13 @@ impl PinnedDrop for Migration {
     }
 }
 
-/// The result of a [`Migration`] before the caller has migrated the folios that are left.
+/// The result of a [`Migration`] before the caller has retried the folios that are left.
 #[must_use]
 pub struct EndedList(Total);
 
 impl EndedList {
-    /// Migrates the folios of `left` in the task that made `call`, if that may wait for them, and
-    /// moves the rest to `ret`. May sleep.
+    /// Retries the folios of `left` in the calling task, unless the mode of `call` is
+    /// `MIGRATE_ASYNC`, and moves the folios that were not migrated to `ret`. May sleep.
     pub fn finish(
         self,
         call: &MigrateCall<'_>,
@@ -471,7 +482,7 @@ impl EndedList {
         } = self.0;
 
         if call.raw.mode != bindings::migrate_mode_MIGRATE_ASYNC && !left.is_empty() {
-            // All folios that are left are tried again, so an error may occur again.
+            // All remaining folios are tried again, so this result replaces the earlier one.
             let mut more = Default::default();
             // SAFETY: By the type invariant of `MigrateCall` the private data is valid. `left` is a
             // valid list of isolated folios.
