@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A lane of the crews: one list at a time, migrated by its caller and by helpers.
+//! A lane: the place where a caller and its helpers migrate one list at a time.
 //!
-//! The list and all state that workers share are in the lane, which is never freed. So if a worker
-//! dies in an oops, no memory that other workers use is freed. If the caller dies, the lane stays
-//! in use, and its helpers go on until no chunk is left to begin. If a helper dies, the caller
-//! waits for ever, as for a lock that a dead task holds.
+//! The list and all state that workers share are in the lane, which is never freed. So the death of
+//! a worker in an oops frees no memory that other workers use. If the caller dies, the lane stays
+//! in use, and the helpers go on until no chunk is left to claim. If a helper dies, the caller
+//! waits for ever, as it would for a lock that a dead task holds.
 //!
-//! Locks: the mutex of [`ScopedShare`] while a list is shared, borrowed or given back; the mutex of
-//! the [`Migration`] while it is worked on. No task holds both.
+//! Locks, of which no task holds both:
+//! - the mutex of [`ScopedShare`], while a list is shared, borrowed or taken back;
+//! - the mutex of [`Migration`], while folios are added and chunks are claimed or returned.
 
 use kernel::{
     cpu::CpuId,
@@ -61,26 +62,28 @@ use crate::{
     }, //
 };
 
-/// The state that the workers of a lane share while a list is migrated. It is part of the lane, and
-/// refers to no stack.
+/// The state that the workers of a lane share while they migrate a list. It is part of the lane and
+/// has no pointers to the stack of a task.
 #[pin_data]
 pub struct SharedList {
     #[pin]
     migration: Migration,
     chunk_pages: u32,
-    /// Number of helpers that may take part, and the only CPUs where they may run, if limited. A
-    /// helper that was called for another list and starts late may be one too many, or run on
-    /// another CPU.
+    /// Number of helpers that may take part, and the CPUs to which they are limited, if any. Each
+    /// helper must check both: one that was called for an earlier list and starts late may exceed
+    /// the number, or run on another CPU.
     helpers: u32,
     only: Option<IdleCpus>,
-    /// Set by the caller, and never cleared. Helpers read it before each chunk. Relaxed: nothing
-    /// else depends on when they see it.
+    /// Set by the caller, and never cleared. Helpers read it before each chunk. Relaxed accesses
+    /// suffice, because no other data depends on it.
     dismissed: Atomic<bool>,
 }
 
 impl SharedList {
-    /// Returns an initialiser of an empty list, cut into chunks of `chunk_pages` base pages, for
-    /// `helpers` helpers on the CPUs in `only`, or on any CPU if that is [`None`]. May sleep.
+    /// Returns an initialiser of an empty list for `helpers` helpers. May sleep.
+    ///
+    /// Workers cut the list into chunks of `chunk_pages` base pages. Helpers may run on the CPUs in
+    /// `only`, or on any CPU if `only` is [`None`].
     pub fn new<'c>(
         call: &'c MigrateCall<'c>,
         chunk_pages: u32,
@@ -106,15 +109,17 @@ impl SharedList {
         &self.migration
     }
 
-    /// Returns whether the caller has dismissed its helpers, so that they begin no other chunk. For
-    /// any context.
+    /// Returns whether the caller has dismissed its helpers, so that they claim no further chunk.
+    /// For any context.
     pub fn is_dismissed(&self) -> bool {
         self.dismissed.load(Relaxed)
     }
 
-    /// Returns whether helpers may go on. Dismisses them if the settings no longer allow them, or
-    /// the quota, the CPUs or the nodes of the calling task, which must be the caller. For any
-    /// context.
+    /// Returns whether helpers may go on, and dismisses them otherwise. Must be called by the
+    /// caller. For any context.
+    ///
+    /// Helpers may go on while the settings allow them, the caller has no CPU quota, its allowed
+    /// CPUs permit them and its cpuset nodes are unchanged.
     pub fn keeps_helpers(&self) -> bool {
         let keeps = self.may_be_helped()
             && !has_cpu_quota()
@@ -129,20 +134,21 @@ impl SharedList {
         keeps
     }
 
-    /// Returns whether helpers may begin a chunk, by the conditions that a helper can check. They
-    /// check these themselves, because the caller may be in a long chunk of its own when a setting
-    /// is written. For any context.
+    /// Returns whether helpers may claim a chunk, as far as a helper can check it. For any context.
+    ///
+    /// Helpers check this themselves, because the caller may be busy with a long chunk when a
+    /// setting is written.
     fn may_be_helped(&self) -> bool {
         !self.is_dismissed() && has_crews() && limit() > self.helpers && self.migration.is_wanted()
     }
 
-    /// Returns the number of helpers that have a chunk to migrate when `pages` base pages wait.
+    /// Returns the number of helpers that find a chunk when no worker has begun `pages` base pages.
     pub fn useful_helpers(&self, pages: u32) -> usize {
         pages.div_ceil(self.chunk_pages.max(1)).min(self.helpers) as usize
     }
 
-    /// Migrates a chunk in the calling task, which must be the caller. Returns whether there are
-    /// more to begin; [`None`] if there was none. May sleep.
+    /// Claims and migrates a chunk. Must be called by the caller. Returns whether more folios are
+    /// left to claim, or [`None`] if there was no chunk. May sleep.
     pub fn work(&self) -> Option<bool> {
         self.work_as(Worker::Caller)
     }
@@ -151,16 +157,18 @@ impl SharedList {
         self.migration.work(worker, self.chunk_pages)
     }
 
-    /// Returns whether the caller may be helped on the current CPU.
+    /// Returns whether helpers may run on the current CPU.
     fn may_help_here(&self) -> bool {
         self.only
             .as_ref()
             .is_none_or(|cpus| cpus.has(CpuId::current()))
     }
 
-    /// Migrates chunks as one of the helpers, until none is left, another task wants this CPU, or
-    /// helpers may not go on. The caller migrates the rest. Returns whether the helper leaves an
-    /// idle CPU. May sleep.
+    /// Migrates chunks as a helper. May sleep.
+    ///
+    /// The helper stops when no chunk is left, when another task needs this CPU, or when helpers
+    /// may not go on. The caller then migrates the rest. Returns whether the helper has migrated a
+    /// chunk and stopped for lack of another one, so its CPU is idle again.
     fn help(&self, members: &Members) -> bool {
         if !self.may_help_here() {
             return false;
@@ -187,7 +195,16 @@ impl SharedList {
     }
 }
 
-/// The state of a lane: the list that it migrates now, and the tasks that take part.
+/// A lane: the list that it migrates now, and the tasks that take part.
+///
+/// ```ignore
+/// let lane = CrewLane::new()?;
+/// let list = SharedList::new(&call, chunk_pages, helpers, None);
+/// let guard = lane.share(list).ok_or(EBUSY)?; // helpers may enter from now on
+/// guard.list().migration().add(&mut folios);
+/// while guard.list().work().is_some() {}
+/// let ended = guard.end(&mut left); // waits for the helpers
+/// ```
 #[pin_data]
 pub struct CrewLane {
     #[pin]
@@ -207,7 +224,7 @@ impl CrewLane {
         )
     }
 
-    /// Initialises `list` in the lane, and lets helpers take part until the guard is dropped.
+    /// Initialises `list` in the lane and lets helpers take part until the guard is dropped.
     /// Returns [`None`] if the lane is in use. May sleep.
     pub fn share(&self, list: impl PinInit<SharedList>) -> Option<LaneGuard<'_>> {
         let lent = self.shared.lend(list)?;
@@ -221,18 +238,18 @@ impl CrewLane {
     }
 }
 
-/// A lane in use, whose helpers may take part. Its drop waits for those that do.
+/// A lane in use by the calling task. Dropping the guard waits for the helpers that take part.
 ///
-/// If the caller dies in an oops, or forgets this guard, its lane stays in use for ever.
+/// If the caller dies in an oops or forgets the guard, the lane stays in use for ever.
 #[must_use = "dropping it ends the migration"]
 pub struct LaneGuard<'l> {
-    // Dropped first: a caller that waits is no longer a member.
+    // Dropped first, so that the caller is no longer a member while it waits.
     member: Member<'l>,
     lent: ShareGuard<'l, SharedList>,
 }
 
 impl LaneGuard<'_> {
-    /// Returns the list.
+    /// Returns the list that the lane migrates.
     pub fn list(&self) -> &SharedList {
         self.lent.get()
     }
