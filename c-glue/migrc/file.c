@@ -261,7 +261,7 @@ static bool ferry_file_is_plain(const struct inode *inode)
  * Returns the reason to flush the folio of a file at once, or 0 if the flush
  * may be deferred until the file is opened for writing. The folio is locked.
  */
-unsigned int ferry_judge_file(struct ferry_unmaps *unmaps,
+unsigned int ferry_check_file(struct ferry_unmaps *unmaps,
 			      const struct folio *folio)
 {
 	struct address_space *mapping = folio->mapping;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Ferry: the part of migrc that runs under locks of mm/, and its interface to
- * the architecture and to the page allocator. rust/migrc/ decides, other than
- * whether a cleared translation may stay unflushed, which must be decided
- * under the PTL.
+ * the architecture. rust/migrc/ decides, other than whether the flush of a
+ * cleared PTE may be deferred, which must be decided with the PTL held. Each
+ * condition is a flag, so there is nothing to compute for Rust.
  *
  * Locks: ferry_disable_lock, taken only by ferry_retention_disable() and
  * ferry_retention_enable(). c-glue/migrc/spaces.c tracks the address spaces
@@ -18,15 +18,13 @@
 #include <linux/mutex.h>
 #include <linux/page-isolation.h>
 #include <linux/rmap.h>
-#include <linux/sched/sysctl.h>
 #include <linux/slab.h>
 #include <linux/swap.h>
 #include <linux/vmstat.h>
 #include <linux/workqueue.h>
 
-/* try_to_unmap_flush(), struct alloc_context */
+/* try_to_unmap_flush() */
 #include "internal.h"
-#include "page_alloc.h"
 
 DEFINE_STATIC_KEY_FALSE(ferry_migrc_key);
 unsigned int ferry_max_pages __read_mostly = FERRY_DEFAULT_MAX_PAGES;
@@ -55,7 +53,7 @@ unsigned int ferry_disabled;
  * Time when retained folios were last freed, in jiffies; for
  * ferry_drain_before_oom().
  */
-static unsigned long ferry_last_release;
+unsigned long ferry_last_release;
 
 static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
 				const struct folio *folio, struct mm_struct *mm,
@@ -77,7 +75,7 @@ static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
 			refused |= BIT(FERRY_REFUSED_CHANGING);
 	}
 	if (!folio_test_anon(folio))
-		refused |= ferry_judge_file(unmaps, folio);
+		refused |= ferry_check_file(unmaps, folio);
 	else if (folio_test_swapcache(folio))
 		refused |= BIT(FERRY_REFUSED_SWAPCACHE);
 	if (folio_test_large(folio) || folio_is_zone_device(folio))
@@ -441,144 +439,4 @@ unsigned int ferry_fullest_node(unsigned int *limit)
 		}
 	}
 	return fullest;
-}
-
-/* Returns the number of retained pages of a zone. */
-static unsigned long ferry_retained_pages(struct zone *zone)
-{
-	/*
-	 * The node first: its counter is one word, the zone has one for each
-	 * CPU.
-	 */
-	if (!ferry_kept_pages(zone_to_nid(zone)))
-		return 0;
-	return zone_page_state_snapshot(zone, NR_FERRY_RETAINED);
-}
-
-/*
- * Returns whether freeing the retained pages of a zone lifts it above a
- * watermark, or, for a higher order, whether it has any.
- */
-static bool ferry_would_lift(struct zone *zone, unsigned int order,
-			     unsigned long mark, int highest_zoneidx,
-			     unsigned int alloc_flags)
-{
-	unsigned long retained = ferry_retained_pages(zone);
-
-	if (!retained)
-		return false;
-	/* Freed pages may merge. */
-	if (order)
-		return true;
-	return !zone_watermark_ok(zone, 0, mark, highest_zoneidx,
-				  alloc_flags) &&
-	       __zone_watermark_ok(zone, 0, mark, highest_zoneidx, alloc_flags,
-				   zone_page_state(zone, NR_FREE_PAGES) +
-				   retained);
-}
-
-/* Frees all retained folios, for kswapd or an allocation. May sleep. */
-static void ferry_free_retained(void)
-{
-	ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
-	/*
-	 * Pages on per-CPU lists do not count for watermarks, and do not
-	 * merge.
-	 */
-	migrate_disable();
-	drain_local_pages(NULL);
-	migrate_enable();
-}
-
-/* See ferry_drain_for_kswapd(). */
-void ferry_help_kswapd(struct pglist_data *pgdat, int order,
-		       int highest_zoneidx)
-{
-	int i;
-
-	for (i = 0; i <= highest_zoneidx; i++) {
-		struct zone *zone = &pgdat->node_zones[i];
-		unsigned long mark;
-
-		/* As in pgdat_balanced(). */
-		if (sysctl_numa_balancing_mode & NUMA_BALANCING_MEMORY_TIERING)
-			mark = promo_wmark_pages(zone);
-		else
-			mark = high_wmark_pages(zone);
-		if (managed_zone(zone) &&
-		    ferry_would_lift(zone, order, mark, highest_zoneidx, 0)) {
-			ferry_free_retained();
-			return;
-		}
-	}
-}
-
-/* Returns whether a drain would help an allocation. */
-static bool ferry_would_help(unsigned int order, const struct alloc_context *ac,
-			     unsigned int alloc_flags)
-{
-	struct zoneref *z = ac->preferred_zoneref;
-	struct zone *zone;
-
-	for_next_zone_zonelist_nodemask(zone, z, ac->highest_zoneidx,
-					ac->nodemask) {
-		unsigned long mark =
-			wmark_pages(zone, alloc_flags & ALLOC_WMARK_MASK);
-
-		if (ferry_would_lift(zone, order, mark, ac->highest_zoneidx,
-				     alloc_flags))
-			return true;
-	}
-	return false;
-}
-
-/* See ferry_drain_for_alloc(). */
-void ferry_help_allocation(gfp_t gfp, unsigned int order,
-			   const struct alloc_context *ac,
-			   unsigned int alloc_flags)
-{
-	/* Tasks in reclaim use the reserves. */
-	if (!(gfp & __GFP_DIRECT_RECLAIM) || current->flags & PF_MEMALLOC)
-		return;
-	if (!ferry_would_help(order, ac, alloc_flags))
-		return;
-	ferry_free_retained();
-}
-
-/* Returns whether there are retained folios that an allocation could use. */
-static bool ferry_has_retained(const struct alloc_context *ac)
-{
-	struct zoneref *z = ac->preferred_zoneref;
-	struct zone *zone;
-
-	for_next_zone_zonelist_nodemask(zone, z, ac->highest_zoneidx,
-					ac->nodemask) {
-		if (ferry_retained_pages(zone))
-			return true;
-	}
-	return false;
-}
-
-/* See ferry_drain_for_reclaim(). */
-void ferry_help_reclaim(const struct alloc_context *ac)
-{
-	if (ferry_has_retained(ac))
-		ferry_free_retained();
-}
-
-/* See ferry_drain_before_oom(). */
-bool ferry_help_before_oom(unsigned long since)
-{
-	/*
-	 * Pairs with ferry_group_free(): sees the time when past groups freed
-	 * folios.
-	 */
-	if (!atomic_read_acquire(&ferry_groups) &&
-	    time_before(READ_ONCE(ferry_last_release), since))
-		return false;
-	ferry_recall_batches(FERRY_DRAIN_PRESSURE);
-	ferry_migrc_drain(FERRY_DRAIN_PRESSURE);
-	/* Other tasks have freed to the per-CPU lists of other CPUs. */
-	drain_all_pages(NULL);
-	return true;
 }

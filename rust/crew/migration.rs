@@ -25,7 +25,10 @@ use kernel::{
 use pin_init::stack_pin_init;
 
 #[cfg(CONFIG_NUMA_MIGRATION)]
-use super::user_pages::Destination;
+use super::user_pages::{
+    Destination,
+    Help, //
+};
 
 use super::chunks::{
     add_stats,
@@ -45,55 +48,6 @@ use crate::kernel::{
     },
     task_context::TaskContext, //
 };
-
-/// The condition on which idle CPUs may help with a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Help {
-    /// Only if `vm.mt_page_copy` is 1 and `copy/reasons` has the reason of the call.
-    AsSwitched,
-    /// Because the call asks for it with `MPOL_MF_MOVE_MT` or `PAGE_MIGRATE_MT`.
-    Asked,
-}
-
-#[cfg(CONFIG_FERRY_SERVICE)]
-impl Help {
-    /// Returns whether a call that migrates to a node may have a crew now. For any context.
-    pub fn may_come(self) -> bool {
-        let mt = self == Self::Asked;
-        // SAFETY: The function has no requirements.
-        unsafe { bindings::ferry_may_crew(bindings::migrate_reason_MR_SYSCALL, mt) }
-    }
-}
-
-/// A grant of the help that a call has asked for. Dropping it returns the grant.
-///
-/// # Invariants
-///
-/// `ferry_mt_hold()` has returned `true`, and the drop calls `ferry_mt_release()` for it.
-#[cfg(CONFIG_FERRY_SERVICE)]
-#[must_use = "dropping it returns the grant"]
-pub struct AskedHelp(());
-
-#[cfg(CONFIG_FERRY_SERVICE)]
-impl AskedHelp {
-    /// Asks for help. Returns [`None`] if `copy/mt_flag` denies help, or if memory is short for
-    /// lanes and queues. May sleep.
-    pub fn new() -> Option<Self> {
-        // SAFETY: The function has no requirements.
-        let granted = unsafe { bindings::ferry_mt_hold() };
-        // INVARIANT: `then()` creates the value only if `ferry_mt_hold()` has returned `true`, so a
-        // refused request releases no grant.
-        granted.then(|| Self(()))
-    }
-}
-
-#[cfg(CONFIG_FERRY_SERVICE)]
-impl Drop for AskedHelp {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant help was granted, and the drop releases the grant once.
-        unsafe { bindings::ferry_mt_release() };
-    }
-}
 
 /// The arguments of a `migrate_pages()` call that several tasks may carry out.
 ///

@@ -12,7 +12,6 @@ use kernel::prelude::*;
 use pin_init::stack_pin_init;
 
 use super::{
-    migration::Help,
     pipeline::{
         self,
         min_pages, //
@@ -20,6 +19,7 @@ use super::{
     user_pages::{
         move_to_node,
         Destination,
+        Help,
         MovePages,
         UserArray, //
     }, //
@@ -45,7 +45,7 @@ const FIRST_STEP: usize = 8;
 /// sleep.
 pub fn move_pages(request: &MovePages<'_>) -> Option<c_int> {
     // Mainline's loop does not know that a caller asks for help.
-    if request.help() == Help::AsSwitched && (!has_crews() || request.nr_pages() < min_pages()) {
+    if request.help() == Help::AsConfigured && (!has_crews() || request.nr_pages() < min_pages()) {
         return None;
     }
     let mut mover = Mover::new(request).ok()?;

@@ -8,11 +8,13 @@
 use super::{
     migration::{
         CrewOutcome,
-        Help,
         MigrateCall,
         SharedReason, //
     },
-    user_pages::Destination,
+    user_pages::{
+        Destination,
+        Help, //
+    },
     HelperSet,
     ListProducer, //
 };

@@ -15,12 +15,10 @@ use super::target::{
 };
 
 use crate::{
-    crew::{
-        migration::{
-            AskedHelp,
-            Help, //
-        },
-        user_pages::Destination, //
+    crew::user_pages::{
+        AskedHelp,
+        Destination,
+        Help, //
     },
     kernel::misc_device::Capability, //
 };
@@ -95,7 +93,7 @@ impl Request {
             holes: has(HOLES),
             help: match asked {
                 Some(_) => Help::Asked,
-                None => Help::AsSwitched,
+                None => Help::AsConfigured,
             },
             _asked: asked,
         })

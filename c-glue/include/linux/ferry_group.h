@@ -102,6 +102,7 @@ extern unsigned int ferry_max_age_ms;
 extern bool ferry_migrc_enabled;
 extern atomic_t ferry_groups;
 extern unsigned int ferry_disabled;
+extern unsigned long ferry_last_release;
 
 struct ferry_group *ferry_group_alloc(void);
 void ferry_group_free(struct ferry_group *group);
@@ -133,7 +134,7 @@ bool ferry_batch_begins(struct ferry_group *group);
 bool ferry_batch_settles(struct ferry_group *group);
 void ferry_batch_flushed(struct ferry_group *group);
 void ferry_recall_batches(enum ferry_drain why);
-unsigned int ferry_judge_file(struct ferry_unmaps *unmaps,
+unsigned int ferry_check_file(struct ferry_unmaps *unmaps,
 			      const struct folio *folio);
 bool ferry_group_has_file(const struct ferry_group *group, unsigned int file);
 void ferry_forget_files(struct ferry_unmaps *unmaps);

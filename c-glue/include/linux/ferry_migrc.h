@@ -112,6 +112,11 @@ DECLARE_STATIC_KEY_FALSE(ferry_migrc_key);
 /* c-glue/migrc/migrc.c */
 void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 			 struct mm_struct *mm, pte_t pteval);
+void ferry_drain_all(void);
+void ferry_retention_disable(void);
+void ferry_retention_enable(void);
+
+/* c-glue/migrc/pressure.c */
 void ferry_help_allocation(gfp_t gfp, unsigned int order,
 			   const struct alloc_context *ac,
 			   unsigned int alloc_flags);
@@ -119,9 +124,6 @@ void ferry_help_kswapd(struct pglist_data *pgdat, int order,
 		       int highest_zoneidx);
 void ferry_help_reclaim(const struct alloc_context *ac);
 bool ferry_help_before_oom(unsigned long since);
-void ferry_drain_all(void);
-void ferry_retention_disable(void);
-void ferry_retention_enable(void);
 
 /* c-glue/migrc/spaces.c */
 void ferry_flush_stale(struct mm_struct *mm);
