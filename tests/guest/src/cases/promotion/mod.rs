@@ -2,6 +2,7 @@
 //! Promotion of unmapped page cache: pages read on the lower tier are promoted with their contents
 //! during all kinds of changes, and ineligible pages stay.
 
+mod ineligible;
 mod limits;
 
 use std::fs::File;
@@ -53,7 +54,7 @@ pub fn cases() -> Vec<Case> {
     };
     both("small", || promoted(true));
     both("large", || promoted(false));
-    both("left", left);
+    both("left", ineligible::left);
     both("races", races);
     both("crowded", limits::crowded);
     let one = |name: &str, body: fn() -> Result<()>| {
@@ -62,8 +63,8 @@ pub fn cases() -> Vec<Case> {
     cases.extend([
         one("off", off),
         one("forgotten", forgotten),
-        one("policy", policy),
-        one("cpuset", cpuset),
+        one("policy", ineligible::policy),
+        one("cpuset", ineligible::cpuset),
         one("rate", limits::rate),
         one("brake", limits::brake),
         one("remount", remount),
@@ -217,114 +218,6 @@ fn forgotten() -> Result<()> {
         "expected no change of the counters {before:?}, got {after:?}"
     );
     Ok(())
-}
-
-/// Reads `file` together with one that can be promoted, until most of the other is, and checks that
-/// `file` stays.
-fn stays(disk: &Ext4, file: &File, why: &str) -> Result<()> {
-    let other = disk.create("other")?;
-    place(&other, LEN, 1, true, 2)?;
-    let before = counter("promoted_pages")?;
-    let enough = || {
-        warm_up(file, LEN)?;
-        Ok(counter("promoted_pages")? - before >= (LEN / PAGE) as u64 * 9 / 10)
-    };
-    ensure!(
-        read_until(&other, LEN, enough)?,
-        "expected the other file to be promoted beside {why} pages; brake {}, refused: {}",
-        counter("brake")?,
-        refused()?
-    );
-    let up = count_on(file, LEN, 0)?;
-    ensure!(
-        up == 0,
-        "expected no {why} pages to be promoted, but {up} were"
-    );
-    check(file, LEN, 1)
-}
-
-/// Dirty and mapped pages stay.
-fn left() -> Result<()> {
-    let disk = Ext4::new()?;
-    let _late = [
-        Setting::change("/proc/sys/vm/dirty_writeback_centisecs", "0")?,
-        Setting::change("/proc/sys/vm/dirty_background_ratio", "90")?,
-        Setting::change("/proc/sys/vm/dirty_ratio", "95")?,
-    ];
-    let file = on_lower(&disk, true)?;
-    {
-        let _on = Promotion::on()?;
-        let map = Mapping::file(&file, LEN, libc::MAP_SHARED, PAGE)?;
-        map.advise(0, LEN, libc::MADV_POPULATE_READ)?;
-        stays(&disk, &file, "mapped")?;
-    }
-    // The whole file is written again, and stays dirty.
-    let _lower = Policy::bind(1)?;
-    file.write_all_at(&pattern::bytes(0, LEN / 8, 1), 0)?;
-    drop(_lower);
-    let other = disk.create("other")?;
-    place(&other, LEN, 1, true, 2)?;
-    let dirtied = |file: &File| file.write_all_at(&pattern::bytes(0, LEN / 8, 1), 0);
-    let _on = Promotion::on()?;
-    // Syncing the other file may have written back this one.
-    dirtied(&file)?;
-    let before = counter("promoted_pages")?;
-    let enough = || {
-        dirtied(&file)?;
-        warm_up(&file, LEN)?;
-        Ok(counter("promoted_pages")? - before >= (LEN / PAGE) as u64 * 9 / 10)
-    };
-    ensure!(
-        read_until(&other, LEN, enough)?,
-        "expected the other file to be promoted beside dirty pages; brake {}, refused: {}",
-        counter("brake")?,
-        refused()?
-    );
-    drop(_on);
-    let up = count_on(&file, LEN, 0)?;
-    ensure!(
-        up == 0,
-        "expected no dirty pages to be promoted, but {up} were"
-    );
-    nothing_left(&file, LEN)
-}
-
-/// Reads of a task that may not use the top tier are not recorded.
-fn not_for_one(file: &File, how: &str) -> Result<()> {
-    let seen = stat("numa_hint_page_cache")?;
-    warm_up(file, LEN)?;
-    warm_up(file, LEN)?;
-    sleep(Duration::from_millis(300));
-    let came = count_on(file, LEN, 0)?;
-    ensure!(
-        came == 0 && stat("numa_hint_page_cache")? == seen,
-        "expected no promotion for a task {how} to node 1, got {came} pages"
-    );
-    Ok(())
-}
-
-/// A memory policy without the top tier.
-fn policy() -> Result<()> {
-    let disk = Ext4::new()?;
-    let file = on_lower(&disk, true)?;
-    let _on = Promotion::on()?;
-    let bound = Policy::bind(1)?;
-    not_for_one(&file, "bound")?;
-    drop(bound);
-    bring_up(&file)
-}
-
-/// A cpuset without the top tier.
-fn cpuset() -> Result<()> {
-    let disk = Ext4::new()?;
-    let file = on_lower(&disk, true)?;
-    let groups = Groups::new(&["lower"])?;
-    groups.set(0, "cpuset.mems", "1")?;
-    let _on = Promotion::on()?;
-    groups.add(0, Pid::this())?;
-    not_for_one(&file, "confined")?;
-    groups.set(0, "cpuset.mems", "0-1")?;
-    bring_up(&file)
 }
 
 /// Readers check the contents and a writer writes the same ones, while the file is truncated and

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Bad input to this program, and signals: each ends in one clear message and a non-zero exit, and leaves
-//! nothing half done. The trees are fakes that have only the files the patches touch.
+//! nothing half done.
 
+mod machine;
+mod trees;
+
+use self::trees::{fake_tree, snapshot};
 use super::Tally;
 use crate::{
     cache::Cache,
@@ -41,13 +45,19 @@ use walkdir::WalkDir;
 type Test = fn(&Context) -> Result<()>;
 
 const TESTS: [(&str, Test); 19] = [
-    ("apply: a plain tree, then again", apply_plain),
-    ("apply: a clean git tree, then again", apply_git),
-    ("apply: a tree of another version", wrong_version),
-    ("apply: a tree that has one patch already", partly_applied),
-    ("apply: a tree that a patch does not fit", does_not_fit),
-    ("series: applies with git am", series_applies),
-    ("KDIR of another version", wrong_kdir),
+    ("apply: a plain tree, then again", trees::apply_plain),
+    ("apply: a clean git tree, then again", trees::apply_git),
+    ("apply: a tree of another version", trees::wrong_version),
+    (
+        "apply: a tree that has one patch already",
+        trees::partly_applied,
+    ),
+    (
+        "apply: a tree that a patch does not fit",
+        trees::does_not_fit,
+    ),
+    ("series: applies with git am", trees::series_applies),
+    ("KDIR of another version", trees::wrong_kdir),
     ("a cache that builds cannot use", odd_cache),
     ("no network", no_network),
     ("results that cannot be written", unwritable_results),
@@ -59,19 +69,22 @@ const TESTS: [(&str, Test); 19] = [
     ("top: a kernel without Ferry, no terminal", top_refuses),
     ("top: gives the terminal back", top_gives_back),
     ("a guest that hangs", hanging_guest),
-    ("the script: no place for the cache", no_home),
+    ("the script: no place for the cache", machine::no_home),
 ];
 
 /// Tests that mount file systems, where only the program under test sees them.
 const MOUNTING: [(&str, Test); 2] = [
-    ("no space", no_space),
-    ("the script: a cache that cannot be written", read_only),
+    ("no space", machine::no_space),
+    (
+        "the script: a cache that cannot be written",
+        machine::read_only,
+    ),
 ];
 
 /// Tests of what the script installs packages with.
 const INSTALLING: [(&str, Test); 2] = [
-    ("the script: apt is in use", apt_in_use),
-    ("the script: sudo without a terminal", no_terminal),
+    ("the script: apt is in use", machine::apt_in_use),
+    ("the script: sudo without a terminal", machine::no_terminal),
 ];
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
@@ -116,28 +129,6 @@ fn hand_on_env(inner: &Command, outer: &mut Command) {
     }
 }
 
-/// A tree with a Makefile and the files that the patches touch.
-fn fake_tree(context: &Context) -> Result<TempDir> {
-    let vanilla = context.source()?.vanilla();
-    let temp = tempfile::tempdir()?;
-    patches::copy_file(&vanilla, Path::new("Makefile"), temp.path())?;
-    patches::copy_touched(&vanilla, &patches::load(&context.repo)?, temp.path())?;
-    Ok(temp)
-}
-
-/// Returns the content of all files in a tree except .git, for comparing.
-fn snapshot(tree: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
-    let mut files = Vec::new();
-    let walk = WalkDir::new(tree).sort_by_file_name().into_iter();
-    for entry in walk.filter_entry(|entry| entry.file_name() != ".git") {
-        let entry = entry?;
-        if entry.file_type().is_file() {
-            files.push((entry.path().to_path_buf(), fs::read(entry.path())?));
-        }
-    }
-    Ok(files)
-}
-
 /// Checks for a failed exit status and exactly one message, which contains all the words, without a
 /// panic.
 fn refused(out: &Output, words: &[&str]) -> Result<()> {
@@ -158,180 +149,6 @@ fn refused(out: &Output, words: &[&str]) -> Result<()> {
     for word in words {
         ensure!(text.contains(word), "the message lacks `{word}`: {text}");
     }
-    Ok(())
-}
-
-fn apply(context: &Context, tree: &Path) -> Result<Output> {
-    let cache = tempfile::tempdir()?;
-    Ok(ferry(context, cache.path())?
-        .arg("apply")
-        .arg(tree)
-        .output()?)
-}
-
-/// Checks that `apply` rejects the tree with these words, and leaves it unchanged.
-fn apply_refused(context: &Context, tree: &Path, words: &[&str]) -> Result<()> {
-    let before = snapshot(tree)?;
-    refused(&apply(context, tree)?, words)?;
-    ensure!(snapshot(tree)? == before, "the tree was changed");
-    Ok(())
-}
-
-/// Checks that `apply` succeeded and wrote the same files as the builds use.
-fn applied(context: &Context, tree: &Path, out: &Output) -> Result<()> {
-    let said = String::from_utf8_lossy(&out.stderr);
-    ensure!(out.status.success(), "`apply` failed: {said}");
-    let source = context.source()?;
-    let series = patches::load(&context.repo)?;
-    let mut wanted = patches::patched(&source.vanilla(), &series, &source.version)?;
-    wanted.extend(overlay::kernel_part(&context.repo)?);
-    for (path, content) in wanted {
-        let found = patches::read_if_there(&tree.join(&path))?;
-        ensure!(
-            found == content,
-            "{} differs from the file that the builds use",
-            path.display()
-        );
-    }
-    Ok(())
-}
-
-fn apply_plain(context: &Context) -> Result<()> {
-    let tree = fake_tree(context)?;
-    let out = apply(context, tree.path())?;
-    applied(context, tree.path(), &out)?;
-    apply_refused(context, tree.path(), &["already"])
-}
-
-fn git(tree: &Path, args: &[&str]) -> Result<String> {
-    let mut git = crate::git::command(tree);
-    for setting in [
-        "user.name=Test",
-        "user.email=test@localhost",
-        "commit.gpgsign=false",
-    ] {
-        git.args(["-c", setting]);
-    }
-    output(git.args(args))
-}
-
-fn git_tree(context: &Context) -> Result<TempDir> {
-    let tree = fake_tree(context)?;
-    git(tree.path(), &["init", "--quiet"])?;
-    // `git am` in the program under test needs an identity too.
-    git(tree.path(), &["config", "user.name", "Test"])?;
-    git(tree.path(), &["config", "user.email", "test@localhost"])?;
-    git(tree.path(), &["add", "--all", "--force"])?;
-    git(tree.path(), &["commit", "--quiet", "-m", "base"])?;
-    Ok(tree)
-}
-
-fn commits(tree: &Path) -> Result<usize> {
-    Ok(git(tree, &["log", "--oneline"])?.lines().count())
-}
-
-fn apply_git(context: &Context) -> Result<()> {
-    let tree = git_tree(context)?;
-    let out = apply(context, tree.path())?;
-    applied(context, tree.path(), &out)?;
-    let expected = 2 + patches::load(&context.repo)?.len();
-    let found = commits(tree.path())?;
-    ensure!(
-        found == expected,
-        "expected {expected} commits, found {found}"
-    );
-    apply_refused(context, tree.path(), &["already"])
-}
-
-fn other_version(context: &Context) -> Result<TempDir> {
-    let tree = fake_tree(context)?;
-    fs::write(
-        tree.path().join("Makefile"),
-        "VERSION = 6\nPATCHLEVEL = 12\nSUBLEVEL = 9\n",
-    )?;
-    Ok(tree)
-}
-
-fn wrong_version(context: &Context) -> Result<()> {
-    let tree = other_version(context)?;
-    apply_refused(context, tree.path(), &["6.12.9", SERIES])
-}
-
-fn partly_applied(context: &Context) -> Result<()> {
-    let tree = fake_tree(context)?;
-    let first = patches::load(&context.repo)?.remove(0);
-    output(patches::git_apply(tree.path()).arg(&first.path))?;
-    apply_refused(context, tree.path(), &["already"])
-}
-
-fn does_not_fit(context: &Context) -> Result<()> {
-    let tree = fake_tree(context)?;
-    // The last patch does not apply; the patches before it must not stay in the tree.
-    let last = patches::load(&context.repo)?.pop().context("no patches")?;
-    let victim = last
-        .touches
-        .iter()
-        .map(|path| tree.path().join(path))
-        .find(|path| path.is_file())
-        .context("the last patch only adds files")?;
-    fs::write(victim, "/* nothing as expected */\n")?;
-    apply_refused(
-        context,
-        tree.path(),
-        &["does not apply", "nothing was changed"],
-    )
-}
-
-fn series_applies(context: &Context) -> Result<()> {
-    let tree = git_tree(context)?;
-    let source = context.source()?;
-    let dir = tempfile::tempdir()?;
-    let files = crate::series::write(
-        &context.repo,
-        &source.vanilla(),
-        &source.version,
-        dir.path(),
-    )?;
-    let cover = fs::read_to_string(files.first().context("no files")?)?;
-    ensure!(
-        // The number has two digits if there are ten or more patches.
-        ["0/", "00/"]
-            .iter()
-            .any(|nr| cover.contains(&format!("Subject: [PATCH {nr}"))),
-        "the first file is not a cover letter"
-    );
-    ensure!(
-        !cover.contains("*** "),
-        "the cover letter still has placeholders"
-    );
-    for file in files.iter().skip(1) {
-        let name = file.to_string_lossy();
-        git(
-            tree.path(),
-            &["am", "--quiet", "--whitespace=nowarn", &name],
-        )?;
-    }
-    let expected = 2 + patches::load(&context.repo)?.len();
-    let found = commits(tree.path())?;
-    ensure!(
-        found == expected,
-        "expected {expected} commits, found {found}"
-    );
-    Ok(())
-}
-
-fn wrong_kdir(context: &Context) -> Result<()> {
-    let tree = other_version(context)?;
-    let cache = tempfile::tempdir()?;
-    let out = ferry(context, cache.path())?
-        .env("KDIR", tree.path())
-        .args(["run", "--quick"])
-        .output()?;
-    refused(&out, &["6.12.9", SERIES])?;
-    ensure!(
-        !cache.path().join("src").exists(),
-        "the program put files into the cache although it rejected the tree"
-    );
     Ok(())
 }
 
@@ -665,79 +482,4 @@ fn in_use(text: &str) -> Result<bool> {
         }
     }
     Ok(false)
-}
-
-/// Runs a shell's lines as root of a mount namespace, with this program as $1 and a cache as $2.
-fn mounting(context: &Context, lines: &str) -> Result<Output> {
-    let cache = tempfile::tempdir()?;
-    let inner = ferry(context, cache.path())?;
-    let mut outer = Command::new("unshare");
-    outer
-        .args(["-rm", "sh", "-ec", lines, "sh"])
-        .arg(inner.get_program())
-        .arg(cache.path());
-    hand_on_env(&inner, &mut outer);
-    Ok(outer.output()?)
-}
-
-/// A cache on a file system of 8 MB.
-fn no_space(context: &Context) -> Result<()> {
-    let lines = "mount -t tmpfs -o size=8m none \"$2\"\nexec \"$1\" series \"$2/out\"";
-    refused(
-        &mounting(context, lines)?,
-        &["not enough space", "FERRY_CACHE"],
-    )
-}
-
-fn read_only(context: &Context) -> Result<()> {
-    let lines = "mount -t tmpfs none \"$2\"\nmkdir \"$2/logs\" \"$2/cargo-tools\"\n\
-                 mount -o remount,ro \"$2\"\nexec \"$FERRY_REPO/ferry\" --version";
-    refused(
-        &mounting(context, lines)?,
-        &["cannot write to", "FERRY_CACHE"],
-    )
-}
-
-/// The script that users call.
-fn script(context: &Context) -> Command {
-    let mut script = Command::new(context.repo.join("ferry"));
-    script.arg("--version").stdin(Stdio::null());
-    script
-}
-
-fn no_home(context: &Context) -> Result<()> {
-    let mut script = script(context);
-    for name in ["FERRY_CACHE", "XDG_CACHE_HOME", "HOME"] {
-        script.env_remove(name);
-    }
-    refused(&script.output()?, &["HOME is not set", "set FERRY_CACHE"])
-}
-
-/// The script where no package is installed, with these fakes.
-fn bare(context: &Context, fakes: &[(&str, &str)]) -> Result<Output> {
-    let (cache, bin) = (tempfile::tempdir()?, tempfile::tempdir()?);
-    fake(bin.path(), "dpkg-query", "exit 1\n")?;
-    for (name, lines) in fakes {
-        fake(bin.path(), name, lines)?;
-    }
-    let mut script = script(context);
-    script.env("FERRY_CACHE", cache.path());
-    Ok(with_fakes(&mut script, bin.path())?.output()?)
-}
-
-fn apt_in_use(context: &Context) -> Result<()> {
-    let apt = "[ $2 = update ] || { echo \"E: Could not get lock, by $*\"; exit 100; }\n";
-    let out = bare(context, &[("id", "echo 0\n"), ("apt-get", apt)])?;
-    refused(
-        &out,
-        &["Could not get lock", "DPkg::Lock::Timeout=600", "log:"],
-    )
-}
-
-fn no_terminal(context: &Context) -> Result<()> {
-    let out = bare(context, &[("id", "echo 1000\n"), ("sudo", "exit 1\n")])?;
-    refused(&out, &["as root, install:", "qemu-system-x86"])?;
-    let said = String::from_utf8_lossy(&out.stderr);
-    ensure!(!said.contains("==> installing"), "it went on: {said}");
-    Ok(())
 }

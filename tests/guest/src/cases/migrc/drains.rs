@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The ways in which retained pages are freed: by a request, by other flushes, by the end of their
+//! process, and when memory is short or goes offline.
+
+use super::*;
+
+/// Every deferred page is drained, and counted once.
+pub(super) fn freed() -> Result<()> {
+    let _migrc = Migrc::on()?;
+    let sum = || -> Result<u64> {
+        let mut sum = 0;
+        for entry in fs::read_dir(format!("{MIGRC}/drained_pages"))? {
+            sum += kernel::read(entry?.path())?.trim().parse::<u64>()?;
+        }
+        Ok(sum)
+    };
+    kernel::write(DRAIN, "1")?;
+    let (deferred, drained) = (count("deferred_pages")?, sum()?);
+    let map = eligible(PAGES)?;
+    for round in 0..40 {
+        beside_another(|| to(&map, 1 - round % 2))?;
+    }
+    kernel::write(DRAIN, "1")?;
+    let (more, less) = (count("deferred_pages")? - deferred, sum()? - drained);
+    ensure!(more > 0, "expected deferred pages");
+    ensure!(
+        more == less,
+        "expected as many drained as deferred pages, got {less} of {more}"
+    );
+    Ok(())
+}
+
+/// Frees retained pages by another flush, which `counter` counts.
+pub(super) fn freed_by(counter: &str, flush: impl Fn(&Mapping) -> Result<()>) -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    let map = eligible(PAGES)?;
+    beside_another(|| {
+        kernel::write(DRAIN, "1")?;
+        let before = count(counter)?;
+        to(&map, 1)?;
+        ensure!(
+            retained()? == PAGES as u64,
+            "expected {PAGES} retained pages, found {}",
+            retained()?
+        );
+        flush(&map)?;
+        until_none()?;
+        let freed = count(counter)? - before;
+        ensure!(
+            freed == PAGES as u64,
+            "expected {counter} to grow by {PAGES}, got {freed}"
+        );
+        Ok(())
+    })
+}
+
+/// A change of protection must flush.
+pub(super) fn freed_by_change() -> Result<()> {
+    freed_by("drained_pages/write", |map| {
+        map.protect(0, PAGE, libc::PROT_READ | libc::PROT_WRITE)
+    })
+}
+
+/// A batch that cannot be deferred is flushed on the same CPUs.
+pub(super) fn freed_by_batch() -> Result<()> {
+    let written = region::anon(FolioSize::Small, 64)?;
+    pattern::fill(written.words(), 7);
+    let addrs = written.addrs(PAGE);
+    freed_by("drained_pages/flush", |_| {
+        let mut status = [0; 64];
+        sys::move_pages(0, &addrs, &[1; 64], &mut status, MF_MOVE).zero("move_pages")
+    })
+}
+
+/// Flushes of other processes add up. Each flush covers the last CPU and one other; the group waits
+/// for the first two CPUs. Translations of a single CPU are flushed page by page, which covers no
+/// group.
+pub(super) fn freed_by_parts() -> Result<()> {
+    let cpus = kernel::online_cpus()?;
+    let Some((&last, others @ [_, _, ..])) = cpus.split_last() else {
+        return Err(skip("needs three CPUs"));
+    };
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    kernel::write(DRAIN, "1")?;
+    let before = count("drained_pages/flush")?;
+    beside_retained(PAGES, || {
+        for &other in others {
+            let child = fork_child(|| {
+                let flush = || -> Result<()> {
+                    let map = region::anon(FolioSize::Small, 64)?;
+                    pattern::fill(map.words(), 7);
+                    on_two_cpus(last, other, || to(&map, 1))
+                };
+                flush().is_ok()
+            })?;
+            let status = waitpid(child, None)?;
+            ensure!(
+                matches!(status, WaitStatus::Exited(_, 0)),
+                "expected the child to exit with 0, got {status:?}"
+            );
+        }
+        until_none()
+    })?;
+    let freed = count("drained_pages/flush")? - before;
+    ensure!(
+        freed == PAGES as u64,
+        "expected drained_pages/flush to grow by {PAGES}, got {freed}"
+    );
+    Ok(())
+}
+
+/// The process that owned the pages exits while the old ones are retained.
+pub(super) fn owner_gone() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, "200")?;
+    for _ in 0..10 {
+        let child = fork_child(|| {
+            eligible(PAGES)
+                .and_then(|map| beside_another(|| to(&map, 1)))
+                .is_ok()
+        })?;
+        let status = waitpid(child, None)?;
+        ensure!(
+            matches!(status, WaitStatus::Exited(_, 0)),
+            "expected the child to exit with 0, got {status:?}"
+        );
+    }
+    until_none()
+}
+
+/// Allocations get retained memory.
+pub(super) fn pressure() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    migrc.set(SHARE, "100")?;
+    let before = count("drained_pages/pressure")?;
+    beside_retained(8 * PAGES, || {
+        // Takes all memory of the node with the retained pages.
+        let free = kernel::node_free_bytes(0)?;
+        let child = fork_child(|| {
+            let take = || -> Result<()> {
+                let hog = Mapping::anon(free + (16 << 20), 2 << 20)?;
+                sys::mbind(hog.addr(), hog.len(), 0, 0).zero("mbind")?;
+                hog.advise(0, hog.len(), libc::MADV_HUGEPAGE)?;
+                let words = hog.words().iter().step_by(PAGE / 8);
+                words.for_each(|word| word.store(1, Relaxed));
+                Ok(())
+            };
+            take().is_ok()
+        })?;
+        // It may be killed, because it takes more than there is.
+        waitpid(child, None)?;
+        Ok(())
+    })?;
+    ensure!(
+        count("drained_pages/pressure")? > before,
+        "expected drained_pages/pressure to grow"
+    );
+    Ok(())
+}
+
+/// Atomic allocations take all free memory, and leave retained memory alone.
+pub(super) fn atomic() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    let take = format!("{MIGRC}/debug/take_atomic");
+    if !fs::exists(&take)? {
+        return Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG"));
+    }
+    migrc.set(AGE, NEVER)?;
+    migrc.set(SHARE, "100")?;
+    let map = eligible(8 * PAGES)?;
+    beside_another(|| {
+        // The retained pages are on node 1, where no other task needs much memory.
+        to(&map, 1)?;
+        kernel::write(DRAIN, "1")?;
+        to(&map, 0)?;
+        let all = retained()?;
+        ensure!(
+            all == 8 * PAGES as u64,
+            "expected the pages of the whole mapping to be retained, found {all}"
+        );
+        let free = kernel::node_free_bytes(1)?;
+        kernel::write(&take, "1")?;
+        let back = kernel::node_free_bytes(1)?;
+        ensure!(
+            back > free / 2,
+            "expected most of {free} bytes to be freed again, found {back}"
+        );
+        ensure!(
+            retained()? == all,
+            "expected {all} retained pages afterwards, found {}",
+            retained()?
+        );
+        Ok(())
+    })
+}
+
+/// A memory block with retained pages can go offline.
+pub(super) fn offline() -> Result<()> {
+    let mut migrc = Migrc::on()?;
+    migrc.set(AGE, NEVER)?;
+    migrc.set(SHARE, "100")?;
+    let before = count("drained_pages/asked")?;
+    // Pages are retained on node 0. Its blocks may fail to go offline for other reasons.
+    beside_retained(8 * PAGES, || {
+        for block in kernel::memory_blocks(0)? {
+            let state = block.join("state");
+            if fs::write(&state, "offline").is_ok() {
+                fs::write(&state, "online")?;
+            }
+        }
+        ensure!(
+            retained()? == 0,
+            "expected no retained pages, found {}",
+            retained()?
+        );
+        Ok(())
+    })?;
+    ensure!(
+        count("drained_pages/asked")? > before,
+        "expected drained_pages/asked to grow"
+    );
+    Ok(())
+}
