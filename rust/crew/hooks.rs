@@ -11,8 +11,8 @@ use kernel::{
 };
 
 use super::{
-    migration::MigrateCall,
-    reclaim_list::Parts, //
+    demotion::Parts,
+    migration::MigrateCall, //
 };
 
 use crate::{

@@ -13,8 +13,7 @@
 //! - [`members`]: the tasks that are in a crew now;
 //! - [`pipeline`]: the caller isolates folios while the crew migrates;
 //! - [`move_pages`], [`user_pages`]: `do_pages_move()` in that way;
-//! - [`demotion`], [`reclaim_list`]: reclaim, which finds more folios while the crew demotes
-//!   others.
+//! - [`demotion`]: reclaim, which finds more folios while the crew demotes others.
 //!
 //! Locks: each lane has a mutex, see [`lane`], and so has each list, see [`migration`].
 //!
@@ -24,7 +23,7 @@
 //! Some callbacks may only run in the calling task. A call with such a callback has no crew, see
 //! [`SharedReason`](crate::crew::migration::SharedReason).
 //!
-//! Boundary: `chunks.rs`, `chunks_test.rs`, `hooks.rs`, `migration.rs`, `reclaim_list.rs`,
+//! Boundary: `chunks.rs`, `chunks_test.rs`, `demotion.rs`, `hooks.rs`, `migration.rs`,
 //! `user_pages.rs`. Only these files contain unsafe code.
 
 mod chunks;
@@ -39,7 +38,6 @@ pub mod migration;
 pub mod move_pages;
 #[cfg(CONFIG_NUMA_MIGRATION)]
 pub mod pipeline;
-pub mod reclaim_list;
 #[cfg(CONFIG_NUMA_MIGRATION)]
 pub mod user_pages;
 
@@ -115,8 +113,8 @@ use crate::{
     }, //
 };
 use lane::{
-    CrewLane, //
-    SharedList,
+    CrewLane,
+    SharedList, //
 };
 use members::Members;
 
