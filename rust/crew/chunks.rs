@@ -2,12 +2,12 @@
 
 //! The list of a [`Migration`](super::migration::Migration), cut into chunks, and its results.
 //!
-//! No locks: the mutex of the migration protects everything.
+//! Locks: none here. The mutex of the migration protects the list and the chunks.
 //!
-//! The list is cut twice. A *span* is a run of neighbours, those of one page table if there are
-//! that many. *Chunks* are cut from spans, one for each worker that asks. A worker gets a chunk of
-//! a span without an active worker, or of a new span. So two workers seldom contend for a PTL: only
-//! when little is left, or when they are as fast as a caller that still adds to the list.
+//! The list is cut in two steps. A *span* is a run of neighbouring folios, if possible all folios
+//! of one page table. A *chunk* is a part of a span, which one worker claims. A worker prefers a
+//! span without an active worker, then a new span. So workers contend for a PTL only when little is
+//! left, or when they migrate as fast as the caller adds to the list.
 
 use core::cell::Cell;
 use kernel::{
@@ -31,7 +31,8 @@ use crate::{
     workers::MAX_THREADS, //
 };
 
-/// Maximum number of spans that chunks are cut from at a time. More workers share them.
+/// Maximum number of spans that chunks are cut from at a time. If there are more workers than
+/// spans, several workers share a span.
 const NR_SPANS: usize = 16;
 
 /// Maximum number of chunks that are migrated at a time, each by one worker.
@@ -47,7 +48,7 @@ pub enum Worker {
     Helper,
 }
 
-/// The folios that are still to migrate, those that failed, and the results.
+/// The folios that no worker has claimed, the folios that failed, and the results.
 ///
 /// # Invariants
 ///
@@ -56,12 +57,12 @@ pub enum Worker {
 /// - `done` also links, in the order of the original list, the `place` of each chunk that is being
 ///   migrated, and the `end` of each span that has folios left, after the places of its chunks. No
 ///   other place or end is linked.
-/// - No link is on the stack of a worker, so the links of a worker that dies in an oops stay valid.
-/// - A bit of `free` is set if the chunk with that number is not being migrated. The lists of such
-///   a chunk are empty.
+/// - No link is on the stack of a worker, so all links stay valid if a worker dies in an oops.
+/// - Bit `nr` of `free` is set if chunk `nr` is not being migrated. The lists of a free chunk are
+///   empty.
 #[pin_data]
 pub(super) struct ChunkList {
-    /// Folios of no span.
+    /// Folios that are not part of a span yet.
     #[pin]
     rest: CListHead,
     /// Folios that were not migrated.
@@ -72,7 +73,7 @@ pub(super) struct ChunkList {
     #[pin]
     chunks: [Chunk; NR_CHUNKS],
     free: u32,
-    /// Number of spans that were begun.
+    /// Number of spans that were begun since the call began.
     begun: u32,
     /// The error after which no more chunks are cut.
     stopped: Option<Error>,
@@ -82,16 +83,16 @@ pub(super) struct ChunkList {
     helper_ns: u64,
 }
 
-/// A run of neighbours of the list.
+/// A run of neighbouring folios of the list.
 #[pin_data]
 struct Span {
-    /// Folios that no worker has begun to migrate, and the number of their base pages.
+    /// Folios that no worker has claimed, and the number of their base pages.
     #[pin]
     rest: CListHead,
     pages: Cell<u32>,
     #[pin]
     end: CListHead,
-    /// Number of its chunks that are being migrated.
+    /// Number of chunks of this span that are being migrated.
     busy: Cell<u32>,
     /// Number of spans that were begun before this one.
     nr: Cell<u32>,
@@ -116,14 +117,14 @@ impl Span {
 /// A chunk. Its worker owns it from [`ChunkList::cut`] to [`ChunkList::put`].
 #[pin_data]
 struct Chunk {
-    /// Isolated folios, which only the worker accesses.
+    /// Isolated folios, which only the worker of the chunk accesses.
     #[pin]
     folios: CListHead,
-    /// The place on [`ChunkList::done`] for folios that are not migrated.
+    /// The position on [`ChunkList::done`] where folios that are not migrated go.
     #[pin]
     place: CListHead,
-    /// The index and the number of the span that it was cut from. By now another span may have that
-    /// index.
+    /// The index and the number of the span that the chunk was cut from. A newer span may have
+    /// taken the index since then.
     span: Cell<(usize, u32)>,
 }
 
@@ -137,12 +138,12 @@ impl Chunk {
     }
 }
 
-/// A chunk that was cut for a worker. If it is never put, the chunk stays as it is.
+/// A chunk that was cut for a worker. If it is never put, the chunk stays in use.
 ///
 /// # Invariants
 ///
-/// Until it is put, no other chunk has this number. `folios` is valid as long as its [`ChunkList`],
-/// and links isolated folios without another user.
+/// Until the chunk is put, no other [`Cut`] has its number. `folios` is valid as long as its
+/// [`ChunkList`], and links isolated folios without another user.
 #[must_use]
 pub(super) struct Cut {
     nr: usize,
@@ -150,7 +151,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Returns the list of its folios.
+    /// Returns the list of the folios of the chunk.
     pub(super) fn folios(&self) -> *mut bindings::list_head {
         self.folios
     }
@@ -166,7 +167,7 @@ pub(super) struct Total {
 }
 
 impl ChunkList {
-    /// Returns an initialiser of an empty list, with the first values of the tracepoint.
+    /// Returns an initialiser of an empty list with the initial values of the trace report.
     pub(super) fn new(report: bindings::ferry_crew_report) -> impl PinInit<Self> {
         // INVARIANT: All lists are empty.
         pin_init!(Self {
@@ -188,31 +189,33 @@ impl ChunkList {
     ///
     /// # Safety
     ///
-    /// `list` must be a valid list of isolated folios, whose ownership the caller transfers.
+    /// `list` must be a valid list of isolated folios. The caller transfers their ownership.
     pub(super) unsafe fn add(self: Pin<&mut Self>, list: *mut bindings::list_head) {
         // INVARIANT: This value owns the folios from now on.
         // SAFETY: The caller guarantees that `list` is valid; by the type invariants `rest` is.
         unsafe { bindings::ferry_list_splice_tail_init(list, self.rest.as_raw()) };
     }
 
-    /// Adds `ns` nanoseconds for which a helper ran.
+    /// Adds `ns` nanoseconds of CPU time that a helper used.
     pub(super) fn helped(self: Pin<&mut Self>, ns: u64) {
         let all = self.project().helper_ns;
         *all = all.wrapping_add(ns);
     }
 
-    /// Returns the number of base pages that workers have begun to migrate.
+    /// Returns the number of base pages that workers have claimed since the call began.
     pub(super) fn begun_pages(&self) -> u32 {
         self.report.pages
     }
 
-    /// Returns whether there are folios that a worker can begin to migrate.
+    /// Returns whether there are folios that a worker can claim.
     pub(super) fn has_more(&self) -> bool {
         self.stopped.is_none() && (self.rest.is_linked() || self.spans.iter().any(Span::has_more))
     }
 
-    /// Cuts a chunk of at most `chunk_pages` base pages, which its last folio may exceed. Returns
-    /// [`None`] if no folio is left, or if [`NR_CHUNKS`] chunks are being migrated.
+    /// Cuts a chunk of about `chunk_pages` base pages; the last folio may exceed this number.
+    ///
+    /// Returns [`None`] if no folio is left, if an error has stopped the call, or if [`NR_CHUNKS`]
+    /// chunks are being migrated.
     pub(super) fn cut(mut self: Pin<&mut Self>, worker: Worker, chunk_pages: u32) -> Option<Cut> {
         let nr = self.free.trailing_zeros() as usize;
         self.chunks.get(nr)?;
@@ -225,9 +228,9 @@ impl ChunkList {
         // of the chunk, which is free, is empty.
         let pages =
             unsafe { move_first(&span.rest, &chunk.folios, |pages, _, _| pages >= wanted) }?;
-        // INVARIANT: The place of the chunk follows those of all chunks before it, until `put`
-        // removes it. The end of a span without folios is removed. The bit in `free` is cleared
-        // below.
+        // INVARIANT: The place of the chunk follows the places of all earlier chunks of the span,
+        // until `put` removes it. The end of a span without folios is removed. The bit in `free` is
+        // cleared below.
         // SAFETY: The span had folios, so by the type invariants its end is on `done`. The place is
         // on no list.
         unsafe {
@@ -254,8 +257,10 @@ impl ChunkList {
         })
     }
 
-    /// Returns the index of the span to cut a chunk of `chunk_pages` base pages from: a span
-    /// without an active worker, or a new span, or else the span with the fewest workers.
+    /// Chooses the span to cut a chunk of `chunk_pages` base pages from, and returns its index.
+    ///
+    /// Prefers a span without an active worker, then a new span, then the span with the fewest
+    /// workers.
     fn choose(mut self: Pin<&mut Self>, chunk_pages: u32) -> Option<usize> {
         if self.stopped.is_some() {
             return None;
@@ -274,7 +279,7 @@ impl ChunkList {
         }
     }
 
-    /// Begins a span. Returns [`None`] if no folios are left for it, or if all spans have some.
+    /// Begins a span. Returns [`None`] if no folios are left for it, or if all spans have folios.
     fn begin(self: Pin<&mut Self>, chunk_pages: u32) -> Option<usize> {
         let index = self.spans.iter().position(|span| !span.has_more())?;
         let work = self.project();
@@ -282,7 +287,7 @@ impl ChunkList {
         let ends = |pages, last: &Folio, next: &Folio| {
             span_ends(pages, chunk_pages, last.index(), next.index())
         };
-        // INVARIANT: The span has folios now, and its end follows those of earlier spans.
+        // INVARIANT: The span has folios now, and its end follows the ends of all earlier spans.
         // SAFETY: By the type invariants `rest` links isolated folios of this value. The span has
         // none, so its end is on no list.
         let pages = unsafe {
@@ -301,8 +306,8 @@ impl ChunkList {
     ///
     /// # Safety
     ///
-    /// `cut` must be a chunk of this list, and must link those of its folios that were not
-    /// migrated, and no others.
+    /// `cut` must be a chunk of this list. It must link exactly the folios of the chunk that were
+    /// not migrated.
     pub(super) unsafe fn put(
         self: Pin<&mut Self>,
         cut: Cut,
@@ -313,10 +318,10 @@ impl ChunkList {
         let Some(chunk) = work.chunks.get(cut.nr) else {
             return;
         };
-        // INVARIANT: The folios that were not migrated replace the place of the chunk. The chunk is
-        // free then.
-        // SAFETY: `cut` has put the place on `done`, and the caller guarantees a valid list of
-        // folios.
+        // INVARIANT: The folios that were not migrated replace the place of the chunk, which is
+        // free from now on.
+        // SAFETY: `cut()` has put the place on `done`, and the caller guarantees that `cut` links
+        // the folios of the chunk.
         unsafe {
             bindings::ferry_list_splice_tail_init(chunk.folios.as_raw(), chunk.place.as_raw());
             bindings::ferry_list_del_init(chunk.place.as_raw());
@@ -333,8 +338,10 @@ impl ChunkList {
         add_stats(work.stats, stats);
     }
 
-    /// Moves the folios that were not migrated to the end of `left`, first those that failed, in
-    /// their order, then those that no worker has begun. Returns the result.
+    /// Moves the folios that were not migrated to the end of `left`, and returns the result.
+    ///
+    /// Folios that failed come first, in the order of the list, followed by the folios that no
+    /// worker has claimed.
     ///
     /// # Safety
     ///
@@ -347,8 +354,8 @@ impl ChunkList {
             begun.min_by_key(|span| span.nr.get())
         };
         // INVARIANT: No folio and no end is left.
-        // SAFETY: By the type invariants these are valid lists of folios; so is `done` once no end
-        // is on it, because there is no chunk.
+        // SAFETY: By the type invariants `rest` and the `rest` of each span link folios. `done`
+        // links only folios once the ends are removed, because no chunk is being migrated.
         unsafe {
             for span in work.spans.iter() {
                 bindings::ferry_list_del_init(span.end.as_raw());
@@ -371,10 +378,10 @@ impl ChunkList {
     }
 }
 
-/// Moves folios from the start of `from` to `to`, at least one, up to the first for which `ends`
-/// returns `true`. Returns the number of base pages moved; [`None`] if there are no folios.
+/// Moves at least one folio from the start of `from` to `to`, up to the first folio for which
+/// `ends` returns `true`. Returns the number of base pages moved, or [`None`] if `from` is empty.
 ///
-/// `ends` gets the base pages of the folios before it, the last of these, and the folio itself.
+/// `ends` gets the number of base pages before a folio, the folio before it, and the folio.
 ///
 /// # Safety
 ///

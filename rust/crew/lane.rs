@@ -7,7 +7,7 @@
 //! in use, and the helpers go on until no chunk is left to claim. If a helper dies, the caller
 //! waits for ever, as it would for a lock that a dead task holds.
 //!
-//! Locks, of which no task holds both:
+//! Locks (a task never holds both):
 //! - the mutex of [`ScopedShare`], while a list is shared, borrowed or taken back;
 //! - the mutex of [`Migration`], while folios are added and chunks are claimed or returned.
 

@@ -139,7 +139,7 @@ impl<'a> MigrateCall<'a> {
             return None;
         }
         // INVARIANT: The check above found mainline's callback for the reason, and no callback that
-        // frees destinations. The caller guarantees that the private data is valid and has its type.
+        // frees destinations. The caller guarantees that the private data is valid, with its type.
         Some(Self {
             raw: *call,
             reason,
