@@ -2,6 +2,8 @@
 //! Results of `move_pages(2)`, `migrate_pages(2)` and `mbind(2)` for invalid arguments; they are
 //! the same on every kernel.
 
+mod full_node;
+
 use anyhow::{Result, ensure};
 use libc::{EACCES, EBUSY, EFAULT, EINVAL, ENODEV, ENOENT, ESRCH};
 
@@ -34,8 +36,12 @@ pub fn cases() -> Vec<Case> {
         Case::new("errors/no-such-process", no_such_process),
         Case::new("errors/migrate_pages", migrate_pages),
         Case::new("errors/mbind", mbind),
-        Case::new("errors/node-full", node_full).limit(120),
-        Case::new("errors/huge-pages-to-full-node", huge_pages_to_full_node).limit(120),
+        Case::new("errors/node-full", full_node::node_full).limit(120),
+        Case::new(
+            "errors/huge-pages-to-full-node",
+            full_node::huge_pages_to_full_node,
+        )
+        .limit(120),
     ]
 }
 
@@ -449,68 +455,5 @@ fn mbind(log: &mut Log) -> Result<()> {
     log.note("strict without move", ret, &[]);
     expect("strict without move", ret, failed(libc::EIO))?;
     region::check_on(&map.addrs(PAGE), 0)?;
-    pattern::check(map.words(), 1)
-}
-
-/// Fills node 1 except for `left` bytes, as long as the mapping lives.
-fn fill_node_1(left: usize) -> Result<Mapping> {
-    let free = kernel::node_free_bytes(1)?;
-    ensure!(
-        free > left,
-        "expected more than {left} bytes free on node 1, found {free}"
-    );
-    let hog = Mapping::anon((free - left) & !(PAGE - 1), FolioSize::Huge.bytes())?;
-    sys::mbind(hog.addr(), hog.len(), 1, 0).zero("mbind")?;
-    // Uses huge pages if possible: small ones would take a minute on a slow kernel.
-    hog.advise(0, hog.len(), libc::MADV_HUGEPAGE)?;
-    for word in hog.words().iter().step_by(PAGE / 8) {
-        word.store(1, std::sync::atomic::Ordering::Relaxed);
-    }
-    Ok(hog)
-}
-
-/// Moves more than the other node can hold: some pages stay, and none is lost.
-fn node_full(_: &mut Log) -> Result<()> {
-    const LEFT: usize = 64 << 20;
-    const MOVED: usize = 128 << 20;
-    let hog = fill_node_1(LEFT)?;
-    let map = region::unchecked_anon(FolioSize::Small, MOVED / PAGE)?;
-    pattern::fill(map.words(), 1);
-    let addrs = map.addrs(PAGE);
-    let mut status = vec![UNSET; addrs.len()];
-    let ret = sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
-    ensure!(
-        ret.ret != 0,
-        "expected an incomplete move of 128 MB to 64 MB of free memory"
-    );
-    pattern::check(map.words(), 1)?;
-    drop(hog);
-    region::move_map(&map, 1)?;
-    pattern::check(map.words(), 1)?;
-    let access = status.iter().filter(|&&s| s == -EACCES).count();
-    expect("statuses of EACCES", access, 0)
-}
-
-/// Huge pages without room are split. Each counts as one failure, even if its parts find no room
-/// either.
-fn huge_pages_to_full_node(log: &mut Log) -> Result<()> {
-    const HUGE_PAGES: usize = 64;
-    /// More than the node's watermarks.
-    const LEFT: usize = 48 << 20;
-    let map = region::anon(FolioSize::Huge, HUGE_PAGES)?;
-    pattern::fill(map.words(), 1);
-    let addrs = map.addrs(FolioSize::Huge.bytes());
-    let hog = fill_node_1(LEFT)?;
-    let mut status = vec![UNSET; addrs.len()];
-    let ret = sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
-    pattern::check(map.words(), 1)?;
-    drop(hog);
-    // The number depends on the free memory, so only its sign is compared.
-    let kind = Ret {
-        ret: ret.ret.signum(),
-        ..ret
-    };
-    log.note("huge pages to a full node", kind, &[]);
-    region::move_map(&map, 1)?;
     pattern::check(map.words(), 1)
 }

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Migration to a node without free memory.
+
+use super::*;
+
+/// Fills node 1 except for `left` bytes, as long as the mapping lives.
+fn fill_node_1(left: usize) -> Result<Mapping> {
+    let free = kernel::node_free_bytes(1)?;
+    ensure!(
+        free > left,
+        "expected more than {left} bytes free on node 1, found {free}"
+    );
+    let hog = Mapping::anon((free - left) & !(PAGE - 1), FolioSize::Huge.bytes())?;
+    sys::mbind(hog.addr(), hog.len(), 1, 0).zero("mbind")?;
+    // Uses huge pages if possible: small ones would take a minute on a slow kernel.
+    hog.advise(0, hog.len(), libc::MADV_HUGEPAGE)?;
+    for word in hog.words().iter().step_by(PAGE / 8) {
+        word.store(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    Ok(hog)
+}
+
+/// Moves more than the other node can hold: some pages stay, and none is lost.
+pub(super) fn node_full(_: &mut Log) -> Result<()> {
+    const LEFT: usize = 64 << 20;
+    const MOVED: usize = 128 << 20;
+    let hog = fill_node_1(LEFT)?;
+    let map = region::unchecked_anon(FolioSize::Small, MOVED / PAGE)?;
+    pattern::fill(map.words(), 1);
+    let addrs = map.addrs(PAGE);
+    let mut status = vec![UNSET; addrs.len()];
+    let ret = sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
+    ensure!(
+        ret.ret != 0,
+        "expected an incomplete move of 128 MB to 64 MB of free memory"
+    );
+    pattern::check(map.words(), 1)?;
+    drop(hog);
+    region::move_map(&map, 1)?;
+    pattern::check(map.words(), 1)?;
+    let access = status.iter().filter(|&&s| s == -EACCES).count();
+    expect("statuses of EACCES", access, 0)
+}
+
+/// Huge pages without room are split. Each counts as one failure, even if its parts find no room
+/// either.
+pub(super) fn huge_pages_to_full_node(log: &mut Log) -> Result<()> {
+    const HUGE_PAGES: usize = 64;
+    /// More than the node's watermarks.
+    const LEFT: usize = 48 << 20;
+    let map = region::anon(FolioSize::Huge, HUGE_PAGES)?;
+    pattern::fill(map.words(), 1);
+    let addrs = map.addrs(FolioSize::Huge.bytes());
+    let hog = fill_node_1(LEFT)?;
+    let mut status = vec![UNSET; addrs.len()];
+    let ret = sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
+    pattern::check(map.words(), 1)?;
+    drop(hog);
+    // The number depends on the free memory, so only its sign is compared.
+    let kind = Ret {
+        ret: ret.ret.signum(),
+        ..ret
+    };
+    log.note("huge pages to a full node", kind, &[]);
+    region::move_map(&map, 1)?;
+    pattern::check(map.words(), 1)
+}
