@@ -10,8 +10,8 @@
  *
  * Files are identified by a hash of their mapping. A bucket counts the groups
  * that have a file of it, from the time a translation was cleared until the
- * group is flushed and gone. AS_FERRY_UNFLUSHED is set in exactly the mappings
- * for which a flush was ever deferred, and stays set.
+ * group is flushed and gone. AS_FERRY_UNFLUSHED is set in a mapping before the
+ * first flush for it may be deferred, and stays set.
  *
  * The migrating task sets the flag, raises the count, and then checks that
  * i_writecount is not above 0. The opening task raises i_writecount, and then
@@ -286,8 +286,8 @@ unsigned int ferry_check_file(struct ferry_unmaps *unmaps,
 
 /*
  * Called when a file may be written from now on: its i_writecount was raised.
- * On return no CPU reads an old folio of it. The cost is one load if no flush
- * of the file was ever deferred, and two if none is now. May sleep.
+ * On return no CPU reads an old folio of it. The cost is one load if no folio
+ * of the file was ever eligible, and two if no flush is deferred. May sleep.
  */
 void ferry_before_write(struct inode *inode)
 {

@@ -11,8 +11,9 @@
 //! 4. [`Flushed`]: a flush that began after the PTEs were cleared is complete. Only in this state
 //!    the folios can be freed.
 //!
-//! No locks: a group has one owner. Flushes record themselves in a [`Listed`] group atomically or
-//! under the locks of `c-glue/migrc/spaces.c`.
+//! A group has one owner. C locks protect what other tasks access: the folios of a [`Pending`]
+//! group, which a recall takes (the lock of the group), and the records of flushes in a [`Listed`]
+//! group (atomics, and the locks of `c-glue/migrc/spaces.c`).
 //!
 //! C header: `mm/ferry/c-glue/include/linux/ferry_group.h`
 
@@ -61,7 +62,7 @@ impl Drain {
     pub const WRITE: Self = Self(bindings::ferry_drain_FERRY_DRAIN_WRITE);
     /// Flushes of other batches covered it.
     pub const FLUSH: Self = Self(bindings::ferry_drain_FERRY_DRAIN_FLUSH);
-    /// An operator, or a task that needs free pages, asked for it.
+    /// An operator, memory offlining, a contiguous allocation, or memory failure asked for it.
     pub const ASKED: Self = Self(bindings::ferry_drain_FERRY_DRAIN_ASKED);
     /// migrc was disabled.
     pub const OFF: Self = Self(bindings::ferry_drain_FERRY_DRAIN_OFF);
@@ -327,9 +328,9 @@ impl Group<Pending> {
     ///
     /// # Safety
     ///
-    /// `src` must be a folio that was unmapped for this group, is used only through stale TLB
-    /// entries, and is on no list. The caller transfers its reference. `dst` must be the folio that
-    /// it was migrated to, which may be freed already.
+    /// `src` must be a folio to which the caller has a reference, that was unmapped for this group,
+    /// is used only through stale TLB entries, and is on no list; the group takes a reference of
+    /// its own. `dst` must be the folio that it was migrated to, which may be freed already.
     pub unsafe fn keep(&mut self, src: *mut bindings::folio, dst: *mut bindings::folio) -> bool {
         // SAFETY: The caller guarantees the state of both folios.
         unsafe { bindings::ferry_group_keep(self.as_ptr(), src, dst) }

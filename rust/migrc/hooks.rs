@@ -76,8 +76,8 @@ pub unsafe extern "C" fn ferry_migrc_flush(batch: *mut bindings::ferry_batch) {
 /// # Safety
 ///
 /// - `batch` must be valid, the caller's own, and have its group from `ferry_migrc_flush()`.
-/// - `src` must be a folio of the batch that has no user any more and is on no list. The caller
-///   transfers its reference. `dst` must be the folio that it was migrated to.
+/// - `src` must be a folio of the batch to which the caller has a reference, that has no other user
+///   and is on no list. `dst` must be the folio that it was migrated to.
 /// - Called with interrupts enabled, in a context that may sleep.
 #[export]
 pub unsafe extern "C" fn ferry_migrc_keep(

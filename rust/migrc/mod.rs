@@ -12,7 +12,8 @@
 //!
 //! 1. the lock of the [`Ledger`] of retained groups. Nothing is freed or allocated inside it;
 //! 2. the lock of batches in flight (`c-glue/migrc/file.c`); or the locks of the address spaces
-//!    with retained groups (`c-glue/migrc/spaces.c`), which are also taken with a PTL held.
+//!    with retained groups (`c-glue/migrc/spaces.c`), which are also taken with a PTL held;
+//! 3. the lock of a group, inside that of batches in flight.
 //!
 //! A draining task flushes before it takes groups off the ledger, and takes one group at a time. So
 //! it never waits for another task, which may be starved.
