@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::thread::{JoinHandle, scope, spawn};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
@@ -156,12 +156,9 @@ fn starved(ask: impl Fn() -> Result<()> + Sync) -> Result<()> {
             let asker = scope.spawn(&ask);
             wait_until("kept pages are given up", || Ok(asker.is_finished()))?;
             asker.join().ok().context("the asker panicked")??;
-            ensure!(
-                mover.switches()? == before.0,
-                "the mover ran beside a real-time thread"
-            );
-            // Nothing else is migrated, so this counts what was taken from the batch of the mover.
-            Ok(count("deferred_pages")? > before.1)
+            // If the mover ran all the same, it was not starved, and the attempt says nothing. Nothing
+            // else is migrated, so this counts what was taken from the batch of the mover.
+            Ok(mover.switches()? == before.0 && count("deferred_pages")? > before.1)
         })
     };
     repeat_until("a batch is starved in flight", in_flight)
