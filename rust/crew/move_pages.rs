@@ -227,7 +227,7 @@ impl<'a> Mover<'a> {
         let mut left = failed.as_mut().list();
         let (mut end, mut is_over) = (None, false);
         let more = |want: usize, list: &mut IsolatedList<'_>| {
-            if is_over {
+            if is_over || want == 0 {
                 return None;
             }
             let before = self.at;

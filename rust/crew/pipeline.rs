@@ -48,9 +48,9 @@ pub fn min_pages() -> usize {
 ///
 /// `more` gets the approximate number of base pages to isolate, and an empty list to add them to.
 /// It returns their number, or [`None`] if it must not be called again; folios that it has added
-/// then stay on the list. `most` is the maximum number of base pages of the whole call. If helpers
-/// are dismissed, the pipeline ends early. Folios that could not be migrated go to `left`, in their
-/// order, followed by those that were not tried.
+/// then stay on the list. If helpers are dismissed it gets 0: it must isolate nothing, release its
+/// guards and return [`None`]. `most` is the maximum number of base pages of the whole call. Folios
+/// that could not be migrated go to `left`, in their order, followed by those that were not tried.
 pub fn migrate(
     folios: &mut IsolatedList<'_>,
     pages: usize,
@@ -69,8 +69,12 @@ pub fn migrate(
         let mut pages = pages;
         producer.announce();
         producer.add(folios, count(pages));
-        while !producer.is_dismissed() {
-            let Some(isolated) = more(pages_per_worker() as usize, folios) else {
+        loop {
+            let want = match producer.is_dismissed() {
+                true => 0,
+                false => pages_per_worker() as usize,
+            };
+            let Some(isolated) = more(want, folios) else {
                 break;
             };
             pages += isolated;

@@ -139,7 +139,7 @@ fn share<S: FolioSource>(
     let (mut isolated, mut found) = (first, Ok(()));
     let more = |want: usize, list: &mut IsolatedList<'_>| {
         let is_over = source.is_done() || source.wants_pause() || is_being_killed();
-        let stops = isolated >= most || found.is_err() || is_over;
+        let stops = want == 0 || isolated >= most || found.is_err() || is_over;
         let now = match held {
             Some(held) if !stops => {
                 cond_resched();
