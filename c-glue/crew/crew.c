@@ -15,7 +15,6 @@
 #include <linux/sched/rt.h>
 #include <linux/sched/stat.h>
 #include <linux/sched/task_stack.h>
-#include <linux/vmstat.h>
 
 #include <trace/events/migrate.h>
 
@@ -161,26 +160,26 @@ ferry_target_control(const struct ferry_call_target *target)
  * data on the caller's stack: a worker must not need that stack, as the caller
  * may die in an oops. ferry_call_unshare() releases the copy.
  */
-void ferry_call_share(const struct ferry_migrate_args *call,
+void ferry_call_share(const struct migrate_control *call,
 		      struct ferry_shared_call *shared)
 {
 	const struct migration_target_control *mtc;
+	const struct migration_mpol *mpol;
 
 	*shared = (struct ferry_shared_call){ .call = *call };
 	shared->call.private = 0;
 
-	switch (call->reason) {
-	case MR_NUMA_MISPLACED:
+	switch (call->shared) {
+	case MIGRATE_SHARED_NODE:
 		shared->target.nid = call->private;
 		break;
-	case MR_MEMPOLICY_MBIND:
-		shared->mpol = *(const struct ferry_mpol *)call->private;
-		mpol_get(shared->mpol.pol);
+	case MIGRATE_SHARED_MPOL:
+		mpol = (const struct migration_mpol *)call->private;
+		mpol_get(mpol->pol);
+		shared->pol = mpol->pol;
+		shared->ilx = mpol->ilx;
 		break;
-	case MR_SYSCALL:
-	case MR_MEMORY_HOTPLUG:
-	case MR_DAMON:
-	case MR_DEMOTION:
+	case MIGRATE_SHARED_TARGET:
 		mtc = (const struct migration_target_control *)call->private;
 		shared->target.nid = mtc->nid;
 		shared->target.gfp_mask = mtc->gfp_mask;
@@ -189,12 +188,7 @@ void ferry_call_share(const struct ferry_migrate_args *call,
 		if (mtc->nmask)
 			shared->target.nodes = *mtc->nmask;
 		break;
-	case MR_COMPACTION:
-	case MR_MEMORY_FAILURE:
-	case MR_CONTIG_RANGE:
-	case MR_LONGTERM_PIN:
-	case MR_NEVER:
-	case MR_TYPES:
+	case MIGRATE_NOT_SHARED:
 		/* ferry_callback_is_shared() refuses these. */
 		WARN_ON_ONCE(1);
 		break;
@@ -204,18 +198,7 @@ void ferry_call_share(const struct ferry_migrate_args *call,
 /* Puts the reference to the memory policy, which may free it. */
 void ferry_call_unshare(struct ferry_shared_call *shared)
 {
-	mpol_put(shared->mpol.pol);
-}
-
-static int ferry_migrate_part(const struct ferry_migrate_args *call,
-			      unsigned long private, struct list_head *folios,
-			      enum migrate_mode mode, struct ferry_part *part)
-{
-	unsigned int *ret_succeeded = (unsigned int *)&part->stats.nr_succeeded;
-
-	return migrate_pages(folios, call->get_new_folio, call->put_new_folio,
-			     private, mode | call->mt | FERRY_MIGRATE_PART,
-			     call->reason, ret_succeeded);
+	mpol_put(shared->pol);
 }
 
 /*
@@ -231,92 +214,85 @@ int ferry_migrate_chunk(const struct ferry_shared_call *shared,
 			struct list_head *folios,
 			struct migrate_pages_stats *stats)
 {
-	struct ferry_part part = { .first = shared->call.mode != MIGRATE_ASYNC };
-	struct ferry_mpol mpol = shared->mpol;
+	struct migration_mpol mpol = { .pol = shared->pol, .ilx = shared->ilx };
 	struct migration_target_control mtc;
-	unsigned long private = 0;
-	int rc;
+	struct migrate_control mc = shared->call;
+	bool first = mc.mode != MIGRATE_ASYNC;
+	int rc = -EINVAL;
 
-	switch (shared->call.reason) {
-	case MR_NUMA_MISPLACED:
-		private = shared->target.nid;
+	mc.mode = MIGRATE_ASYNC;
+	mc.stats = (struct migrate_pages_stats){};
+	if (first)
+		mc.flags |= MIGRATE_FIRST_PASS;
+	switch (mc.shared) {
+	case MIGRATE_SHARED_NODE:
+		mc.private = shared->target.nid;
 		break;
-	case MR_MEMPOLICY_MBIND:
-		private = (unsigned long)&mpol;
+	case MIGRATE_SHARED_MPOL:
+		mc.private = (unsigned long)&mpol;
 		break;
-	case MR_SYSCALL:
-	case MR_MEMORY_HOTPLUG:
-	case MR_DAMON:
-	case MR_DEMOTION:
+	case MIGRATE_SHARED_TARGET:
 		mtc = ferry_target_control(&shared->target);
-		private = (unsigned long)&mtc;
+		mc.private = (unsigned long)&mtc;
 		break;
-	case MR_COMPACTION:
-	case MR_MEMORY_FAILURE:
-	case MR_CONTIG_RANGE:
-	case MR_LONGTERM_PIN:
-	case MR_NEVER:
-	case MR_TYPES:
+	case MIGRATE_NOT_SHARED:
 		/* ferry_callback_is_shared() refuses these. */
 		WARN_ON_ONCE(1);
-		*stats = part.stats;
-		return -EINVAL;
+		goto out;
 	}
-	rc = ferry_migrate_part(&shared->call, private, folios, MIGRATE_ASYNC,
-				&part);
+	rc = migrate_batches(folios, &mc);
 
 	/* A helper has no later flush of its own. */
 	try_to_unmap_flush();
-	*stats = part.stats;
-	if (!part.first)
-		return rc;
-	/* Remaining folios are tried again, and counted then. */
-	stats->nr_failed_pages = 0;
-	stats->nr_thp_failed = 0;
-	stats->nr_thp_split = 0;
-	stats->nr_split = 0;
-	return min(rc, 0);
+	if (first) {
+		/* Remaining folios are tried again, and counted then. */
+		mc.stats = (struct migrate_pages_stats){
+			.nr_succeeded		= mc.stats.nr_succeeded,
+			.nr_thp_succeeded	= mc.stats.nr_thp_succeeded,
+		};
+		rc = min(rc, 0);
+	}
+out:
+	*stats = mc.stats;
+	return rc;
 }
 
 /*
  * Migrates the folios that ferry_migrate_chunk() has left, in the calling
  * task.
  */
-int ferry_migrate_rest(const struct ferry_migrate_args *call, struct list_head *folios,
+int ferry_migrate_rest(const struct migrate_control *call,
+		       struct list_head *folios,
 		       struct migrate_pages_stats *stats)
 {
-	struct ferry_part part = {};
-	int rc = ferry_migrate_part(call, call->private, folios, call->mode,
-				    &part);
+	struct migrate_control mc = *call;
+	int rc;
 
-	*stats = part.stats;
+	mc.stats = (struct migrate_pages_stats){};
+	rc = migrate_batches(folios, &mc);
+	*stats = mc.stats;
 	return rc;
 }
 
-/* First step of migrate_pages(), for a call that did not come from it. */
-void ferry_trace_migrate_start(const struct ferry_migrate_args *call)
+/* First step of migrate_folios(), for a call that did not come from it. */
+void ferry_trace_migrate_start(const struct migrate_control *call)
 {
 	trace_mm_migrate_pages_start(call->mode, call->reason);
 }
 
-/* Last step of migrate_pages(). */
-void ferry_migrate_account(const struct migrate_pages_stats *stats,
-			   enum migrate_mode mode, enum migrate_reason reason)
+/* Last step of migrate_folios(), for a call that did not come from it. */
+void ferry_migrate_account(const struct migrate_control *call,
+			   const struct migrate_pages_stats *stats)
 {
-	count_vm_events(PGMIGRATE_SUCCESS, stats->nr_succeeded);
-	count_vm_events(PGMIGRATE_FAIL, stats->nr_failed_pages);
-	count_vm_events(THP_MIGRATION_SUCCESS, stats->nr_thp_succeeded);
-	count_vm_events(THP_MIGRATION_FAIL, stats->nr_thp_failed);
-	count_vm_events(THP_MIGRATION_SPLIT, stats->nr_thp_split);
-	trace_mm_migrate_pages(stats->nr_succeeded, stats->nr_failed_pages,
-			       stats->nr_thp_succeeded, stats->nr_thp_failed,
-			       stats->nr_thp_split, stats->nr_split, mode,
-			       reason);
+	struct migrate_control mc = *call;
+
+	mc.stats = *stats;
+	migrate_account(&mc);
 }
 
 /*
- * Returns whether at least half of the stack is free, since the caller of a
- * crew nests migrate_pages() in migrate_pages().
+ * Returns whether at least half of the stack is free. Reclaim may be deep in its
+ * stack, and a crew adds frames between migrate_folios() and migrate_batches().
  */
 static bool ferry_has_stack(void)
 {
@@ -348,7 +324,7 @@ bool ferry_may_crew(enum migrate_reason reason, bool mt)
  * of the CPU. Otherwise alloc_migration_target_by_mpol() prefers the node of
  * the current CPU, and a worker may run on any.
  */
-static bool ferry_mpol_names_node(const struct ferry_mpol *mpol)
+static bool ferry_mpol_names_node(const struct migration_mpol *mpol)
 {
 	const struct mempolicy *pol = mpol->pol;
 
@@ -365,7 +341,7 @@ static bool ferry_mpol_names_node(const struct ferry_mpol *mpol)
 	}
 }
 #else
-static bool ferry_mpol_names_node(const struct ferry_mpol *mpol)
+static bool ferry_mpol_names_node(const struct migration_mpol *mpol)
 {
 	return false;
 }
@@ -378,52 +354,30 @@ static bool ferry_mpol_names_node(const struct ferry_mpol *mpol)
  *
  * Context: any.
  */
-bool ferry_still_wanted(const struct ferry_migrate_args *call)
+bool ferry_still_wanted(const struct migrate_control *call)
 {
-	return ferry_wanted(call->mt, call->reason);
+	return ferry_wanted(call->flags, call->reason);
 }
 
 /*
- * Returns whether the callback is the one that mainline uses for the call's
- * reason, so that the type of the private data is known, and allocates the
- * same folios in any task on any CPU. Only the caller knows the needs of other
- * callbacks.
+ * Returns whether the caller declares that other tasks may call its callbacks,
+ * and the node of each destination folio does not depend on the CPU.
  *
  * Context: any.
  */
-bool ferry_callback_is_shared(const struct ferry_migrate_args *call)
+bool ferry_callback_is_shared(const struct migrate_control *call)
 {
-	new_folio_t *shared = NULL;
-
-	switch (call->reason) {
-	case MR_SYSCALL:
-	case MR_MEMORY_HOTPLUG:
-	case MR_DAMON:
-		shared = alloc_migration_target;
-		break;
-	case MR_DEMOTION:
-		shared = ferry_alloc_demote_folio;
-		break;
-	case MR_MEMPOLICY_MBIND:
-		if (IS_ENABLED(CONFIG_NUMA))
-			shared = ferry_alloc_migration_target_by_mpol;
-		break;
-	case MR_NUMA_MISPLACED:
-		if (IS_ENABLED(CONFIG_NUMA_BALANCING))
-			shared = ferry_alloc_misplaced_dst_folio;
-		break;
-	case MR_COMPACTION:
-	case MR_MEMORY_FAILURE:
-	case MR_CONTIG_RANGE:
-	case MR_LONGTERM_PIN:
-	case MR_NEVER:
-	case MR_TYPES:
+	switch (call->shared) {
+	case MIGRATE_SHARED_TARGET:
+	case MIGRATE_SHARED_NODE:
+		return true;
+	case MIGRATE_SHARED_MPOL:
+		return ferry_mpol_names_node((const struct migration_mpol *)
+					     call->private);
+	case MIGRATE_NOT_SHARED:
 		break;
 	}
-	if (call->get_new_folio != shared || call->put_new_folio)
-		return false;
-	return call->reason != MR_MEMPOLICY_MBIND ||
-	       ferry_mpol_names_node((const struct ferry_mpol *)call->private);
+	return false;
 }
 
 /*

@@ -157,15 +157,16 @@ void *ferry_move_target(int node)
 	return mtc;
 }
 
-/* Sets up the migrate_pages() arguments as in do_move_pages_to_node(). */
-void ferry_move_call(struct ferry_migrate_args *call, void *target, bool mt)
+/* Sets up a migrate_folios() call as do_move_pages_to_node() does. */
+void ferry_move_call(struct migrate_control *call, void *target, bool mt)
 {
-	*call = (struct ferry_migrate_args){
+	*call = (struct migrate_control){
 		.get_new_folio	= alloc_migration_target,
 		.private	= (unsigned long)target,
 		.mode		= MIGRATE_SYNC,
-		.mt		= mt ? MIGRATE_MT : 0,
 		.reason		= MR_SYSCALL,
+		.shared		= MIGRATE_SHARED_TARGET,
+		.flags		= mt ? MIGRATE_MT : 0,
 	};
 }
 
@@ -177,9 +178,11 @@ int ferry_move_to_node(struct list_head *pagelist, int node, bool mt,
 		       unsigned int *succeeded)
 {
 	struct migration_target_control mtc = ferry_target(node);
+	struct migrate_control mc;
+	int rc;
 
-	return migrate_pages(pagelist, alloc_migration_target, NULL,
-			     (unsigned long)&mtc,
-			     MIGRATE_SYNC | (mt ? MIGRATE_MT : 0), MR_SYSCALL,
-			     succeeded);
+	ferry_move_call(&mc, &mtc, mt);
+	rc = migrate_folios(pagelist, &mc);
+	*succeeded = mc.stats.nr_succeeded;
+	return rc;
 }

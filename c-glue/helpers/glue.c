@@ -11,7 +11,6 @@
 #include <linux/memory_hotplug.h>
 #include <linux/pagemap.h>
 #include <linux/rmap.h>
-#include <linux/vmstat.h>
 #include <linux/workqueue.h>
 
 /*
@@ -183,9 +182,9 @@ void *ferry_folio_address(const struct folio *folio)
 	return folio_address(folio);
 }
 
-void ferry_count_vm_events(enum vm_event_item item, unsigned long nr)
+void ferry_count_stat(enum ferry_stat stat, unsigned long nr)
 {
-	count_vm_events(item, nr);
+	ferry_count(stat, nr);
 }
 
 void ferry_preempt_disable(void)

@@ -51,7 +51,6 @@ static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
 	[FERRY_HOOK_SWAP]	= "swap",
 	[FERRY_HOOK_FORCE]	= "force",
 	[FERRY_HOOK_BATCHED]	= "batched",
-	[FERRY_HOOK_NESTED]	= "nested",
 	[FERRY_HOOK_BOUND]	= "bound",
 	[FERRY_HOOK_AGE]	= "age",
 	[FERRY_HOOK_FILE]	= "file",

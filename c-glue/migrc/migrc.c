@@ -130,11 +130,10 @@ void ferry_group_free(struct ferry_group *group)
 }
 
 /*
- * Allocates a group without folios. Returns NULL if there is no memory, if
- * migrc is disabled, or if this task is already migrating for a group:
- * allocating a destination folio may reclaim, which may demote. Translations
- * that the nested migration clears are noted in the outer group and are
- * flushed.
+ * Allocates a group without folios. Returns NULL if there is no memory or if
+ * migrc is disabled. Flushes what this task has cleared before, since it does
+ * not belong to the group: pages that it reclaims, or a batch for which it
+ * allocates a destination folio, which may reclaim and demote. May sleep.
  */
 struct ferry_group *ferry_group_alloc(void)
 {
@@ -142,8 +141,6 @@ struct ferry_group *ferry_group_alloc(void)
 
 	/* ferry_disabled is a hint here: ferry_batch_begins() decides. */
 	if (!READ_ONCE(ferry_migrc_enabled) || READ_ONCE(ferry_disabled))
-		return NULL;
-	if (current->tlb_ubc.unmaps && !ferry_hook_disabled(FERRY_HOOK_NESTED))
 		return NULL;
 
 	/* Migration may serve to free memory: leave the reserves. */
@@ -161,22 +158,17 @@ struct ferry_group *ferry_group_alloc(void)
 	 * Full barrier; pairs with ferry_migrc_stop(): a batch that sees migrc
 	 * enabled has a number from before the recall.
 	 */
-	if (atomic_inc_return(&ferry_groups) && READ_ONCE(ferry_migrc_enabled))
+	if (atomic_inc_return(&ferry_groups) && READ_ONCE(ferry_migrc_enabled)) {
+		try_to_unmap_flush();
 		return group;
+	}
 	ferry_group_free(group);
 	return NULL;
 }
 
-/*
- * Notes the translations that this task clears from now on in @group; NULL
- * ends that. Flushes the translations that it has cleared before, for reclaim,
- * since they do not belong to the group.
- */
-void ferry_group_watch(struct ferry_group *group)
+struct ferry_unmaps *ferry_group_unmaps(struct ferry_group *group)
 {
-	if (group)
-		try_to_unmap_flush();
-	current->tlb_ubc.unmaps = group ? &group->unmaps : NULL;
+	return &group->unmaps;
 }
 
 static void ferry_merge_arch(struct arch_tlbflush_unmap_batch *into,
@@ -195,7 +187,6 @@ bool ferry_group_defer(struct ferry_group *group)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 
-	tlb_ubc->unmaps = NULL;
 	if (!tlb_ubc->flush_required)
 		return false;
 	if (!group->unmaps.refused && group->unmaps.nr_mms) {

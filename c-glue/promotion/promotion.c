@@ -12,9 +12,11 @@
 #include <linux/cpuset.h>
 #include <linux/ferry_glue.h>
 #include <linux/hash.h>
+#include <linux/memcontrol.h>
 #include <linux/memory-tiers.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mempolicy.h>
+#include <linux/migrate.h>
 #include <linux/mm_inline.h>
 #include <linux/nodemask.h>
 #include <linux/pagemap.h>
@@ -24,6 +26,9 @@
 #include <linux/swap.h>
 #include <linux/topology.h>
 #include <linux/vmstat.h>
+
+/* alloc_misplaced_dst_folio(), migrate_balanced_pgdat() */
+#include "internal.h"
 
 DEFINE_STATIC_KEY_FALSE(ferry_promotion_key);
 nodemask_t ferry_lower_nodes __read_mostly;
@@ -100,7 +105,10 @@ static int ferry_promotion_target(int from)
 	return ferry_nearest_target(policy, here, from);
 }
 
-/* Flags of folios to promote: on the LRU, file-backed and clean. */
+/*
+ * Of FERRY_PROMOTION_FLAGS a folio to promote has PG_lru only: it is on an LRU
+ * list, file-backed, clean and evictable.
+ */
 #define FERRY_PROMOTED_FLAGS	BIT(PG_lru)
 #define FERRY_PROMOTION_FLAGS						\
 	(BIT(PG_lru) | BIT(PG_swapbacked) | BIT(PG_dirty) |		\
@@ -299,12 +307,13 @@ static bool ferry_is_target(int nid)
 }
 
 /*
- * Returns whether a node, any number, has room for the pages beside its
- * reserve.
+ * Returns whether a node of the top tier has room for @pages base pages above
+ * its watermarks. @nid may be any number.
  */
 bool ferry_has_room(int nid, unsigned int pages)
 {
-	return ferry_is_target(nid) && migrate_misplaced_has_room(nid, pages);
+	return ferry_is_target(nid) &&
+	       migrate_balanced_pgdat(NODE_DATA(nid), pages);
 }
 
 /*
@@ -322,8 +331,71 @@ bool ferry_isolate_promoted(struct folio *folio, int nid, struct list_head *list
 	return true;
 }
 
-/* Migrates isolated folios. Returns the number of pages. May sleep. */
+/*
+ * Moves the first folio of a list, and all others of its cgroup and order, to
+ * another list. A single order, since migration ends where a large folio cannot
+ * be allocated. Returns the cgroup, with a reference.
+ */
+static struct mem_cgroup *ferry_take_of_memcg(struct list_head *from,
+					      struct list_head *to)
+{
+	struct folio *folio = list_first_entry(from, struct folio, lru), *next;
+	struct mem_cgroup *memcg = get_mem_cgroup_from_folio(folio);
+	unsigned int order = folio_order(folio);
+
+	list_move_tail(&folio->lru, to);
+	list_for_each_entry_safe(folio, next, from, lru) {
+		struct mem_cgroup *other;
+
+		if (folio_order(folio) != order)
+			continue;
+		rcu_read_lock();
+		other = folio_memcg(folio);
+		rcu_read_unlock();
+		/* Only compared. A folio without a cgroup counts for the root. */
+		if (other == memcg || (!other && mem_cgroup_is_root(memcg)))
+			list_move_tail(&folio->lru, to);
+	}
+	return memcg;
+}
+
+/*
+ * Migrates isolated folios. Puts back the folios that were not migrated, so the
+ * list is empty afterwards. Accounts as migrate_misplaced_folio() does, but
+ * counts promotions in every mode of NUMA balancing, since that mode does not
+ * control the promotion of page cache. Returns the number of base pages
+ * migrated. May sleep.
+ */
 unsigned int ferry_promote(struct list_head *list, int nid)
 {
-	return migrate_misplaced_folio_batch(list, nid);
+	unsigned int nr_pages = 0;
+	LIST_HEAD(folios);
+
+	while (!list_empty(list)) {
+		struct mem_cgroup *memcg = ferry_take_of_memcg(list, &folios);
+		bool promotes = node_is_toptier(nid) &&
+				!node_is_toptier(folio_nid(lru_to_folio(&folios)));
+		struct migrate_control mc = {
+			.get_new_folio	= alloc_misplaced_dst_folio,
+			.private	= nid,
+			.mode		= MIGRATE_ASYNC,
+			.reason		= MR_NUMA_MISPLACED,
+			.shared		= MIGRATE_SHARED_NODE,
+		};
+		unsigned int nr;
+
+		migrate_folios(&folios, &mc);
+		putback_movable_pages(&folios);
+		nr = mc.stats.nr_succeeded;
+		if (nr) {
+			count_vm_numa_events(NUMA_PAGE_MIGRATE, nr);
+			count_memcg_events(memcg, NUMA_PAGE_MIGRATE, nr);
+		}
+		if (nr && promotes)
+			mod_lruvec_state(mem_cgroup_lruvec(memcg, NODE_DATA(nid)),
+					 PGPROMOTE_SUCCESS, nr);
+		mem_cgroup_put(memcg);
+		nr_pages += nr;
+	}
+	return nr_pages;
 }

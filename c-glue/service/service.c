@@ -31,7 +31,6 @@
 #include <linux/security.h>
 #include <linux/sizes.h>
 #include <linux/swap.h>
-#include <linux/vmstat.h>
 
 #include <ferry_trace.h>
 

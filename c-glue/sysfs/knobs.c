@@ -378,6 +378,8 @@ static int __init ferry_sysfs_init(void)
 	copy = kobject_create_and_add("copy", ferry);
 	rc = copy ? sysfs_create_files(copy, ferry_knob_files) : -ENOMEM;
 	if (!rc)
+		rc = ferry_create_stats(ferry);
+	if (!rc)
 		rc = sysfs_create_group(copy, &ferry_settings_group);
 	if (!rc)
 		rc = ferry_create_counters(copy, "helped_pages",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: KUnit suite ferry_migrate_callback: a crew shares a list only if the
- * callback of migrate_pages() is the one that mainline uses for the reason.
+ * Ferry: KUnit suite ferry_migrate_callback: a crew shares a list only if its
+ * caller declares that the callback is shared.
  *
  * Locks: the lock of each folio of a private file, while it is filled.
  */
@@ -16,7 +16,6 @@
 #include <linux/shmem_fs.h>
 #include <linux/swap.h>
 #include <linux/topology.h>
-#include <linux/vmstat.h>
 
 /* alloc_migration_target(), folio_isolate_lru() */
 #include "internal.h"
@@ -41,7 +40,7 @@ struct own_data {
 	unsigned int calls_elsewhere;
 };
 
-/* Must run in the task that calls migrate_pages(). */
+/* Must run in the task that calls migrate_folios(). */
 static struct folio *own_callback(struct folio *src, unsigned long private)
 {
 	struct own_data *data = (struct own_data *)private;
@@ -107,11 +106,9 @@ static void migrate_callback_exit(struct kunit *test)
 /* Returns the number of times a crew was considered. */
 static unsigned long crews_considered(void)
 {
-	static unsigned long events[NR_VM_EVENT_ITEMS];
-
-	all_vm_events(events);
-	return events[FERRY_CREWS] + events[FERRY_CREW_SMALL] +
-	       events[FERRY_CREW_ALONE] + events[FERRY_CREW_BUSY];
+	return ferry_stat_sum(FERRY_CREWS) + ferry_stat_sum(FERRY_CREW_SMALL) +
+	       ferry_stat_sum(FERRY_CREW_ALONE) +
+	       ferry_stat_sum(FERRY_CREW_BUSY);
 }
 
 /* Migrates the list with a private callback, in this task alone. */
@@ -119,16 +116,19 @@ static void migrate_alone(struct kunit *test, free_folio_t *put_new_folio,
 			  enum migrate_reason reason)
 {
 	struct own_data data = { .task = current };
+	struct migrate_control mc = {
+		.get_new_folio	= own_callback,
+		.put_new_folio	= put_new_folio,
+		.private	= (unsigned long)&data,
+		.mode		= MIGRATE_SYNC,
+		.reason		= reason,
+		.flags		= MIGRATE_MT,
+	};
 	struct cached_list *list = test->priv;
 	unsigned long before = crews_considered();
-	unsigned int moved = 0;
 
-	KUNIT_EXPECT_EQ(test,
-			migrate_pages(&list->folios, own_callback, put_new_folio,
-				      (unsigned long)&data,
-				      MIGRATE_SYNC | MIGRATE_MT, reason, &moved),
-			0);
-	KUNIT_EXPECT_EQ(test, moved, FOLIOS);
+	KUNIT_EXPECT_EQ(test, migrate_folios(&list->folios, &mc), 0);
+	KUNIT_EXPECT_EQ(test, mc.stats.nr_succeeded, FOLIOS);
 	KUNIT_EXPECT_EQ(test, data.calls, FOLIOS);
 	KUNIT_EXPECT_EQ(test, data.calls_elsewhere, 0);
 	KUNIT_EXPECT_EQ(test, crews_considered(), before);
@@ -149,43 +149,42 @@ static void test_own_callback_and_free(struct kunit *test)
 	migrate_alone(test, free_own, MR_DAMON);
 }
 
-/* Uses a mainline callback with a reason for which mainline has another. */
-static void test_other_reason(struct kunit *test)
-{
-	struct migration_target_control mtc = {
-		.nid = numa_mem_id(),
-		.gfp_mask = GFP_HIGHUSER_MOVABLE,
-		.reason = MR_NUMA_MISPLACED,
-	};
-	struct cached_list *list = test->priv;
-	unsigned long before = crews_considered();
-
-	KUNIT_EXPECT_EQ(test,
-			migrate_pages(&list->folios, alloc_migration_target,
-				      NULL, (unsigned long)&mtc,
-				      MIGRATE_ASYNC | MIGRATE_MT, MR_NUMA_MISPLACED,
-				      NULL),
-			0);
-	KUNIT_EXPECT_EQ(test, crews_considered(), before);
-}
-
-/* Checks that the events that the other tests read are counted. */
-static void test_mainline_callback(struct kunit *test)
+/* Migrates the list with alloc_migration_target(), and a declaration. */
+static void migrate_to_here(struct kunit *test, enum migrate_shared shared)
 {
 	struct migration_target_control mtc = {
 		.nid = numa_mem_id(),
 		.gfp_mask = GFP_HIGHUSER_MOVABLE,
 		.reason = MR_SYSCALL,
 	};
+	struct migrate_control mc = {
+		.get_new_folio	= alloc_migration_target,
+		.private	= (unsigned long)&mtc,
+		.mode		= MIGRATE_SYNC,
+		.reason		= MR_SYSCALL,
+		.shared		= shared,
+		.flags		= MIGRATE_MT,
+	};
 	struct cached_list *list = test->priv;
+
+	KUNIT_EXPECT_EQ(test, migrate_folios(&list->folios, &mc), 0);
+}
+
+/* Checks that a callback is the caller's own unless the caller shares it. */
+static void test_undeclared_callback(struct kunit *test)
+{
 	unsigned long before = crews_considered();
 
-	KUNIT_EXPECT_EQ(test,
-			migrate_pages(&list->folios, alloc_migration_target,
-				      NULL, (unsigned long)&mtc,
-				      MIGRATE_SYNC | MIGRATE_MT, MR_SYSCALL,
-				      NULL),
-			0);
+	migrate_to_here(test, MIGRATE_NOT_SHARED);
+	KUNIT_EXPECT_EQ(test, crews_considered(), before);
+}
+
+/* Checks that the events that the other tests read are counted. */
+static void test_shared_callback(struct kunit *test)
+{
+	unsigned long before = crews_considered();
+
+	migrate_to_here(test, MIGRATE_SHARED_TARGET);
 	KUNIT_EXPECT_GT(test, crews_considered(), before);
 }
 
@@ -194,11 +193,11 @@ static void test_mainline_callback(struct kunit *test)
 static bool mpol_is_shared(unsigned short mode, const nodemask_t *nodes)
 {
 	struct mempolicy pol = { .mode = mode, .nodes = *nodes };
-	struct ferry_mpol mpol = { .pol = &pol };
-	struct ferry_migrate_args call = {
-		.get_new_folio	= ferry_alloc_migration_target_by_mpol,
+	struct migration_mpol mpol = { .pol = &pol };
+	struct migrate_control call = {
 		.private	= (unsigned long)&mpol,
 		.reason		= MR_MEMPOLICY_MBIND,
+		.shared		= MIGRATE_SHARED_MPOL,
 	};
 
 	return ferry_callback_is_shared(&call);
@@ -227,46 +226,45 @@ static void test_policy_of_the_cpu(struct kunit *test)
 }
 #endif
 
-/* Checks that each reason is refused, or that its private data is copied. */
-static void test_every_reason(struct kunit *test)
+/* Checks that a crew gets a copy of the private data. */
+static void test_private_data(struct kunit *test)
 {
 	struct migration_target_control mtc = { .nid = 3, .gfp_mask = GFP_KERNEL };
-	struct ferry_migrate_args call = { .private = (unsigned long)&mtc };
-	new_folio_t *const callbacks[] = {
-		alloc_migration_target,
-		ferry_alloc_demote_folio,
+	struct migrate_control call = {
+		.private	= (unsigned long)&mtc,
+		.shared		= MIGRATE_SHARED_TARGET,
 	};
 	struct ferry_shared_call shared;
-	int reason, i, nr_shared = 0;
 
-	for (reason = 0; reason <= MR_TYPES; reason++) {
-		for (i = 0; i < ARRAY_SIZE(callbacks); i++) {
-			call.reason = reason;
-			call.get_new_folio = callbacks[i];
-			if (!ferry_callback_is_shared(&call))
-				continue;
-			nr_shared++;
-			ferry_call_share(&call, &shared);
-			KUNIT_EXPECT_EQ(test, shared.target.nid, mtc.nid);
-			KUNIT_EXPECT_EQ(test, shared.target.gfp_mask,
-					mtc.gfp_mask);
-			ferry_call_unshare(&shared);
-		}
-	}
-	/* move_pages(2), offlining, DAMON; demotion. */
-	KUNIT_EXPECT_EQ(test, nr_shared, 4);
+	KUNIT_ASSERT_TRUE(test, ferry_callback_is_shared(&call));
+	ferry_call_share(&call, &shared);
+	KUNIT_EXPECT_EQ(test, shared.call.private, 0);
+	KUNIT_EXPECT_EQ(test, shared.target.nid, mtc.nid);
+	KUNIT_EXPECT_EQ(test, shared.target.gfp_mask, mtc.gfp_mask);
+	ferry_call_unshare(&shared);
+
+	call.private = 2;
+	call.shared = MIGRATE_SHARED_NODE;
+	KUNIT_ASSERT_TRUE(test, ferry_callback_is_shared(&call));
+	ferry_call_share(&call, &shared);
+	KUNIT_EXPECT_EQ(test, shared.target.nid, 2);
+	ferry_call_unshare(&shared);
 }
 
 /* Checks that the time to unmap a batch does not count as TLB flush time. */
 static void test_flush_time(struct kunit *test)
 {
+	const struct migrate_control mc = {
+		.reason	= MR_SYSCALL,
+		.flags	= MIGRATE_MT,
+	};
 	struct cached_list *list = test->priv;
 	LIST_HEAD(dst_folios);
 	LIST_HEAD(src_folios);
 	struct ferry_batch batch;
 	s64 unmapped;
 
-	ferry_batch_begin(&batch, &list->folios, MIGRATE_MT, MR_SYSCALL);
+	ferry_batch_begin(&batch, &list->folios, &mc);
 	KUNIT_ASSERT_NE(test, batch.start_ns, 0);
 	/* The time of the unmap. */
 	fsleep(20 * USEC_PER_MSEC);
@@ -282,12 +280,12 @@ static struct kunit_case migrate_callback_cases[] = {
 	KUNIT_CASE(test_own_callback),
 	KUNIT_CASE(test_own_callback_misplaced),
 	KUNIT_CASE(test_own_callback_and_free),
-	KUNIT_CASE(test_other_reason),
-	KUNIT_CASE(test_mainline_callback),
+	KUNIT_CASE(test_undeclared_callback),
+	KUNIT_CASE(test_shared_callback),
 #ifdef CONFIG_NUMA
 	KUNIT_CASE(test_policy_of_the_cpu),
 #endif
-	KUNIT_CASE(test_every_reason),
+	KUNIT_CASE(test_private_data),
 	KUNIT_CASE(test_flush_time),
 	{ }
 };

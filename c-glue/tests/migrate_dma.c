@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: KUnit suite ferry_migrate_dma: with MIGRATE_DMA, migrate_pages()
+ * Ferry: KUnit suite ferry_migrate_dma: with MIGRATE_DMA, migrate_folios()
  * copies a folio by a DMA engine, or leaves it where it is.
  *
  * Locks: the lock of each folio of a private file.
@@ -14,7 +14,6 @@
 #include <linux/string.h>
 #include <linux/suspend.h>
 #include <linux/swap.h>
-#include <linux/vmstat.h>
 
 /* folio_isolate_lru() */
 #include "internal.h"
@@ -100,10 +99,7 @@ static void migrate_dma_exit(struct kunit *test)
 
 static unsigned long copied_by_dma(void)
 {
-	static unsigned long events[NR_VM_EVENT_ITEMS];
-
-	all_vm_events(events);
-	return events[FERRY_PAGES_DMA];
+	return ferry_stat_sum(FERRY_PAGES_DMA);
 }
 
 /* Returns the number of migrated folios. Checks the content of all. */
@@ -125,15 +121,19 @@ static unsigned int count_moved(struct kunit *test)
 	return moved;
 }
 
-/* Returns the number of migrated folios as reported by migrate_pages(). */
+/* Returns the number of migrated folios as reported by migrate_folios(). */
 static unsigned int migrate(struct kunit *test)
 {
+	struct migrate_control mc = {
+		.get_new_folio	= new_folio,
+		.mode		= MIGRATE_SYNC,
+		.reason		= MR_SYSCALL,
+		.flags		= MIGRATE_DMA,
+	};
 	struct file_and_list *has = test->priv;
-	unsigned int moved = 0;
-	int left;
+	int left = migrate_folios(&has->folios, &mc);
+	unsigned int moved = mc.stats.nr_succeeded;
 
-	left = migrate_pages(&has->folios, new_folio, NULL, 0,
-			     MIGRATE_SYNC | MIGRATE_DMA, MR_SYSCALL, &moved);
 	KUNIT_EXPECT_EQ(test, left + moved, FOLIOS);
 	KUNIT_EXPECT_EQ(test, list_empty(&has->folios), !left);
 	KUNIT_EXPECT_EQ(test, count_moved(test), moved);

@@ -53,7 +53,7 @@ TRACE_EVENT(ferry_batch,
 );
 
 /*
- * A migrate_pages() call that a crew worked on. ns is the time from taking the
+ * A migrate_folios() call that a crew worked on. ns is the time from taking the
  * list until it is complete.
  */
 TRACE_EVENT(ferry_crew,

@@ -37,8 +37,7 @@ use super::{
 use crate::{
     kernel::{
         folio::IsolatedList,
-        sched::NodeId,
-        vm_event::VmEvent, //
+        sched::NodeId, //
     },
     logic::{
         batch::GRAIN_PAGES,
@@ -59,6 +58,7 @@ use crate::{
         }, //
     },
     workers::{
+        counters::Counter,
         idle_cpus::{
             self,
             near_node,
@@ -183,15 +183,15 @@ impl Engine {
                 shared.as_ref().map_or(0, |(_, idle)| idle.count())
             },
         ) else {
-            return VmEvent::SerialAlone.count(pages as usize);
+            return Counter::SerialAlone.count(pages as usize);
         };
         if route.cpus && shared.is_none() {
             shared = find();
         }
         if kind == StoreKind::Cached && !route.channels {
             let reason = match &shared {
-                None => Some(VmEvent::SerialSmall),
-                Some((_, idle)) if idle.count() == 0 => Some(VmEvent::SerialAlone),
+                None => Some(Counter::SerialSmall),
+                Some((_, idle)) if idle.count() == 0 => Some(Counter::SerialAlone),
                 Some(_) => None,
             };
             if let Some(reason) = reason {
@@ -311,7 +311,7 @@ impl Engine {
             .iter()
             .filter_map(|lane| Some((lane, lane.state().try_own()?)));
         let Some((lane, owner)) = free.next() else {
-            VmEvent::SerialBusy.count(lists.size().1 as usize);
+            Counter::SerialBusy.count(lists.size().1 as usize);
             return None;
         };
 
@@ -321,11 +321,11 @@ impl Engine {
             match pair.refusal() {
                 Some(reason) => reason.count(pages),
                 None if batch.add(pair) => {}
-                None => VmEvent::RefusedFull.count(pages),
+                None => Counter::RefusedFull.count(pages),
             }
         }
         if batch.pages() < least_pages {
-            VmEvent::SerialSmall.count(batch.pages() as usize);
+            Counter::SerialSmall.count(batch.pages() as usize);
             return None;
         }
         Some((lane, batch))

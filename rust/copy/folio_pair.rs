@@ -23,8 +23,7 @@ use crate::{
             LockedFolio,
             LRU, //
         },
-        sched::NodeId,
-        vm_event::VmEvent, //
+        sched::NodeId, //
     },
     logic::{
         batch::FolioProgress,
@@ -35,7 +34,10 @@ use crate::{
             StoreKind, //
         }, //
     },
-    workers::settings, //
+    workers::{
+        counters::Counter,
+        settings, //
+    }, //
 };
 
 /// A folio to migrate and its destination folio.
@@ -77,23 +79,23 @@ impl<'a> FolioPair<'a> {
 
     /// Returns why the pair must be left to the serial copy; [`None`] if it may be posted. For any
     /// context.
-    pub fn refusal(&self) -> Option<VmEvent> {
+    pub fn refusal(&self) -> Option<Counter> {
         let src = self.src;
 
         if src.has_movable_ops() {
-            return Some(VmEvent::RefusedMovableOps);
+            return Some(Counter::RefusedMovableOps);
         }
         // Buffer heads are locked, and checked for users, only when the folio is remapped.
         if src.has_private() {
-            return Some(VmEvent::RefusedPrivate);
+            return Some(Counter::RefusedPrivate);
         }
         if !src.migrates_by_copy() {
-            return Some(VmEvent::RefusedMapping);
+            return Some(Counter::RefusedMapping);
         }
         // The holder of another reference may write through it (a device, for example), even
         // between this check and the one before the remap. One reference belongs to the isolation.
         if src.ref_count() != src.expected_ref_count() + 1 {
-            return Some(VmEvent::RefusedPinned);
+            return Some(Counter::RefusedPinned);
         }
         None
     }

@@ -26,23 +26,23 @@ use super::{
 };
 
 use crate::{
-    kernel::{
-        sched::{
-            now_ns,
-            switches,
-            NodeId, //
-        },
-        vm_event::VmEvent, //
+    kernel::sched::{
+        now_ns,
+        switches,
+        NodeId, //
     },
     logic::{
         batch::FolioOutcome,
         policy::StoreKind, //
     },
-    workers::throughput::{
-        self,
-        Nodes,
-        Scope,
-        WorkKind, //
+    workers::{
+        counters::Counter,
+        throughput::{
+            self,
+            Nodes,
+            Scope,
+            WorkKind, //
+        }, //
     }, //
 };
 
@@ -202,17 +202,17 @@ fn count(copied: &Copied) {
     if copied.pages == 0 {
         return;
     }
-    VmEvent::Batches.count(1);
+    Counter::Batches.count(1);
     let others = copied.helped + copied.by_dma + copied.failed + copied.left;
-    VmEvent::PagesDma.count(copied.by_dma as usize);
-    VmEvent::DmaFailed.count(copied.dma_failed as usize);
+    Counter::PagesDma.count(copied.by_dma as usize);
+    Counter::DmaFailed.count(copied.dma_failed as usize);
     if copied.dma_late > 0 {
-        VmEvent::DmaLate.count(copied.dma_late as usize);
+        Counter::DmaLate.count(copied.dma_late as usize);
         dma::sweep();
     }
-    VmEvent::PagesCaller.count(copied.pages.saturating_sub(others) as usize);
+    Counter::PagesCaller.count(copied.pages.saturating_sub(others) as usize);
     // Counted here and not by the helper, so that every page is counted when the migrating call
     // returns.
-    VmEvent::PagesHelper.count(copied.helped as usize);
-    VmEvent::CopyFailed.count(copied.failed as usize);
+    Counter::PagesHelper.count(copied.helped as usize);
+    Counter::CopyFailed.count(copied.failed as usize);
 }

@@ -10,10 +10,7 @@ use kernel::{
     prelude::*, //
 };
 
-use super::{
-    demotion::Parts,
-    migration::MigrateCall, //
-};
+use super::migration::MigrateCall;
 
 use crate::{
     crew,
@@ -29,64 +26,29 @@ use super::user_pages::MovePages;
 ///
 /// # Safety
 ///
-/// The arguments must be those of `migrate_pages()` before its first batch: valid lists of isolated
+/// The arguments must be those of `migrate_folios()` before its first batch: valid lists of isolated
 /// folios with no other user, valid counters, and callbacks whose private data is valid until this
-/// function returns.
+/// function returns, with the type that `call` declares.
 #[export]
 pub unsafe extern "C" fn ferry_crew_migrate(
-    call: *const bindings::ferry_migrate_args,
+    call: *mut bindings::migrate_control,
     from: *mut bindings::list_head,
     ret_folios: *mut bindings::list_head,
-    stats: *mut bindings::migrate_pages_stats,
     nr_failed: *mut c_int,
 ) -> bool {
     // SAFETY: The caller guarantees that `call` is valid, with valid private data.
-    let Some(call) = (unsafe { MigrateCall::new(&*call) }) else {
+    let Some(shared) = (unsafe { MigrateCall::new(&*call) }) else {
         return false;
     };
     // SAFETY: The caller guarantees a valid list of isolated folios without another user.
     let mut from = unsafe { IsolatedList::from_raw(from) };
     // SAFETY: As above.
     let mut ret = unsafe { IsolatedList::from_raw(ret_folios) };
-    let Some(outcome) = crew::migrate(call, &mut from, &mut ret) else {
+    let Some(outcome) = crew::migrate(shared, &mut from, &mut ret) else {
         return false;
     };
     // SAFETY: The caller guarantees valid counters.
-    outcome.add_to(unsafe { &mut *stats }, unsafe { &mut *nr_failed });
-    true
-}
-
-/// Shrinks a long list, and demotes the folios that are not in use with a crew. Called by
-/// `ferry_demote_parts()`. May sleep.
-///
-/// Returns whether it did; if not, nothing has changed.
-///
-/// # Safety
-///
-/// - `call` must be as for `ferry_crew_migrate()`.
-/// - `parts` and its lists of isolated folios must be valid until this function returns, and have
-///   no other user. This task must be allowed to call its function.
-/// - `left` must be a valid, empty list without another user, and `nr_demoted` valid for a write.
-#[export]
-pub unsafe extern "C" fn ferry_crew_demote(
-    call: *const bindings::ferry_migrate_args,
-    parts: *mut bindings::ferry_parts,
-    left: *mut bindings::list_head,
-    nr_demoted: *mut c_uint,
-) -> bool {
-    // SAFETY: The caller guarantees that `call` is valid, with valid private data.
-    let Some(call) = (unsafe { MigrateCall::new(&*call) }) else {
-        return false;
-    };
-    // SAFETY: The caller guarantees that `parts` is valid and has no other user.
-    let mut parts = unsafe { Parts::from_raw(parts) };
-    // SAFETY: The caller guarantees a valid list without another user.
-    let mut left = unsafe { IsolatedList::from_raw(left) };
-    let Some(outcome) = crew::demotion::demote(call, &mut parts, &mut left) else {
-        return false;
-    };
-    // SAFETY: The caller guarantees that `nr_demoted` is valid for a write.
-    unsafe { *nr_demoted = outcome.stats.nr_succeeded as c_uint };
+    outcome.add_to(unsafe { &mut (*call).stats }, unsafe { &mut *nr_failed });
     true
 }
 

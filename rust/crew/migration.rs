@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! A `migrate_pages()` call that several tasks carry out.
+//! A `migrate_folios()` call that several tasks carry out.
 //!
 //! Locks: each [`Migration`] has a mutex, which nests inside all locks that the caller of
-//! `migrate_pages()` holds. It is held while a chunk is cut or returned, not while the chunk is
+//! `migrate_folios()` holds. It is held while a chunk is cut or returned, not while the chunk is
 //! migrated. Cutting walks the folios of the chunk and, for a new span, of the span: a few hundred
 //! at most. No lock is taken inside the mutex.
 //!
@@ -49,22 +49,23 @@ use crate::kernel::{
     task_context::TaskContext, //
 };
 
-/// The arguments of a `migrate_pages()` call that several tasks may carry out.
+/// A `migrate_folios()` call that several tasks may carry out.
 ///
 /// # Invariants
 ///
-/// - The callback is the one that mainline uses for the reason, so several tasks may call it at a
-///   time. There is no callback to free destinations.
-/// - The private data is valid for `'a`, and has the type that the callback takes: a
-///   `struct migration_target_control`; for [`SharedReason::Mbind`] a `struct migration_mpol`; for
-///   [`SharedReason::NumaMisplaced`] it is the number of a node.
+/// - The caller has declared that several tasks may call its callbacks at a time: `shared` is not
+///   `MIGRATE_NOT_SHARED`.
+/// - The private data is valid for `'a`, and has the type that `shared` says.
 pub struct MigrateCall<'a> {
-    raw: bindings::ferry_migrate_args,
+    raw: bindings::migrate_control,
     reason: SharedReason,
     /// Private data that the call owns.
     _target: Option<Target>,
     _private: PhantomData<&'a ()>,
 }
+
+/// The flag of a call that asks for help.
+const MT: u32 = bindings::migrate_flags_MIGRATE_MT;
 
 /// Private data of `alloc_migration_target()`. Dropping it frees the data.
 ///
@@ -80,8 +81,8 @@ impl Drop for Target {
     }
 }
 
-/// A migration reason with calls that any task may carry out, because the callback only reads its
-/// private data.
+/// A migration reason whose calls may have a crew, if their caller declares in `shared` that the
+/// callbacks are shared.
 ///
 /// Two reasons are excluded. Compaction takes destinations from its own free lists. Allocations for
 /// long-term pins retry for ever unless the task is a victim of the OOM killer. The other reasons
@@ -119,27 +120,25 @@ impl SharedReason {
 }
 
 impl<'a> MigrateCall<'a> {
-    /// Takes over a `migrate_pages()` call. Returns [`None`] if only the caller can carry it out,
+    /// Takes over a `migrate_folios()` call. Returns [`None`] if only the caller can carry it out,
     /// or if it may not have helpers now. For any context.
-    ///
-    /// A call with another callback than mainline's is rejected whatever its reason, because only
-    /// its caller knows the type of the private data and which task may run the callback.
     ///
     /// # Safety
     ///
-    /// The private data must have the type that the callback takes, and be valid for `'a`.
-    pub unsafe fn new(call: &bindings::ferry_migrate_args) -> Option<Self> {
+    /// The private data must have the type that `call.shared` says, and be valid for `'a`.
+    pub unsafe fn new(call: &bindings::migrate_control) -> Option<Self> {
         let reason = SharedReason::new(call.reason)?;
-        // SAFETY: `call` is a reference, and the function only reads it.
+        // SAFETY: The caller guarantees that the private data is valid and has the type that
+        // `shared` says. The function only reads it and the call.
         if !unsafe { bindings::ferry_callback_is_shared(call) } {
             return None;
         }
         // SAFETY: The function has no requirements.
-        if !unsafe { bindings::ferry_may_crew(call.reason, call.mt != 0) } {
+        if !unsafe { bindings::ferry_may_crew(call.reason, call.flags & MT != 0) } {
             return None;
         }
-        // INVARIANT: The check above found mainline's callback for the reason, and no callback that
-        // frees destinations. The caller guarantees that the private data is valid, with its type.
+        // INVARIANT: The check above found that the callbacks are shared. The caller guarantees
+        // that the private data is valid, with its type.
         Some(Self {
             raw: *call,
             reason,
@@ -167,8 +166,8 @@ impl<'a> MigrateCall<'a> {
         unsafe { bindings::ferry_move_call(call.get(), target.0.as_ptr(), mt) };
         // SAFETY: `ferry_move_call()` has initialised the call, and it is read once.
         let raw = unsafe { call.get().read() };
-        // INVARIANT: The callback is mainline's `alloc_migration_target()`, without a callback to
-        // free destinations. The call owns the private data, which has the type that it takes.
+        // INVARIANT: `ferry_move_call()` declares that the callback is shared. The call owns the
+        // private data, which has the type that it declares.
         Ok(Self {
             raw,
             reason: SharedReason::Syscall,
@@ -185,15 +184,18 @@ impl<'a> MigrateCall<'a> {
     /// Returns the preferred node of the destinations. Returns [`None`] if the node depends on the
     /// folio, or if the memory of a node goes offline and any other node will do.
     pub fn target(&self) -> Option<NodeId> {
-        match self.reason {
-            SharedReason::Mbind | SharedReason::MemoryHotplug => None,
-            SharedReason::NumaMisplaced => Some(NodeId(self.raw.private as i32)),
-            SharedReason::Syscall | SharedReason::Demotion | SharedReason::Damon => {
+        if self.reason == SharedReason::MemoryHotplug {
+            return None;
+        }
+        match self.raw.shared {
+            bindings::migrate_shared_MIGRATE_SHARED_NODE => Some(NodeId(self.raw.private as i32)),
+            bindings::migrate_shared_MIGRATE_SHARED_TARGET => {
                 // SAFETY: By the type invariant the private data is valid and has this type.
                 Some(NodeId(unsafe {
                     bindings::ferry_target_node(self.raw.private)
                 }))
             }
+            _ => None,
         }
     }
 }
@@ -203,17 +205,17 @@ impl<'a> MigrateCall<'a> {
 pub struct CrewOutcome {
     /// The number of folios that were not migrated, or the error that stopped the call.
     pub failed: Result<c_int>,
-    /// The counters of `migrate_pages()`.
+    /// The counters of `migrate_folios()`.
     pub stats: bindings::migrate_pages_stats,
     /// The report for the tracepoint.
     pub report: bindings::ferry_crew_report,
     /// CPU time of the helpers in nanoseconds, see [`Migration::helped`].
     pub helper_ns: u64,
-    mode: bindings::migrate_mode,
+    call: bindings::migrate_control,
 }
 
 impl CrewOutcome {
-    /// Adds the result to the counters of `migrate_pages()`. For any context.
+    /// Adds the result to the counters of `migrate_folios()`. For any context.
     pub fn add_to(&self, stats: &mut bindings::migrate_pages_stats, nr_failed: &mut c_int) {
         add_stats(stats, &self.stats);
         match self.failed {
@@ -223,15 +225,14 @@ impl CrewOutcome {
     }
 
     /// Adds the result to the event counters of the kernel, for a call that did not come from
-    /// `migrate_pages()`: that function does so itself. For any context but NMI.
+    /// `migrate_folios()`: that function does so itself. For any context but NMI.
     pub fn account(&self) {
-        let reason = self.report.reason as bindings::migrate_reason;
-        // SAFETY: The counters are valid, and only read during the call.
-        unsafe { bindings::ferry_migrate_account(&self.stats, self.mode, reason) };
+        // SAFETY: Both are valid, and only read during the call. The private data is not used.
+        unsafe { bindings::ferry_migrate_account(&self.call, &self.stats) };
     }
 
-    /// Returns the value that `migrate_pages()` would return. `left` must hold the folios that were
-    /// not migrated.
+    /// Returns the value that `migrate_folios()` would return. `left` must hold the folios that
+    /// were not migrated.
     #[cfg(CONFIG_NUMA_MIGRATION)]
     pub fn returned(&self, left: &IsolatedList<'_>) -> c_int {
         match self.failed {
@@ -262,7 +263,8 @@ struct SharedCall {
     raw: Opaque<bindings::ferry_shared_call>,
 }
 
-// SAFETY: A reference to a memory policy belongs to no task, and all other fields are numbers.
+// SAFETY: The callbacks may run in any task, a reference to a memory policy belongs to no task, and
+// all other fields are numbers.
 unsafe impl Send for SharedCall {}
 // SAFETY: The value does not change after its initialisation.
 unsafe impl Sync for SharedCall {}
@@ -270,7 +272,7 @@ unsafe impl Sync for SharedCall {}
 impl SharedCall {
     fn new<'c>(call: &'c MigrateCall<'c>) -> impl PinInit<Self> + 'c {
         // SAFETY: `raw` has room for the call. By the type invariant the private data of the call
-        // is valid and has the type that its callback takes. The function initialises all of `raw`.
+        // is valid and has the type that `shared` says. The function initialises all of `raw`.
         // INVARIANT: The function initialises `raw` and takes the reference.
         let share = move |raw| unsafe { bindings::ferry_call_share(&call.raw, raw) };
         pin_init!(Self {
@@ -279,7 +281,7 @@ impl SharedCall {
     }
 
     /// Returns the arguments of the call, without the private data.
-    fn args(&self) -> *const bindings::ferry_migrate_args {
+    fn args(&self) -> *const bindings::migrate_control {
         // SAFETY: By the type invariant `raw` is initialised.
         unsafe { &raw const (*self.raw.get()).call }
     }
@@ -334,7 +336,7 @@ impl Migration {
     }
 
     /// Reports to the tracepoint `migrate:mm_migrate_pages_start`, for a call that did not come
-    /// from `migrate_pages()`: that function does so itself. For any context but NMI.
+    /// from `migrate_folios()`: that function does so itself. For any context but NMI.
     pub fn announce(&self) {
         // SAFETY: The call is valid, and only read.
         unsafe { bindings::ferry_trace_migrate_start(self.call.args()) };
@@ -455,7 +457,7 @@ impl EndedList {
             stats,
             report,
             helper_ns,
-            mode: call.raw.mode,
+            call: call.raw,
         }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Crews: several tasks that migrate the list of one `migrate_pages()` call.
+//! Crews: several tasks that migrate the list of one `migrate_folios()` call.
 //!
 //! The list is cut into spans, each about the folios of one page table, and each span into chunks.
 //! A worker is the caller, or a helper on a CPU that was idle when the caller asked for help. A
@@ -12,24 +12,22 @@
 //! - [`lane`]: a place for one list at a time, its caller and its helpers;
 //! - [`members`]: the tasks that are in a crew now;
 //! - [`pipeline`]: the caller isolates folios while the crew migrates;
-//! - [`move_pages`], [`user_pages`]: `do_pages_move()` in that way;
-//! - [`demotion`]: reclaim, which finds more folios while the crew demotes others.
+//! - [`move_pages`], [`user_pages`]: `do_pages_move()` in that way.
 //!
 //! Locks: each lane has a mutex, see [`lane`], and so has each list, see [`migration`].
 //!
 //! Context: process context, may sleep. Helpers take over the attributes of the caller that
 //! migration depends on: its allocation scopes, cpuset nodes and memory cgroup.
 //!
-//! Some callbacks may only run in the calling task. A call with such a callback has no crew, see
-//! [`SharedReason`](crate::crew::migration::SharedReason).
+//! A call whose callbacks are not shared has no crew, see
+//! [`MigrateCall::new`](crate::crew::migration::MigrateCall::new).
 //!
-//! Boundary: `chunks.rs`, `chunks_test.rs`, `demotion.rs`, `hooks.rs`, `migration.rs`,
+//! Boundary: `chunks.rs`, `chunks_test.rs`, `hooks.rs`, `migration.rs`,
 //! `user_pages.rs`. Only these files contain unsafe code.
 
 mod chunks;
 #[cfg(CONFIG_FERRY_KUNIT_TEST)]
 pub mod chunks_test;
-pub mod demotion;
 pub mod hooks;
 pub mod lane;
 pub mod members;
@@ -72,8 +70,7 @@ use crate::{
             now_ns,
             runtime_ns,
             NodeId, //
-        },
-        vm_event::VmEvent, //
+        }, //
     },
     logic::{
         batch_size::{
@@ -87,6 +84,7 @@ use crate::{
         thread_choice, //
     },
     workers::{
+        counters::Counter,
         idle_cpus::{
             self,
             near_node,
@@ -216,7 +214,7 @@ pub fn charge(ns: u64) {
     if ns == 0 || (members::any() && all_members().any(|members| members.note_borrowed(ns))) {
         return;
     }
-    VmEvent::HelperUsec.count((ns.saturating_add(500) / 1000) as usize);
+    Counter::HelperUsec.count((ns.saturating_add(500) / 1000) as usize);
     charge_cgroup(ns);
 }
 
@@ -231,7 +229,7 @@ struct ListProducer<'s> {
 }
 
 impl ListProducer<'_> {
-    /// Traces the start of a call that did not come from `migrate_pages()`.
+    /// Traces the start of a call that did not come from `migrate_folios()`.
     fn announce(&self) {
         self.list.migration().announce();
     }
@@ -332,14 +330,14 @@ impl HelperSet {
         size: Size,
         ret: &mut IsolatedList<'_>,
         f: impl FnOnce(&ListProducer<'_>) -> R,
-    ) -> Result<(R, CrewOutcome), VmEvent> {
+    ) -> Result<(R, CrewOutcome), Counter> {
         let most = 1 + crew::helpers(size, self.limit, self.cpus.count() as u32);
         let kind = WorkKind::new(scope, self.nodes, size.folios, size.base_pages);
         let (threads, learns) = throughput::choose(kind, most, size.is_bounded);
         // Without helpers mainline's path is the fastest. A call that explores other thread counts
         // still runs in chunks, so that the throughputs can be compared.
         if threads == 1 && !learns {
-            return Err(VmEvent::CrewAlone);
+            return Err(Counter::CrewAlone);
         }
         let helpers = threads - 1;
         let large = is_large(size.folios, size.base_pages);
@@ -353,7 +351,7 @@ impl HelperSet {
             Some((lane, lane.state().share(list)?))
         };
         let mut lanes = self.pool.lanes_for_caller().iter();
-        let (lane, shared) = lanes.find_map(share).ok_or(VmEvent::CrewBusy)?;
+        let (lane, shared) = lanes.find_map(share).ok_or(Counter::CrewBusy)?;
         let producer = ListProducer {
             pool: self.pool,
             lane,
@@ -375,12 +373,8 @@ impl HelperSet {
         if outcome.report.pages > 0 {
             count(&outcome);
         }
-        // A list that mostly fails ends early, so its throughput is not learnt. Reclaim counts all
-        // folios of the list, because folios in use take time and are not migrated.
-        let pages = match scope {
-            Scope::Reclaim => size.base_pages,
-            _ => outcome.report.pages,
-        };
+        // A list that mostly fails ends early, so its throughput is not learnt.
+        let pages = outcome.report.pages;
         let moved = outcome.stats.nr_succeeded as u32;
         let preempted = sched::preemptions() != preemptions;
         let tells = thread_choice::is_undisturbed(outcome.report.ns, waited, ran, preempted);
@@ -395,9 +389,9 @@ impl HelperSet {
 fn count(outcome: &CrewOutcome) {
     let report = &outcome.report;
     let own = report.pages.saturating_sub(report.helped_pages);
-    VmEvent::Crews.count(1);
-    VmEvent::CrewPagesCaller.count(own as usize);
-    VmEvent::CrewPagesHelper.count(report.helped_pages as usize);
+    Counter::Crews.count(1);
+    Counter::CrewPagesCaller.count(own as usize);
+    Counter::CrewPagesHelper.count(report.helped_pages as usize);
     charge(outcome.helper_ns);
     outcome.trace();
 }
@@ -407,16 +401,16 @@ fn count(outcome: &CrewOutcome) {
 fn classify_list(
     list: &mut IsolatedList<'_>,
     call: &MigrateCall<'_>,
-) -> Result<(Size, HelperSet), VmEvent> {
+) -> Result<(Size, HelperSet), Counter> {
     let first = list.iter().next().map(Folio::nid);
     let mut folios = list.iter();
     let mut size = Size::new(settings::pages_per_worker());
     count_until(Size::is_enough, &mut size, &mut folios);
     if !size.is_enough() {
-        return Err(VmEvent::CrewSmall);
+        return Err(Counter::CrewSmall);
     }
-    let source = first.ok_or(VmEvent::CrewSmall)?;
-    let helpers = HelperSet::now(call.reason(), source, call.target()).ok_or(VmEvent::CrewAlone)?;
+    let source = first.ok_or(Counter::CrewSmall)?;
+    let helpers = HelperSet::now(call.reason(), source, call.target()).ok_or(Counter::CrewAlone)?;
     let plenty = |size: &Size| size.is_plenty(helpers.workers());
     count_until(plenty, &mut size, &mut folios);
     size.is_bounded = folios.next().is_none();

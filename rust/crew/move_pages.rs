@@ -172,7 +172,7 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Isolates and migrates a run. Returns its end, and the return value of `migrate_pages()`.
+    /// Isolates and migrates a run. Returns its end, and the return value of `migrate_folios()`.
     fn one_run(&mut self) -> (End, c_int) {
         stack_pin_init!(let folios = IsolatedFolios::new());
         self.start = self.at;
@@ -216,7 +216,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Lets a crew migrate the isolated pages, and isolates more of the run meanwhile. Returns the
-    /// end of the run, if it was reached, and the return value of `migrate_pages()`; [`None`] if
+    /// end of the run, if it was reached, and the return value of `migrate_folios()`; [`None`] if
     /// there is no crew.
     fn share(&mut self, mut folios: Pin<&mut IsolatedFolios>) -> Option<(Option<End>, c_int)> {
         let node = self.node?;

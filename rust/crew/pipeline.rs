@@ -3,7 +3,7 @@
 //! Migration of folios to a node by a crew, while the caller isolates more: the pipeline of
 //! `move_pages(2)` and of the service.
 //!
-//! No locks of its own. Context: the caller of `migrate_pages()`, which may sleep.
+//! No locks of its own. Context: the caller of `migrate_folios()`, which may sleep.
 
 use super::{
     migration::{

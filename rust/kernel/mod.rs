@@ -2,9 +2,9 @@
 
 //! Safe wrappers over kernel C that import nothing of Ferry but [`logic`](crate::logic).
 //!
-//! Each could be proposed to `rust/kernel/` upstream. Specific to Ferry are only the counters in
-//! [`vm_event`], the list of structures in `extensible`, and the functions in [`sched`] that tell
-//! where helpers may run. The wrappers of a single feature are in the folder of that feature.
+//! Each could be proposed to `rust/kernel/` upstream. Specific to Ferry are only the list of
+//! structures in `extensible`, and the functions in [`sched`] that tell where helpers may run. The
+//! wrappers of a single feature are in the folder of that feature.
 //!
 //! Every example here has a runnable copy in `rust/tests/examples/`, which the KUnit suite
 //! `ferry_doctests` runs.
@@ -22,5 +22,4 @@ pub mod misc_device;
 pub mod sched;
 pub mod scoped_share;
 pub mod task_context;
-pub mod vm_event;
 pub mod workqueue;

@@ -145,8 +145,8 @@ impl State for Pending {}
 impl State for Listed {}
 impl State for Flushed {}
 
-/// A state in which the migrating task owns the group, because the PTEs that the task clears, or
-/// the folios of its batch, are recorded in it.
+/// A state in which the migrating task owns the group, because the PTEs that its batch clears, or
+/// the folios of the batch, are recorded in it.
 pub trait OfTask: State + sealed::OfTask {}
 
 impl sealed::OfTask for Unmapping {}
@@ -157,10 +157,7 @@ impl OfTask for Pending {}
 impl sealed::GiveUp for Unmapping {
     unsafe fn give_up(group: NonNull<bindings::ferry_group>) {
         // SAFETY: The caller owns the group, which belongs to this task and has no folios.
-        unsafe {
-            bindings::ferry_group_watch(null_mut());
-            bindings::ferry_group_free(group.as_ptr());
-        }
+        unsafe { bindings::ferry_group_free(group.as_ptr()) };
     }
 }
 
@@ -292,16 +289,13 @@ impl InBatch {
 }
 
 impl Group<Unmapping> {
-    /// Begins a group, in which the PTEs that this task clears from now on are recorded. Flushes
-    /// that the task owes already are made first. May sleep.
+    /// Begins a group, in which the PTEs that its batch clears are recorded. Flushes that the task
+    /// owes already are made first. May sleep.
     ///
-    /// Returns [`None`] if there is no memory, if migrc is off, or if the task has a group already:
-    /// it migrates to free memory for another migration. The PTEs are recorded in that group then.
+    /// Returns [`None`] if there is no memory or if migrc is off.
     pub fn begin(_: FlushToken<'_>) -> Option<Self> {
         // SAFETY: The function has no requirements.
         let raw = NonNull::new(unsafe { bindings::ferry_group_alloc() })?;
-        // SAFETY: The group is new, and exists until it is no longer watched.
-        unsafe { bindings::ferry_group_watch(raw.as_ptr()) };
         // INVARIANT: The group is new, and has no folios.
         Some(Self {
             raw,

@@ -193,7 +193,7 @@ fn isolate<S: FolioSource>(
     (isolated, Ok(()))
 }
 
-/// Converts a return value of `migrate_pages()`. Only `ENOMEM` ends a call.
+/// Converts a return value of `migrate_folios()`. Only `ENOMEM` ends a call.
 fn no_memory(left: c_int) -> Result {
     match left == ENOMEM.to_errno() {
         true => Err(ENOMEM),

@@ -22,6 +22,7 @@ macro_rules! examples {
 examples!(
     copy_table,
     clock,
+    counters,
     cputime,
     dmaengine,
     folio,
@@ -29,7 +30,6 @@ examples!(
     owned_pairs,
     sched,
     task_context,
-    vm_event,
     workqueue
 );
 
@@ -46,6 +46,7 @@ suite! {
     ferry_doctests:
     copy_table,
     clock,
+    counters,
     cputime,
     dmaengine,
     folio,
@@ -61,6 +62,5 @@ suite! {
     #[cfg(CONFIG_FERRY_SERVICE)]
     target,
     task_context,
-    vm_event,
     workqueue,
 }

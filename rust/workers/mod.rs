@@ -2,6 +2,7 @@
 
 //! Selection of helpers: how many may help to copy a batch or to migrate a list, and on which CPUs.
 //!
+//! - [`counters`]: what helpers and their callers did;
 //! - [`idle_cpus`]: which CPUs may help;
 //! - [`pool`]: the lanes of an engine, and the work items that run helpers;
 //! - [`settings`]: the settings of an operator;
@@ -10,8 +11,9 @@
 //! No locks. State that is kept between calls consists of hints: each is one word that nothing else
 //! depends on, so all accesses are relaxed.
 //!
-//! Boundary: `idle_cpus.rs`, `settings.rs`. Only these files contain unsafe code.
+//! Boundary: `counters.rs`, `idle_cpus.rs`, `settings.rs`. Only these files contain unsafe code.
 
+pub mod counters;
 pub mod idle_cpus;
 pub mod pool;
 pub mod settings;

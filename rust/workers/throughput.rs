@@ -50,8 +50,6 @@ pub enum Scope {
     List,
     /// The pages of a `move_pages(2)`, which are looked up at the same time.
     Call,
-    /// Folios that reclaim demotes from a list while it scans the list.
-    Reclaim,
 }
 
 impl Scope {
@@ -64,8 +62,8 @@ impl Scope {
     }
 }
 
-/// Number of kinds of work between two nodes: five scopes, large or not, long or not.
-const NR_KINDS: usize = 5 * 4;
+/// Number of kinds of work between two nodes: four scopes, large or not, long or not.
+const NR_KINDS: usize = 4 * 4;
 
 /// The source and destination nodes of some work. Rates between two nodes say nothing about others:
 /// a slow node is saturated by fewer threads.
@@ -103,7 +101,6 @@ impl WorkKind {
             Scope::BatchPast => 1,
             Scope::List => 2,
             Scope::Call => 3,
-            Scope::Reclaim => 4,
         };
         scope * 4 + usize::from(self.large) * 2 + usize::from(self.long)
     }

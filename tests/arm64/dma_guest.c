@@ -139,13 +139,17 @@ static bool load(struct cargo *cargo)
 /* Prints Ferry's counters after a failure. */
 static void complain(void)
 {
-	const char *at = get("/proc/vmstat");
+	static const char * const names[] = {
+		"batches", "pages_caller", "pages_dma", "pages_helper",
+		"serial_alone", "serial_busy", "serial_small", "copy_failed",
+		"dma_failed", "dma_late",
+	};
+	char path[64];
 
-	while ((at = strstr(at, "\nferry_"))) {
-		const char *end = strchr(++at, '\n');
-
-		printf("# %.*s\n", (int)(end - at), at);
-		at = end;
+	for (unsigned int i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		snprintf(path, sizeof(path), "/sys/kernel/mm/ferry/stats/%s",
+			 names[i]);
+		printf("# %s %s", names[i], get(path));
 	}
 	printf("# %s", get(COPY "dma_status"));
 }

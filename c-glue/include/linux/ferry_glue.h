@@ -4,10 +4,10 @@
 #define _LINUX_FERRY_GLUE_H
 
 #include "ferry.h"
+#include "ferry_counters.h"
 #include "ferry_dma.h"
 #include "ferry_group.h"
 #include "ferry_promotion.h"
-#include "ferry_reclaim.h"
 #include "ferry_service.h"
 #include "ferry_syscall.h"
 
@@ -80,14 +80,17 @@ struct ferry_call_target {
 };
 
 /**
- * struct ferry_shared_call - a migrate_pages() call shared by several tasks
+ * struct ferry_shared_call - a migrate_folios() call shared by several tasks
  * @call: the call, without @private
- * @mpol: the private data for mbind(2); @pol is NULL for other reasons
- * @target: the private data for other reasons; promotion uses only @nid
+ * @pol: memory policy of MIGRATE_SHARED_MPOL, with a reference; else NULL
+ * @ilx: its interleave index
+ * @target: the private data of MIGRATE_SHARED_TARGET; only @nid of
+ *	MIGRATE_SHARED_NODE
  */
 struct ferry_shared_call {
-	struct ferry_migrate_args call;
-	struct ferry_mpol mpol;
+	struct migrate_control call;
+	struct mempolicy *pol;
+	pgoff_t ilx;
 	struct ferry_call_target target;
 };
 
@@ -192,7 +195,7 @@ int ferry_isolate_run(struct ferry_addr_list *run, struct list_head *pagelist);
 unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
 int ferry_check_node(int node, const nodemask_t *allowed);
 void *ferry_move_target(int node);
-void ferry_move_call(struct ferry_migrate_args *call, void *target, bool mt);
+void ferry_move_call(struct migrate_control *call, void *target, bool mt);
 int ferry_move_to_node(struct list_head *pagelist, int node, bool mt,
 		       unsigned int *succeeded);
 
@@ -205,20 +208,20 @@ void ferry_context_enter(const struct ferry_context *context,
 void ferry_context_leave(const struct ferry_context *context,
 			 const struct ferry_context *saved);
 void ferry_context_wait(const struct ferry_context *context);
-void ferry_call_share(const struct ferry_migrate_args *call,
+void ferry_call_share(const struct migrate_control *call,
 		      struct ferry_shared_call *shared);
 void ferry_call_unshare(struct ferry_shared_call *shared);
 int ferry_migrate_chunk(const struct ferry_shared_call *shared,
 			struct list_head *folios,
 			struct migrate_pages_stats *stats);
-int ferry_migrate_rest(const struct ferry_migrate_args *call, struct list_head *folios,
+int ferry_migrate_rest(const struct migrate_control *call, struct list_head *folios,
 		       struct migrate_pages_stats *stats);
-void ferry_trace_migrate_start(const struct ferry_migrate_args *call);
-void ferry_migrate_account(const struct migrate_pages_stats *stats,
-			   enum migrate_mode mode, enum migrate_reason reason);
+void ferry_trace_migrate_start(const struct migrate_control *call);
+void ferry_migrate_account(const struct migrate_control *call,
+			   const struct migrate_pages_stats *stats);
 bool ferry_may_crew(enum migrate_reason reason, bool mt);
-bool ferry_still_wanted(const struct ferry_migrate_args *call);
-bool ferry_callback_is_shared(const struct ferry_migrate_args *call);
+bool ferry_still_wanted(const struct migrate_control *call);
+bool ferry_callback_is_shared(const struct migrate_control *call);
 int ferry_target_node(unsigned long private);
 bool ferry_others_want_cpu(void);
 void ferry_list_splice_tail_init(struct list_head *list,
@@ -287,7 +290,7 @@ void ferry_folio_get(struct folio *folio);
 void ferry_folio_put(struct folio *folio);
 bool ferry_folio_trylock(struct folio *folio);
 void *ferry_folio_address(const struct folio *folio);
-void ferry_count_vm_events(enum vm_event_item item, unsigned long nr);
+void ferry_count_stat(enum ferry_stat stat, unsigned long nr);
 void ferry_preempt_disable(void);
 void ferry_preempt_enable(void);
 void ferry_cond_resched(void);

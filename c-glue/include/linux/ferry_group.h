@@ -106,7 +106,6 @@ extern unsigned long ferry_last_release;
 
 struct ferry_group *ferry_group_alloc(void);
 void ferry_group_free(struct ferry_group *group);
-void ferry_group_watch(struct ferry_group *group);
 bool ferry_group_defer(struct ferry_group *group);
 bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 		      struct folio *dst);

@@ -29,6 +29,7 @@
 #include "ferry.h"
 
 struct alloc_context;
+struct ferry_unmaps;
 
 /* Hooks that a test can disable, to check that their absence is detected. */
 enum ferry_hook {
@@ -40,7 +41,6 @@ enum ferry_hook {
 	FERRY_HOOK_SWAP,
 	FERRY_HOOK_FORCE,
 	FERRY_HOOK_BATCHED,
-	FERRY_HOOK_NESTED,
 	FERRY_HOOK_BOUND,
 	FERRY_HOOK_AGE,
 	FERRY_HOOK_FILE,
@@ -110,6 +110,7 @@ static inline void ferry_hold_batch(const struct ferry_group *group) { }
 DECLARE_STATIC_KEY_FALSE(ferry_migrc_key);
 
 /* c-glue/migrc/migrc.c */
+struct ferry_unmaps *ferry_group_unmaps(struct ferry_group *group);
 void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 			 struct mm_struct *mm, pte_t pteval);
 void ferry_drain_all(void);
@@ -142,6 +143,7 @@ void ferry_migrc_covered(u64 flush);
 
 /**
  * ferry_unmapped() - record a translation that was cleared without a flush
+ * @unmaps: translations of the batch; NULL if its flush is not deferred
  * @folio: folio that it mapped
  * @mm: its address space
  * @pteval: its value
@@ -150,12 +152,19 @@ void ferry_migrc_covered(u64 flush);
  * change @pteval any more, so it decides whether the flush may be deferred
  * (O3).
  */
-static inline void ferry_unmapped(const struct folio *folio,
+static inline void ferry_unmapped(struct ferry_unmaps *unmaps,
+				  const struct folio *folio,
 				  struct mm_struct *mm, pte_t pteval)
 {
-	if (static_branch_unlikely(&ferry_migrc_key) &&
-	    unlikely(current->tlb_ubc.unmaps))
-		ferry_note_unmapped(current->tlb_ubc.unmaps, folio, mm, pteval);
+	if (unlikely(unmaps))
+		ferry_note_unmapped(unmaps, folio, mm, pteval);
+}
+
+/* Returns what records the translations of a batch; NULL if nothing does. */
+static inline struct ferry_unmaps *
+ferry_batch_unmaps(const struct ferry_batch *batch)
+{
+	return unlikely(batch->group) ? ferry_group_unmaps(batch->group) : NULL;
 }
 
 /*
@@ -391,8 +400,15 @@ static inline bool ferry_drain_before_oom(unsigned long since)
 
 #else /* !CONFIG_FERRY_MIGRC */
 
-static inline void ferry_unmapped(const struct folio *folio,
+static inline void ferry_unmapped(struct ferry_unmaps *unmaps,
+				  const struct folio *folio,
 				  struct mm_struct *mm, pte_t pteval) { }
+
+static inline struct ferry_unmaps *
+ferry_batch_unmaps(const struct ferry_batch *batch)
+{
+	return NULL;
+}
 
 static inline void ferry_defer_begin(struct ferry_batch *batch,
 				     enum migrate_mode mode,

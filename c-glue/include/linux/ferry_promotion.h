@@ -125,12 +125,6 @@ static inline void ferry_folio_migrated(const struct folio *src,
 		ferry_record_migration(src, dst, reason);
 }
 
-/* Returns whether there is no VMA, because the folio is not mapped. */
-static inline bool ferry_no_vma(const struct vm_area_struct *vma)
-{
-	return !vma;
-}
-
 #else /* !CONFIG_FERRY_PAGECACHE_PROMOTION */
 
 static inline void ferry_folio_accessed(struct folio *folio) { }
@@ -139,11 +133,6 @@ static inline void ferry_folio_migrated(const struct folio *src,
 					const struct folio *dst, int reason) { }
 
 static inline void ferry_tiers_changed(void) { }
-
-static inline bool ferry_no_vma(const struct vm_area_struct *vma)
-{
-	return false;
-}
 
 #endif /* CONFIG_FERRY_PAGECACHE_PROMOTION */
 #endif /* _LINUX_FERRY_PROMOTION_H */

@@ -68,9 +68,10 @@ static inline int ferry_mt_flag(unsigned long flags)
  * If the caller asks for help with MPOL_MF_MOVE_MT and may have it, keeps the
  * hooks enabled until ferry_mt_end(). May sleep.
  *
- * Return: bits for the mode of migrate_pages(), and for ferry_mt_end().
+ * Return: flags for &struct migrate_control, also to be passed to
+ * ferry_mt_end().
  */
-static inline enum migrate_mode ferry_mt_begin(unsigned long flags)
+static inline unsigned int ferry_mt_begin(unsigned long flags)
 {
 	if (likely(!(flags & MPOL_MF_MOVE_MT)))
 		return 0;
@@ -78,7 +79,7 @@ static inline enum migrate_mode ferry_mt_begin(unsigned long flags)
 }
 
 /* Releases the hooks that ferry_mt_begin() keeps enabled, if any. */
-static inline void ferry_mt_end(enum migrate_mode mt)
+static inline void ferry_mt_end(unsigned int mt)
 {
 	if (unlikely(mt))
 		ferry_mt_release();
@@ -106,7 +107,7 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 				    const int __user *nodes,
 				    int __user *status, int flags, int *err)
 {
-	enum migrate_mode mt = ferry_mt_begin(flags);
+	unsigned int mt = ferry_mt_begin(flags);
 	bool done = false;
 
 	if (ferry_wanted(mt, MR_SYSCALL) && !in_compat_syscall() &&
@@ -145,12 +146,12 @@ static inline int ferry_mt_flag(unsigned long flags)
 	return 0;
 }
 
-static inline enum migrate_mode ferry_mt_begin(unsigned long flags)
+static inline unsigned int ferry_mt_begin(unsigned long flags)
 {
 	return 0;
 }
 
-static inline void ferry_mt_end(enum migrate_mode mt) { }
+static inline void ferry_mt_end(unsigned int mt) { }
 
 #endif /* CONFIG_FERRY */
 #endif /* _LINUX_FERRY_SYSCALL_H */

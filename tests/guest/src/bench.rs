@@ -254,7 +254,7 @@ impl Bench<'_> {
                 readers = Some(Readers::start(self.cargo.map(), self.readers));
             }
             if times.is_empty() {
-                before = kernel::vmstat("")?;
+                before = kernel::all_counters()?;
             }
             times.push(self.cargo.carry(self.carrier, config.callers)?);
             pattern::check(self.cargo.map().words(), seed)?;
@@ -262,7 +262,7 @@ impl Bench<'_> {
         Ok(Run {
             seconds: median(&times).context("the run made no calls")?,
             calls: times.len(),
-            gained: kernel::gained(&before, &kernel::vmstat("")?),
+            gained: kernel::gained(&before, &kernel::all_counters()?),
         })
     }
 }
@@ -272,7 +272,7 @@ struct Run {
     /// Median duration of a call.
     seconds: f64,
     calls: usize,
-    /// Increase of the rows of `/proc/vmstat` during the run.
+    /// Increase of the counters during the run.
     gained: BTreeMap<String, u64>,
 }
 

@@ -89,9 +89,28 @@ pub fn adjust(config: &Config) -> Result<Vec<Setting>> {
     config.settings.iter().map(change).collect()
 }
 
-/// Returns the engine's rows of `/proc/vmstat`; empty on a kernel without it.
+/// Returns the counters of `stats/` by name; none on a kernel without them.
 pub fn counters() -> Result<BTreeMap<String, u64>> {
-    vmstat("ferry_")
+    let Ok(files) = fs::read_dir("/sys/kernel/mm/ferry/stats") else {
+        return Ok(BTreeMap::new());
+    };
+    files
+        .map(|file| {
+            let file = file?;
+            let text = fs::read_to_string(file.path())?;
+            Ok((
+                file.file_name().to_string_lossy().into_owned(),
+                text.trim().parse()?,
+            ))
+        })
+        .collect()
+}
+
+/// Returns the rows of `/proc/vmstat` and the counters of `stats/`.
+pub fn all_counters() -> Result<BTreeMap<String, u64>> {
+    let mut all = vmstat("")?;
+    all.extend(counters()?);
+    Ok(all)
 }
 
 /// Returns the rows of `/proc/vmstat` whose names start with `prefix`.
@@ -427,11 +446,11 @@ mod tests {
 
     #[test]
     fn vmstat_rows() {
-        let before = rows("nr_free_pages 5\nferry_batches 3\nferry_x 1\n", "ferry_");
-        let after = rows("ferry_batches 10\nferry_x 1\nferry_new 2", "ferry_");
+        let before = rows("nr_free_pages 5\npgmigrate_fail 3\npg_x 1\n", "pg");
+        let after = rows("pgmigrate_fail 10\npg_x 1\npg_new 2", "pg");
         let gain = gained(&before, &after);
-        assert_eq!(gain["ferry_batches"], 7);
-        assert_eq!((gain["ferry_x"], gain["ferry_new"], gain.len()), (0, 2, 3));
+        assert_eq!(gain["pgmigrate_fail"], 7);
+        assert_eq!((gain["pg_x"], gain["pg_new"], gain.len()), (0, 2, 3));
     }
 
     #[test]

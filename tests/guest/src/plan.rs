@@ -207,7 +207,7 @@ pub struct Plan {
     /// Number of threads that read the memory all the time.
     #[serde(default)]
     pub readers: usize,
-    /// Rows of `/proc/vmstat` whose increase is reported.
+    /// Rows of `/proc/vmstat` and counters of `stats/` whose increase is reported.
     #[serde(default)]
     pub rows: Vec<String>,
     /// The guest to take turns with; `None` if this one runs alone.

@@ -220,7 +220,7 @@ fn top(context: &Context, program: &Path) -> Result<()> {
         "/crews_per_s",
         "/gb_per_s/migrated/all",
         "/gb_per_s/copied_together/all",
-        "/counters/ferry_batches/gained",
+        "/counters/batches/gained",
     ] {
         let number = seen.pointer(place).and_then(Value::as_f64);
         ensure!(number > Some(0.0), "no {place} in {text}");

@@ -253,7 +253,7 @@ mod tests {
     fn later(app: &App, seconds: u64, batches: u64) -> Sample {
         let mut sample = app.last.clone();
         sample.at += Duration::from_secs(seconds);
-        *sample.counters.get_mut("ferry_batches").unwrap() += batches;
+        *sample.counters.get_mut("batches").unwrap() += batches;
         sample
     }
 
@@ -299,18 +299,18 @@ mod tests {
         assert_eq!(press(&mut app, KeyCode::Char('p')), Action::Resume);
         app.resume(later(&app, 50, 7));
         app.take(later(&app, 1, 3));
-        assert_eq!(app.report.counter("ferry_batches").per_s, 3.0);
+        assert_eq!(app.report.counter("batches").per_s, 3.0);
     }
 
     #[test]
     fn totals_are_set_back() {
         let mut app = app();
         app.take(later(&app, 1, 3));
-        assert_eq!(app.report.counter("ferry_batches").total, 15);
+        assert_eq!(app.report.counter("batches").total, 15);
         press(&mut app, KeyCode::Char('r'));
-        assert_eq!(app.report.counter("ferry_batches").total, 0);
+        assert_eq!(app.report.counter("batches").total, 0);
         app.take(later(&app, 2, 5));
-        assert_eq!(app.report.counter("ferry_batches").total, 5);
+        assert_eq!(app.report.counter("batches").total, 5);
         assert_eq!(app.since, "of 2 s");
     }
 

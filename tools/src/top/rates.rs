@@ -59,7 +59,7 @@ impl Report {
     /// it.
     pub fn helper_cpus(&self) -> Option<f64> {
         self.counters
-            .get("ferry_helper_usec")
+            .get("helper_usec")
             .map(|usec| usec.per_s / 1e6)
     }
 
@@ -130,10 +130,7 @@ mod tests {
     fn rates_are_of_the_interval() {
         let (before, mut after) = pair(
             2.0,
-            &[
-                ("pgmigrate_success", 504_000),
-                ("ferry_helper_usec", 3_250_000),
-            ],
+            &[("pgmigrate_success", 504_000), ("helper_usec", 3_250_000)],
         );
         after.helped.insert("syscall".to_owned(), 1_900);
         let report = Report::new(&before, &after, None, PAGE);
@@ -142,7 +139,7 @@ mod tests {
         let helped = report.helped["syscall"];
         assert_eq!((helped.gained, helped.per_s), (200, 100.0));
         assert_eq!(helped.total, 1_900);
-        assert_eq!(report.counter("ferry_batches").per_s, 0.0);
+        assert_eq!(report.counter("batches").per_s, 0.0);
         assert_eq!(report.counter("no such").total, 0);
         assert!(report.is_on());
         assert_eq!(report.unmapped.unwrap().events(), 0);
@@ -150,10 +147,10 @@ mod tests {
 
     #[test]
     fn totals_begin_where_they_were_set_back() {
-        let (before, after) = pair(1.0, &[("ferry_batches", 20)]);
+        let (before, after) = pair(1.0, &[("batches", 20)]);
         let total = |base| {
             Report::new(&before, &after, base, PAGE)
-                .counter("ferry_batches")
+                .counter("batches")
                 .total
         };
         assert_eq!((total(None), total(Some(&before))), (20, 8));
@@ -164,8 +161,8 @@ mod tests {
         assert_eq!(gained(u64::MAX - 5, 10), 16);
         assert_eq!(gained(0, u64::MAX / 2), u64::MAX / 2);
         assert_eq!(gained(1000, 10), 0);
-        let (before, after) = pair(1.0, &[("ferry_batches", 3)]);
-        let batches = Report::new(&before, &after, Some(&before), PAGE).counter("ferry_batches");
+        let (before, after) = pair(1.0, &[("batches", 3)]);
+        let batches = Report::new(&before, &after, Some(&before), PAGE).counter("batches");
         assert_eq!((batches.gained, batches.total), (0, 0));
     }
 
@@ -189,7 +186,7 @@ mod tests {
     #[test]
     fn kernel_that_does_not_count_helpers_time() {
         let (before, mut after) = pair(1.0, &[]);
-        after.counters.remove("ferry_helper_usec");
+        after.counters.remove("helper_usec");
         assert_eq!(Report::new(&before, &after, None, PAGE).helper_cpus(), None);
     }
 }

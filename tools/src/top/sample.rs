@@ -12,6 +12,7 @@ use std::{
 };
 
 const COPY: &str = "sys/kernel/mm/ferry/copy";
+const STATS: &str = "sys/kernel/mm/ferry/stats";
 const SYSCTLS: [&str; 4] = [
     "mt_page_copy",
     "limit_mt_num",
@@ -30,7 +31,7 @@ pub type Times = Result<Histogram, String>;
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub at: Instant,
-    /// Rows of /proc/vmstat: Ferry's, and mainline's of migration and demotion.
+    /// The files of stats/, and rows of /proc/vmstat of migration and demotion.
     pub counters: Counters,
     /// Pages that helpers handled, by the reason of migration.
     pub helped: Counters,
@@ -57,15 +58,17 @@ impl Source {
         let path = self.root.join("proc/vmstat");
         let vmstat =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let counters = rows(&vmstat);
-        if !counters.keys().any(|name| name.starts_with("ferry_")) {
+        let stats = numbers(self.files(STATS));
+        if stats.is_empty() {
             bail!(
-                "this kernel has no Ferry: {} has no rows ferry_*\n  what to do: boot a kernel \
+                "this kernel has no Ferry: {} has no files\n  what to do: boot a kernel \
                  built with CONFIG_FERRY=y; `./ferry apply KDIR` puts Ferry into a kernel tree, \
                  `./ferry shell` boots one here",
-                path.display()
+                self.root.join(STATS).display()
             );
         }
+        let mut counters = rows(&vmstat);
+        counters.extend(stats);
         Ok(Sample {
             at: Instant::now(),
             counters,
@@ -77,9 +80,7 @@ impl Source {
     }
 
     fn helped(&self) -> Counters {
-        let files = self.files(&format!("{COPY}/helped_pages"));
-        let number = |(name, text): (String, String)| Some((name, text.trim().parse().ok()?));
-        files.into_iter().filter_map(number).collect()
+        numbers(self.files(&format!("{COPY}/helped_pages")))
     }
 
     fn times(&self, name: &str) -> Times {
@@ -120,9 +121,15 @@ impl Source {
     }
 }
 
+/// Returns the numbers in files, without malformed ones.
+fn numbers(files: BTreeMap<String, String>) -> Counters {
+    let number = |(name, text): (String, String)| Some((name, text.trim().parse().ok()?));
+    files.into_iter().filter_map(number).collect()
+}
+
 /// Returns the rows to show, without malformed ones.
 fn rows(vmstat: &str) -> Counters {
-    const SHOWN: [&str; 4] = ["ferry_", "pgmigrate_success", "pgmigrate_fail", "pgdemote_"];
+    const SHOWN: [&str; 3] = ["pgmigrate_success", "pgmigrate_fail", "pgdemote_"];
     vmstat
         .lines()
         .filter_map(|line| line.split_once(' '))
@@ -150,11 +157,27 @@ pub mod fixture {
     use super::*;
     use tempfile::TempDir;
 
-    pub const VMSTAT: &str = "nr_free_pages 1\npgmigrate_success 4000\npgmigrate_fail 3\n\
-        ferry_batches 12\nferry_pages_caller 600\nferry_pages_helper 400\nferry_serial_small 50\n\
-        ferry_serial_alone 7\nferry_refused_pinned 2\nferry_crews 5\n\
-        ferry_crew_pages_caller 1500\nferry_crew_pages_helper 1400\nferry_crew_small 9\n\
-        ferry_helper_usec 250000\nferry_of_later_kernels 1\npgdemote_kswapd 100\n";
+    pub const VMSTAT: &str =
+        "nr_free_pages 1\npgmigrate_success 4000\npgmigrate_fail 3\npgdemote_kswapd 100\n";
+
+    pub const COUNTERS: &[(&str, u64)] = &[
+        ("batches", 12),
+        ("pages_caller", 600),
+        ("pages_helper", 400),
+        ("serial_small", 50),
+        ("serial_alone", 7),
+        ("refused_pinned", 2),
+        ("crews", 5),
+        ("crew_pages_caller", 1500),
+        ("crew_pages_helper", 1400),
+        ("crew_small", 9),
+        ("helper_usec", 250_000),
+        ("of_later_kernels", 1),
+    ];
+
+    pub fn count(root: &TempDir, name: &str, value: u64) {
+        put(root, &format!("{STATS}/{name}"), &format!("{value}\n"));
+    }
 
     pub fn put(root: &TempDir, path: &str, text: &str) {
         let path = root.path().join(path);
@@ -165,6 +188,9 @@ pub mod fixture {
     pub fn ferry() -> TempDir {
         let root = tempfile::tempdir().unwrap();
         put(&root, "proc/vmstat", VMSTAT);
+        for (name, value) in COUNTERS {
+            count(&root, name, *value);
+        }
         for (name, value) in SYSCTLS.iter().zip(["1\n", "4\n", "0\n", "1\n"]) {
             put(&root, &format!("proc/sys/vm/{name}"), value);
         }
@@ -190,9 +216,9 @@ mod tests {
     #[test]
     fn everything_is_read() {
         let sample = sample(&ferry());
-        assert_eq!(sample.counters["ferry_batches"], 12);
+        assert_eq!(sample.counters["batches"], 12);
         assert_eq!(sample.counters["pgdemote_kswapd"], 100);
-        assert_eq!(sample.counters["ferry_of_later_kernels"], 1);
+        assert_eq!(sample.counters["of_later_kernels"], 1);
         assert!(!sample.counters.contains_key("nr_free_pages"));
         assert_eq!(sample.helped["syscall"], 1700);
         assert_eq!(sample.unmapped.unwrap().events(), 16);
@@ -209,13 +235,14 @@ mod tests {
         put(
             &root,
             "proc/vmstat",
-            "ferry_batches 12\nferry_crews\nferry_x -1\nferry_y 1 2\n\n\
-             ferry_z 99999999999999999999\n",
+            "pgmigrate_fail 12\npgdemote_a\npgdemote_b -1\npgdemote_c 1 2\n\n\
+             pgdemote_d 99999999999999999999\n",
         );
+        put(&root, &format!("{STATS}/x"), "-1\n");
         put(&root, &format!("{COPY}/helped_pages/mbind"), "many\n");
         put(&root, &format!("{COPY}/{UNMAPPED}"), "32 x\n");
         let sample = sample(&root);
-        assert_eq!(sample.counters.len(), 1);
+        assert_eq!(sample.counters.len(), 1 + fixture::COUNTERS.len());
         assert_eq!(sample.helped.len(), 2);
         assert!(sample.unmapped.unwrap_err().contains("`32 x`"));
     }
@@ -223,7 +250,8 @@ mod tests {
     #[test]
     fn what_is_missing_is_left_out() {
         let root = tempfile::tempdir().unwrap();
-        put(&root, "proc/vmstat", "ferry_batches 0\n");
+        put(&root, "proc/vmstat", "");
+        fixture::count(&root, "batches", 0);
         let sample = sample(&root);
         assert!(sample.helped.is_empty() && sample.settings.is_empty());
         assert!(sample.unmapped.unwrap_err().contains("does not have it"));

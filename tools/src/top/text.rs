@@ -23,13 +23,13 @@ pub fn flows(report: &Report) -> [Flow; 4] {
         let (caller, helper) = (report.gbps(caller), report.gbps(helper));
         (caller + helper, Some((caller, helper)))
     };
-    let (crews, by_crews) = split("ferry_crew_pages_caller", "ferry_crew_pages_helper");
-    let (together, by_together) = split("ferry_pages_caller", "ferry_pages_helper");
+    let (crews, by_crews) = split("crew_pages_caller", "crew_pages_helper");
+    let (together, by_together) = split("pages_caller", "pages_helper");
     [
         ("migrated, all", report.gbps("pgmigrate_success"), None),
         ("by crews", crews, by_crews),
         ("copied together", together, by_together),
-        ("by DMA engines", report.gbps("ferry_pages_dma"), None),
+        ("by DMA engines", report.gbps("pages_dma"), None),
     ]
 }
 
@@ -38,8 +38,8 @@ pub fn tables(report: &Report) -> String {
     let mut text = format!(
         "{:.2} s; {:.1} batches/s, {:.1} crews/s; {}{}\n",
         report.seconds,
-        report.counter("ferry_batches").per_s,
-        report.counter("ferry_crews").per_s,
+        report.counter("batches").per_s,
+        report.counter("crews").per_s,
         cpus(report),
         if report.is_on() {
             ""
@@ -160,8 +160,8 @@ pub fn document(report: &Report) -> Value {
     let settings = report.settings.iter().cloned();
     json!({
         "interval_s": report.seconds,
-        "batches_per_s": report.counter("ferry_batches").per_s,
-        "crews_per_s": report.counter("ferry_crews").per_s,
+        "batches_per_s": report.counter("batches").per_s,
+        "crews_per_s": report.counter("crews").per_s,
         "gb_per_s": flows(report).into_iter().map(flow).collect::<Map<_, _>>(),
         "helper_cpus": report.helper_cpus(),
         "counters": report.counters,
@@ -192,11 +192,10 @@ mod tests {
     fn busy() -> Report {
         let root = fixture::ferry();
         let before = fixture::sample(&root);
-        let vmstat = fixture::VMSTAT
-            .replace("success 4000", "success 504000")
-            .replace("batches 12", "batches 112")
-            .replace("small 50", "small 1550");
+        let vmstat = fixture::VMSTAT.replace("success 4000", "success 504000");
         fixture::put(&root, "proc/vmstat", &vmstat);
+        fixture::count(&root, "batches", 112);
+        fixture::count(&root, "serial_small", 1550);
         fixture::put(
             &root,
             "sys/kernel/mm/ferry/copy/unmapped_histogram",
@@ -230,7 +229,7 @@ mod tests {
     #[test]
     fn document_has_numbers() {
         let value = document(&busy());
-        assert_eq!(value["counters"]["ferry_batches"]["gained"], 100);
+        assert_eq!(value["counters"]["batches"]["gained"], 100);
         assert_eq!(value["gb_per_s"]["migrated"]["all"], 2.048);
         assert_eq!(value["gb_per_s"]["by_crews"]["helpers"], 0.0);
         assert_eq!(
@@ -245,7 +244,8 @@ mod tests {
     #[test]
     fn older_kernel_is_no_error() {
         let root = tempfile::tempdir().unwrap();
-        fixture::put(&root, "proc/vmstat", "ferry_batches 1\n");
+        fixture::put(&root, "proc/vmstat", "");
+        fixture::count(&root, "batches", 1);
         let sample = fixture::sample(&root);
         let report = Report::new(&sample, &sample, None, 4096);
         let text = tables(&report);

@@ -115,8 +115,8 @@ fn activity(report: &Report) -> Line<'static> {
         Some(cpus) => format!("{cpus:.2} CPUs help"),
         None => "CPUs unknown".to_owned(),
     };
-    let batches = per_s("ferry_batches");
-    let crews = per_s("ferry_crews");
+    let batches = per_s("batches");
+    let crews = per_s("crews");
     Line::from(format!("{batches} batches/s, {crews} crews/s, {cpus}"))
 }
 
@@ -405,7 +405,8 @@ mod tests {
     #[test]
     fn kernel_that_is_off_or_old_is_said_so() {
         let root = tempfile::tempdir().unwrap();
-        fixture::put(&root, "proc/vmstat", "ferry_batches 1\n");
+        fixture::put(&root, "proc/vmstat", "");
+        fixture::count(&root, "batches", 1);
         let sample = fixture::sample(&root);
         let report = Report::new(&sample, &sample, None, 4096);
         let text = drawn(&report, &[], false, (80, 24));

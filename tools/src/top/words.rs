@@ -9,33 +9,33 @@ use super::{
 
 /// Counters that are shown elsewhere.
 const ELSEWHERE: [&str; 9] = [
-    "ferry_batches",
-    "ferry_pages_caller",
-    "ferry_pages_helper",
-    "ferry_pages_dma",
-    "ferry_crews",
-    "ferry_crew_pages_caller",
-    "ferry_crew_pages_helper",
-    "ferry_helper_usec",
+    "batches",
+    "pages_caller",
+    "pages_helper",
+    "pages_dma",
+    "crews",
+    "crew_pages_caller",
+    "crew_pages_helper",
+    "helper_usec",
     "pgmigrate_success",
 ];
 
 /// Reasons for not sharing pages (or lists, where the text says so).
 const WHY: [(&str, &str); 15] = [
-    ("ferry_serial_small", "too few to share"),
-    ("ferry_serial_alone", "no idle CPU may help"),
-    ("ferry_serial_busy", "all lanes in use"),
-    ("ferry_refused_pinned", "has unexpected references"),
-    ("ferry_refused_private", "has private data"),
-    ("ferry_refused_mapping", "unsupported mapping"),
-    ("ferry_refused_movable_ops", "is a driver's page"),
-    ("ferry_refused_full", "no room in the lane"),
-    ("ferry_copy_failed", "source folio is poisoned"),
-    ("ferry_dma_failed", "copied again: engine failed"),
-    ("ferry_dma_late", "engine timed out"),
-    ("ferry_crew_small", "lists too short"),
-    ("ferry_crew_alone", "lists: no idle CPU may help"),
-    ("ferry_crew_busy", "lists: too many crews"),
+    ("serial_small", "too few to share"),
+    ("serial_alone", "no idle CPU may help"),
+    ("serial_busy", "all lanes in use"),
+    ("refused_pinned", "has unexpected references"),
+    ("refused_private", "has private data"),
+    ("refused_mapping", "unsupported mapping"),
+    ("refused_movable_ops", "is a driver's page"),
+    ("refused_full", "no room in the lane"),
+    ("copy_failed", "source folio is poisoned"),
+    ("dma_failed", "copied again: engine failed"),
+    ("dma_late", "engine timed out"),
+    ("crew_small", "lists too short"),
+    ("crew_alone", "lists: no idle CPU may help"),
+    ("crew_busy", "lists: too many crews"),
     ("pgmigrate_fail", "not migrated at all"),
 ];
 
@@ -176,12 +176,7 @@ mod tests {
     #[test]
     fn every_counter_is_shown_once() {
         let count = Count::default();
-        let names = [
-            "ferry_serial_small",
-            "ferry_later",
-            "pgdemote_kswapd",
-            "ferry_crews",
-        ];
+        let names = ["serial_small", "ferry_later", "pgdemote_kswapd", "crews"];
         let counters: Counts = names.map(|name| (name.to_owned(), count)).into();
         let words = |rows: Vec<Row>| rows.into_iter().map(|r| r.words).collect::<Vec<_>>();
         assert_eq!(

@@ -115,11 +115,11 @@ impl Stat {
 
 /// Returns the kernel's counter of helper time.
 fn counted() -> Result<Duration> {
-    const ROW: &str = "ferry_helper_usec";
+    const ROW: &str = "helper_usec";
     let rows = kernel::counters()?;
     let usec = rows
         .get(ROW)
-        .with_context(|| format!("/proc/vmstat has no {ROW}"))?;
+        .with_context(|| format!("stats/ has no {ROW}"))?;
     Ok(Duration::from_micros(*usec))
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Checks that each page that migrates in a batch is counted in exactly one row of `/proc/vmstat`.
+//! Checks that each page that migrates in a batch is counted in exactly one counter of `stats/`.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ use crate::{pattern, region};
 
 /// The rows that can count a page of a batch.
 const ROWS: [&str; 11] = [
-    "ferry_pages_caller",
-    "ferry_pages_helper",
-    "ferry_pages_dma",
-    "ferry_serial_small",
-    "ferry_serial_alone",
-    "ferry_serial_busy",
-    "ferry_refused_pinned",
-    "ferry_refused_private",
-    "ferry_refused_mapping",
-    "ferry_refused_movable_ops",
-    "ferry_refused_full",
+    "pages_caller",
+    "pages_helper",
+    "pages_dma",
+    "serial_small",
+    "serial_alone",
+    "serial_busy",
+    "refused_pinned",
+    "refused_private",
+    "refused_mapping",
+    "refused_movable_ops",
+    "refused_full",
 ];
 
 /// Lists of one folio, of a few, and of several batches.
@@ -89,7 +89,7 @@ fn sum(rows: &BTreeMap<String, u64>) -> Result<u64> {
         .map(|&row| {
             rows.get(row)
                 .copied()
-                .with_context(|| format!("/proc/vmstat has no row {row}"))
+                .with_context(|| format!("stats/ has no {row}"))
         })
         .sum()
 }

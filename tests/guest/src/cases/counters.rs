@@ -42,11 +42,11 @@ fn gains(body: impl FnOnce() -> Result<()>) -> Result<BTreeMap<String, u64>> {
 fn row(rows: &BTreeMap<String, u64>, name: &str) -> Result<u64> {
     rows.get(name)
         .copied()
-        .with_context(|| format!("/proc/vmstat has no {name}"))
+        .with_context(|| format!("stats/ has no {name}"))
 }
 
 fn copied(rows: &BTreeMap<String, u64>) -> Result<u64> {
-    Ok(row(rows, "ferry_pages_caller")? + row(rows, "ferry_pages_helper")?)
+    Ok(row(rows, "pages_caller")? + row(rows, "pages_helper")?)
 }
 
 /// Repeats `body` until the row `taken_part` grows, and returns the increase of the counters in the
@@ -66,25 +66,25 @@ fn gains_with_help(
 fn rows() -> Result<()> {
     let rows = kernel::counters()?;
     for name in [
-        "ferry_batches",
-        "ferry_pages_caller",
-        "ferry_pages_helper",
-        "ferry_helper_usec",
-        "ferry_serial_small",
-        "ferry_serial_busy",
-        "ferry_serial_alone",
-        "ferry_refused_pinned",
-        "ferry_refused_private",
-        "ferry_refused_mapping",
-        "ferry_refused_movable_ops",
-        "ferry_refused_full",
-        "ferry_copy_failed",
-        "ferry_crews",
-        "ferry_crew_pages_caller",
-        "ferry_crew_pages_helper",
-        "ferry_crew_small",
-        "ferry_crew_alone",
-        "ferry_crew_busy",
+        "batches",
+        "pages_caller",
+        "pages_helper",
+        "helper_usec",
+        "serial_small",
+        "serial_busy",
+        "serial_alone",
+        "refused_pinned",
+        "refused_private",
+        "refused_mapping",
+        "refused_movable_ops",
+        "refused_full",
+        "copy_failed",
+        "crews",
+        "crew_pages_caller",
+        "crew_pages_helper",
+        "crew_small",
+        "crew_alone",
+        "crew_busy",
     ] {
         row(&rows, name)?;
     }
@@ -107,10 +107,10 @@ fn number(event: &Event, field: &str) -> Result<u64> {
 /// Without crews, which would leave no CPU to the engine.
 fn huge_pages() -> Result<()> {
     kernel::set_engine(Engine::CopyOnly(THREADS))?;
-    let rows = gains_with_help("ferry_batches", move_huge)?;
+    let rows = gains_with_help("batches", move_huge)?;
     let pages = FOLIOS as u64 * PER_HUGE;
     ensure!(
-        copied(&rows)? + row(&rows, "ferry_serial_alone")? >= pages,
+        copied(&rows)? + row(&rows, "serial_alone")? >= pages,
         "{pages} pages moved, but fewer counted: {rows:?}"
     );
     ensure!(
@@ -118,7 +118,7 @@ fn huge_pages() -> Result<()> {
         "expected pages copied by the engine: {rows:?}"
     );
     ensure!(
-        row(&rows, "ferry_copy_failed")? == 0,
+        row(&rows, "copy_failed")? == 0,
         "expected no failed copies: {rows:?}"
     );
     Ok(())
@@ -130,13 +130,13 @@ fn one_thread() -> Result<()> {
     kernel::set_engine(Engine::On(1))?;
     let rows = gains(move_huge)?;
     ensure!(
-        copied(&rows)? == 0 && row(&rows, "ferry_batches")? == 0,
+        copied(&rows)? == 0 && row(&rows, "batches")? == 0,
         "expected no copies by the engine: {rows:?}"
     );
     let pages = FOLIOS as u64 * PER_HUGE;
     ensure!(
-        row(&rows, "ferry_serial_alone")? >= pages,
-        "expected {pages} pages in ferry_serial_alone: {rows:?}"
+        row(&rows, "serial_alone")? >= pages,
+        "expected {pages} pages in serial_alone: {rows:?}"
     );
     Ok(())
 }
@@ -158,8 +158,8 @@ fn small() -> Result<()> {
     pattern::fill(map.words(), 1);
     let rows = gains(|| region::move_all(&[map.addr()], 1, MF_MOVE))?;
     ensure!(
-        row(&rows, "ferry_serial_small")? >= 1,
-        "expected a page in ferry_serial_small: {rows:?}"
+        row(&rows, "serial_small")? >= 1,
+        "expected a page in serial_small: {rows:?}"
     );
     ensure!(
         copied(&rows)? == 0,
@@ -172,7 +172,7 @@ fn pinned() -> Result<()> {
     kernel::set_engine(Engine::CopyOnly(THREADS))?;
     let spliced = Spliced::new(FolioSize::Huge, FOLIOS)?;
     let addrs = spliced.addrs.clone();
-    gains_with_help("ferry_refused_pinned", || {
+    gains_with_help("refused_pinned", || {
         let mut status = vec![77; addrs.len()];
         sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
         Ok(())
@@ -185,7 +185,7 @@ fn tracepoint() -> Result<()> {
     kernel::set_engine(Engine::CopyOnly(THREADS))?;
     let mut rows = BTreeMap::new();
     let events = Tracing::new()?.of(&["ferry/ferry_batch"], || {
-        rows = gains_with_help("ferry_batches", move_huge)?;
+        rows = gains_with_help("batches", move_huge)?;
         kernel::write(SWITCH, "0")
     })?;
     let batches: Vec<&Event> = events.iter().filter(|e| e.name == "ferry_batch").collect();
@@ -243,15 +243,15 @@ fn crew() -> Result<()> {
     let mut node = 0;
     let mut rows = BTreeMap::new();
     let events = Tracing::new()?.of(&["ferry/ferry_crew"], || {
-        rows = gains_with_help("ferry_crews", || {
+        rows = gains_with_help("crews", || {
             node = 1 - node;
             region::move_map(&map, node)
         })?;
         kernel::write(SWITCH, "0")
     })?;
     pattern::check(map.words(), 1)?;
-    let by_helper = row(&rows, "ferry_crew_pages_helper")?;
-    let carried = row(&rows, "ferry_crew_pages_caller")? + by_helper;
+    let by_helper = row(&rows, "crew_pages_helper")?;
+    let carried = row(&rows, "crew_pages_caller")? + by_helper;
     // Pages isolated after the crew is disbanded migrate without one.
     ensure!(
         carried > 0 && carried <= PAGES as u64,
@@ -287,8 +287,8 @@ fn crew_small() -> Result<()> {
     pattern::fill(map.words(), 1);
     let rows = gains(|| region::move_map(&map, 1))?;
     ensure!(
-        row(&rows, "ferry_crew_small")? >= 1 && row(&rows, "ferry_crew_pages_caller")? == 0,
-        "expected ferry_crew_small to grow and no pages by a crew: {rows:?}"
+        row(&rows, "crew_small")? >= 1 && row(&rows, "crew_pages_caller")? == 0,
+        "expected crew_small to grow and no pages by a crew: {rows:?}"
     );
     pattern::check(map.words(), 1)
 }

@@ -60,7 +60,7 @@ fn rounds(usual: i32) -> i32 {
 /// Repeats `body` until a crew has taken part, if the engine is on. A single call may find no idle
 /// CPU.
 pub fn crewed(body: impl FnMut() -> Result<()>) -> Result<()> {
-    counted("ferry_crews", body)
+    counted("crews", body)
 }
 
 /// As `crewed`, until a row of the engine's counters grows.
@@ -293,10 +293,7 @@ fn asked_for() -> Result<()> {
     };
     type By<'a> = &'a dyn Fn(&Mapping, u32, i32) -> Result<()>;
     let ways: [By<'_>; 2] = [&by_move_pages, &by_mbind];
-    let maps = [
-        (Some(&small), "ferry_crews"),
-        (huge.as_ref(), "ferry_batches"),
-    ];
+    let maps = [(Some(&small), "crews"), (huge.as_ref(), "batches")];
     let cases = maps
         .iter()
         .filter_map(|&(map, row)| Some((map?, row)))

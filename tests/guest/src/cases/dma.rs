@@ -218,8 +218,8 @@ fn methods() -> Result<()> {
             }
             let rows = kernel::gained(&before, &kernel::counters()?);
             let of = |row: &str| rows.get(row).copied().unwrap_or_default();
-            let dma = of("ferry_pages_dma");
-            let cpus = of("ferry_pages_caller") + of("ferry_pages_helper");
+            let dma = of("pages_dma");
+            let cpus = of("pages_caller") + of("pages_helper");
             let pages = 2 * rounds * (count * folio.bytes() / PAGE) as u64;
             let right = match (carries, copies) {
                 (true, false) => dma >= pages * 3 / 4,
@@ -244,7 +244,7 @@ fn faults() -> Result<()> {
     let _patient = Setting::change(TIMEOUT, PATIENT)?;
     let (_all, _by) = (share_all()?, by("dma")?);
     let _bad = [behave("fail_ppm", "10000")?, behave("reverse", "1")?];
-    let (failed, errors) = (counted("ferry_dma_failed")?, told("errors")?);
+    let (failed, errors) = (counted("dma_failed")?, told("errors")?);
     moves_while(8, 50, |turn| {
         // Few descriptors at times.
         let few = ["64", "64", "5", "1", "0"][turn as usize % 5];
@@ -254,8 +254,8 @@ fn faults() -> Result<()> {
     })?;
     kernel::write(format!("{SOFT}/descriptors"), "64")?;
     ensure!(
-        counted("ferry_dma_failed")? > failed,
-        "expected ferry_dma_failed to grow"
+        counted("dma_failed")? > failed,
+        "expected dma_failed to grow"
     );
     ensure!(told("errors")? > errors, "expected errors in dma_status");
     ensure!(
@@ -278,14 +278,11 @@ fn late() -> Result<()> {
     for _ in 0..3 {
         let mute = behave("mute", "1")?;
         kernel::write(TIMEOUT, "20")?;
-        let before = counted("ferry_dma_late")?;
+        let before = counted("dma_late")?;
         let mut status = vec![i32::MIN; addrs.len()];
         let nodes = vec![1; addrs.len()];
         sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE);
-        ensure!(
-            counted("ferry_dma_late")? > before,
-            "expected ferry_dma_late to grow"
-        );
+        ensure!(counted("dma_late")? > before, "expected dma_late to grow");
         pattern::check(map.words(), 1)?;
         ensure!(
             told("parked")? > 0,
@@ -430,14 +427,14 @@ fn suspend() -> Result<()> {
         Ok(())
     })?;
     ensure!(suspends.into_inner() > 0, "expected at least one suspend");
-    let before = counted("ferry_pages_dma")?;
+    let before = counted("pages_dma")?;
     let pause = |_| {
         sleep(Duration::from_millis(5));
         Ok(())
     };
     moves_while(8, 2, pause)?;
     ensure!(
-        counted("ferry_pages_dma")? > before,
+        counted("pages_dma")? > before,
         "expected copies by DMA after the suspends"
     );
     ensure!(

@@ -67,8 +67,8 @@ fn generated(log: &mut Log, seed: u64) -> Result<()> {
 /// Checks that crews took part in some calls, if the engine is on and there is another CPU.
 fn ensure_crews(gained: &BTreeMap<String, u64>) -> Result<()> {
     if kernel::engine_is_on()? && kernel::online_cpus()?.len() > 1 {
-        let crews = gained.get("ferry_crews").copied().unwrap_or_default();
-        ensure!(crews > 0, "expected ferry_crews to grow: {gained:?}");
+        let crews = gained.get("crews").copied().unwrap_or_default();
+        ensure!(crews > 0, "expected crews to grow: {gained:?}");
     }
     Ok(())
 }

@@ -127,8 +127,8 @@ fn list() -> Result<Mapping> {
 
 /// Calls `ask` until a crew took part, whether or not the engine is on.
 fn ask_until_crewed(map: &Mapping, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
-    let crews = || Ok::<_, anyhow::Error>(kernel::counters()?["ferry_crews"]);
-    repeat_until("ferry_crews grows", || {
+    let crews = || Ok::<_, anyhow::Error>(kernel::counters()?["crews"]);
+    repeat_until("crews grows", || {
         let before = crews()?;
         ask(map)?;
         Ok(crews()? > before)
@@ -234,7 +234,7 @@ fn lanes_for_reclaim() -> Result<()> {
     let map = region::anon(FolioSize::Small, 4 * LIST)?;
     pattern::fill(map.words(), 1);
     let end = AtomicBool::new(false);
-    let busy = || Ok::<_, anyhow::Error>(kernel::counters()?["ferry_crew_busy"]);
+    let busy = || Ok::<_, anyhow::Error>(kernel::counters()?["crew_busy"]);
     scope(|scope| {
         let callers: Vec<_> = (0..CALLERS)
             .map(|_| {
@@ -444,7 +444,7 @@ fn meanwhile(migrate: fn(&[usize]) -> Result<()>, set: impl Fn(bool) -> Result<(
         sys::query_nodes(0, addrs, &mut status).zero("move_pages query")?;
         Ok(status.iter().filter(|&&node| node == 1).count())
     };
-    let carried = || Ok::<_, anyhow::Error>(kernel::counters()?["ferry_crew_pages_helper"]);
+    let carried = || Ok::<_, anyhow::Error>(kernel::counters()?["crew_pages_helper"]);
     repeat_until("help is forbidden early in the work of a crew", || {
         region::move_all(&addrs, 0, MF_MOVE)?;
         let before = carried()?;

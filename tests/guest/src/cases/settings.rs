@@ -213,7 +213,7 @@ fn moves(counter: &str, folio: FolioSize, count: usize, rounds: usize) -> Result
     let map = region::anon(folio, count)?;
     pattern::fill(map.words(), 5);
     let value = || Ok::<_, anyhow::Error>(kernel::counters()?.get(counter).copied());
-    let before = value()?.with_context(|| format!("/proc/vmstat has no {counter}"))?;
+    let before = value()?.with_context(|| format!("stats/ has no {counter}"))?;
     for round in 0..rounds {
         region::move_all(&map.addrs(folio.bytes()), 1 - round as i32 % 2, MF_MOVE)?;
         pattern::check(map.words(), 5)?;
@@ -238,8 +238,7 @@ fn queue() -> Result<()> {
         let _queue = change("queue", word)?;
         for crew in ["1", "0"] {
             let _crew = Setting::change(CREW, crew)?;
-            let counter =
-                ["ferry_pages_helper", "ferry_crew_pages_helper"][usize::from(crew == "1")];
+            let counter = ["pages_helper", "crew_pages_helper"][usize::from(crew == "1")];
             let folio = region::largest();
             moves_until(counter, folio, (32 << 20) / folio.bytes())
                 .with_context(|| format!("with the queue {word}"))?;
@@ -254,11 +253,11 @@ fn any_cpu() -> Result<()> {
     let busy = Stressor::start()?;
     busy.wait()?;
     ensure!(
-        !moves("ferry_crews", FolioSize::Small, 1024, 10)?,
+        !moves("crews", FolioSize::Small, 1024, 10)?,
         "expected no crews on busy CPUs with cpus=idle"
     );
     let _any = change("cpus", "any")?;
-    moves_until("ferry_crews", FolioSize::Small, 1024)
+    moves_until("crews", FolioSize::Small, 1024)
         .context("expected crews on busy CPUs with cpus=any")
 }
 
@@ -267,7 +266,7 @@ fn min_kb() -> Result<()> {
     let _on = Setting::change(SWITCH, "1")?;
     {
         let _large = change("min_kb", "65536")?;
-        for counter in ["ferry_crews", "ferry_batches"] {
+        for counter in ["crews", "batches"] {
             ensure!(
                 !moves(counter, FolioSize::Small, 8192, 4)?,
                 "{counter}: expected 32 MB not to be shared with min_kb of 64 MB"
@@ -275,8 +274,8 @@ fn min_kb() -> Result<()> {
         }
     }
     let _small = change("min_kb", "128")?;
-    for counter in ["ferry_crews", "ferry_batches"] {
-        let _crew = Setting::change(CREW, if counter == "ferry_crews" { "1" } else { "0" })?;
+    for counter in ["crews", "batches"] {
+        let _crew = Setting::change(CREW, if counter == "crews" { "1" } else { "0" })?;
         moves_until(counter, FolioSize::Small, 48)
             .context("expected 192 KB to be shared with min_kb of 128")?;
     }

@@ -77,8 +77,8 @@ fn proactive(folio: FolioSize, count: usize) -> Result<()> {
     pattern::fill(map.words(), 1);
     // Lists have only four huge pages, which are copied together.
     let row = match folio {
-        FolioSize::Huge => "ferry_batches",
-        _ => "ferry_crews",
+        FolioSize::Huge => "batches",
+        _ => "crews",
     };
     counted(row, || {
         bring_home(&addrs)?;
@@ -117,8 +117,8 @@ fn full() -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-/// While reclaim looks for unused pages and a crew demotes those found before, one task writes
-/// pages and another forks and discards some.
+/// While reclaim collects unused pages and a crew demotes them, one task writes pages and another
+/// forks and discards some.
 fn in_use() -> Result<()> {
     const COUNT: usize = 8192;
     const GIVEN: usize = COUNT / 8;

@@ -47,7 +47,7 @@ fn rounds(usual: usize) -> usize {
 fn helped() -> Result<u64> {
     let rows = kernel::counters()?;
     let of = |row: &str| rows.get(row).copied().unwrap_or(0);
-    Ok(of("ferry_pages_helper") + of("ferry_crew_pages_helper"))
+    Ok(of("pages_helper") + of("crew_pages_helper"))
 }
 
 /// A CPU or a memory block that is offline as long as this lives.

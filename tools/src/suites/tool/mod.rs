@@ -359,14 +359,9 @@ fn list_beside(context: &Context) -> Result<()> {
 
 fn top_refuses(context: &Context) -> Result<()> {
     let root = tempfile::tempdir()?;
-    // This machine's counters, without Ferry's rows in case it runs Ferry.
-    let vmstat = fs::read_to_string("/proc/vmstat")?;
-    let vmstat: Vec<&str> = vmstat
-        .lines()
-        .filter(|l| !l.starts_with("ferry_"))
-        .collect();
+    // This machine's counters, without Ferry's in case it runs Ferry.
     fs::create_dir(root.path().join("proc"))?;
-    fs::write(root.path().join("proc/vmstat"), vmstat.join("\n"))?;
+    fs::copy("/proc/vmstat", root.path().join("proc/vmstat"))?;
     let cache = root.path().join("cache");
     let top = |args: &[&str]| -> Result<Output> {
         let mut ferry = ferry(context, &cache)?;
@@ -398,7 +393,10 @@ fn top_gives_back(context: &Context) -> Result<()> {
     let root = tempfile::tempdir()?;
     let vmstat = root.path().join("proc/vmstat");
     fs::create_dir(root.path().join("proc"))?;
-    fs::write(&vmstat, "ferry_batches 1\n")?;
+    fs::write(&vmstat, "")?;
+    let stats = root.path().join("sys/kernel/mm/ferry/stats");
+    fs::create_dir_all(&stats)?;
+    fs::write(stats.join("batches"), "1\n")?;
     let key = |_: &Child, mut terminal: &File| Ok(terminal.write_all(b"q")?);
     let signal =
         |signal| move |top: &Child, _: &File| Ok(kill(Pid::from_raw(top.id() as i32), signal)?);

@@ -94,7 +94,6 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/file-race", file::race).limit(SLOW),
         Case::new("litmus/file-refused", |_| file::refused()),
         Case::new("litmus/nested", nested::holds).limit(SLOW),
-        Case::new("litmus/nested-without-nested", |_| nested::sees()).limit(PATIENT),
         Case::new("litmus/fork", fork::holds).limit(SLOW),
         Case::new("litmus/fork-without-fork", |_| fork::sees()).limit(PATIENT),
         Case::new("litmus/upgrade", upgrade::holds).limit(SLOW),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use super::{Migrc, Written, run_on, until_seen, without};
+use super::{Migrc, Written, run_on};
 use crate::demotion;
 use crate::harness::{Log, skip};
 use crate::kernel::{self, Setting};
@@ -208,13 +208,4 @@ pub fn holds(log: &mut Log) -> Result<()> {
         );
         Ok(migrated)
     })
-}
-
-/// With the hook disabled, nested batches are recorded as separate ones. Pages that the outer batch
-/// unmaps afterwards are recorded nowhere, and stay unflushed although they are written.
-pub fn sees() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    without(&mut migrc, "nested")?;
-    let nested = Nested::new(&mut migrc)?;
-    until_seen(|| Ok(nested.play(2)?.lost > 0))
 }
