@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Ferry: KUnit suite ferry_migrate_callback: a crew shares a list only if its
- * caller declares that the callback is shared.
+ * caller declares that the callback is shared; and the caller of a pipeline is
+ * told when its helpers are dismissed.
  *
  * Locks: the lock of each folio of a private file, while it is filled.
  */
@@ -276,6 +277,36 @@ static void test_flush_time(struct kunit *test)
 	ferry_batch_end(&batch, MR_SYSCALL);
 }
 
+#ifdef CONFIG_NUMA_MIGRATION
+/*
+ * Checks that a pipeline without helpers asks for no more folios, but once for
+ * none, so that its caller releases what it holds.
+ */
+static void test_dismissed(struct kunit *test)
+{
+	const unsigned int limit = ferry_get(FERRY_SET_LIMIT);
+	const unsigned int any_cpu = ferry_get(FERRY_SET_ANY_CPU);
+	struct cached_list *list = test->priv;
+	struct list_head *pos = &list->folios;
+	LIST_HEAD(first);
+	int i, asked;
+
+	for (i = 0; i < FOLIOS / 2; i++)
+		pos = pos->next;
+	list_cut_position(&first, &list->folios, pos);
+	ferry_set(FERRY_SET_LIMIT, 2);
+	ferry_set(FERRY_SET_ANY_CPU, 1);
+	asked = ferry_dismiss_midway(&first, &list->folios, FOLIOS / 2,
+				     numa_mem_id(), &node_states[N_MEMORY]);
+	ferry_set(FERRY_SET_LIMIT, limit);
+	ferry_set(FERRY_SET_ANY_CPU, any_cpu);
+	list_splice(&first, &list->folios);
+	if (asked < 0)
+		kunit_skip(test, "no CPU may help");
+	KUNIT_EXPECT_EQ(test, asked, 0);
+}
+#endif
+
 static struct kunit_case migrate_callback_cases[] = {
 	KUNIT_CASE(test_own_callback),
 	KUNIT_CASE(test_own_callback_misplaced),
@@ -287,6 +318,9 @@ static struct kunit_case migrate_callback_cases[] = {
 #endif
 	KUNIT_CASE(test_private_data),
 	KUNIT_CASE(test_flush_time),
+#ifdef CONFIG_NUMA_MIGRATION
+	KUNIT_CASE(test_dismissed),
+#endif
 	{ }
 };
 

@@ -308,6 +308,12 @@ void ferry_report_batch(const struct ferry_batch *batch,
 			const struct ferry_copied *copied, int reason,
 			s64 unmapped_ns);
 
+/* rust/crew/hooks.rs */
+#if defined(CONFIG_FERRY_KUNIT_TEST) && defined(CONFIG_NUMA_MIGRATION)
+int ferry_dismiss_midway(struct list_head *first, struct list_head *more,
+			 unsigned int pages, int node, const nodemask_t *nodes);
+#endif
+
 /* rust/copy/hooks.rs */
 int ferry_prepare(void);
 int ferry_set(enum ferry_setting which, unsigned int value);
