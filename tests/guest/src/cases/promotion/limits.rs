@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{LEN, nothing_left, on_lower};
+use super::{LEN, nothing_left, on_lower, refused};
 use crate::cases::disk::Ext4;
 use crate::demotion::{Demotion, Reclaim};
 use crate::kernel::{self, Setting};
@@ -40,7 +40,13 @@ pub fn rate() -> Result<()> {
         let some = || Ok(counter("promoted_pages")? > before);
         ensure!(
             read_until(&file, LEN, some)?,
-            "{path}: expected promotion with 1"
+            "{path}: expected promotion with 1; candidates {}, rate_limited {}, braked {}, brake {}; \
+             refused: {}",
+            counter("candidates")?,
+            counter("rate_limited")?,
+            counter("braked")?,
+            counter("brake")?,
+            refused()?
         );
         for _ in 0..10 {
             warm_up(&file, LEN)?;
