@@ -182,6 +182,11 @@ static void ferry_merge_arch(struct arch_tlbflush_unmap_batch *into,
  * Moves the pending flush of this task to a group. If it must not be deferred,
  * flushes and returns false. Returns false if there is nothing to flush. May
  * sleep.
+ *
+ * All that is pending is the batch's: ferry_group_alloc() has flushed the rest,
+ * and what the batch nests (reclaim, a split, another batch) flushes before it
+ * returns. A nested batch that moved nothing need not: its translations were
+ * restored, and the group then waits for more CPUs than it must.
  */
 bool ferry_group_defer(struct ferry_group *group)
 {
