@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Page migration by system call in booted kernels. The tests must pass in the debug kernel, and in
-//! Ferry's every outcome must match the recorded outcome of the vanilla kernel.
+//! Ferry's every outcome must match the recorded outcome of the vanilla kernel. The suite `debug`
+//! runs all of them in the debug kernel, `guest` those that do not take long there.
 
 use super::Tally;
 use crate::{
@@ -46,6 +47,10 @@ const AMONG_MANY: &[&str] = &[
     "migrc/",
 ];
 
+/// Tests that take long in the debug kernel, which the suite `debug` runs. Other tests of the same
+/// code run there by default, and all of them run in the Ferry kernel.
+const LONG_IN_DEBUG: &[&str] = &[];
+
 /// Litmus tests that disable a hook of migrc and must observe the failure that the hook prevents,
 /// which shows that the tests can fail. They take long, so only the suites `nightly` and `litmus`
 /// run them.
@@ -53,30 +58,62 @@ pub const CONTROLS: &str = "without-";
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
-    let ready = |variant, cpus| ready(context, &program, variant, (cpus, &USUAL), LIMIT);
-    for (cpus, cases) in divided() {
-        boot(&ready(Variant::Debug, cpus)?, "on", &cases)?.tell(tally);
-    }
-    let ferry = boot(&ready(Variant::Ferry, 2)?, "on", "")?.tell(tally);
+    let ferry = ready(context, &program, Variant::Ferry, (2, &USUAL), LIMIT)?;
+    in_debug(context, tally, LONG_IN_DEBUG)?;
+    let (ferry, top) = together(|| boot(&ferry, "on", ""), || Ok(top(context, &program)))?;
+    let ferry = ferry.tell(tally);
     tally.case(
         "same outcomes with Ferry as recorded of vanilla",
         as_recorded(&recorded(context)?, &digests(ferry.as_ref())),
     );
-    tally.check(
-        "ferry top reports the migrated pages",
-        top(context, &program),
-    )
+    tally.check("ferry top reports the migrated pages", top)
 }
 
-/// Returns all tests for a kernel with many checks: numbers of CPUs, and the tests to run with
-/// each.
-pub fn divided() -> [(u32, String); 2] {
-    let except: String = AMONG_MANY
-        .iter()
-        .map(|part| format!(" --except {part}"))
-        .collect();
-    let among_many = format!("{} --except {CONTROLS}", AMONG_MANY.join(" "));
-    [(2, except), (4, among_many)]
+/// Runs all tests in the debug kernel.
+pub fn debug(context: &Context, tally: &mut Tally) -> Result<()> {
+    in_debug(context, tally, &[])
+}
+
+/// Runs all tests but some in the debug kernel.
+fn in_debug(context: &Context, tally: &mut Tally, except: &[&str]) -> Result<()> {
+    let program = guest::program(context)?;
+    let ready = |cpus| ready(context, &program, Variant::Debug, (cpus, &USUAL), LIMIT);
+    let [(few, cases), (many, among_many)] = divided(except);
+    let (few, many) = (ready(few)?, ready(many)?);
+    let (few, many) = together(
+        || boot(&few, "on", &cases),
+        || boot(&many, "on", &among_many),
+    )?;
+    few.tell(tally);
+    many.tell(tally);
+    Ok(())
+}
+
+/// Runs two guests at the same time. Each keeps little more than one host CPU busy.
+fn together<A: Send, B>(
+    one: impl FnOnce() -> Result<A> + Send,
+    other: impl FnOnce() -> Result<B>,
+) -> Result<(A, B)> {
+    let (one, other) = std::thread::scope(|scope| {
+        let one = scope.spawn(one);
+        let other = other();
+        (one.join(), other)
+    });
+    let one = one.map_err(|_| anyhow!("a guest's thread panicked"))?;
+    Ok((one?, other?))
+}
+
+/// Returns all tests but some, for a kernel with many checks: numbers of CPUs, and the tests to run
+/// with each.
+pub fn divided(except: &[&str]) -> [(u32, String); 2] {
+    let without = |tests: &[&str]| -> String {
+        let options = tests.iter().map(|test| format!(" --except {test}"));
+        options.collect()
+    };
+    let except = without(except);
+    let few = format!("{}{except}", without(AMONG_MANY));
+    let many = format!("{} --except {CONTROLS}{except}", AMONG_MANY.join(" "));
+    [(2, few), (4, many)]
 }
 
 /// Digests of each test's outcomes in the vanilla kernel. The suite `nightly` checks that they are
@@ -121,15 +158,9 @@ fn as_recorded(recorded: &Digests, found: &Digests) -> Outcome {
 pub fn beside_vanilla(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
     let ready = |variant| ready(context, &program, variant, (2, &USUAL), LIMIT);
-    // Each guest keeps only about one host CPU busy, so the two take little longer than one.
     let (vanilla, ferry) = (ready(Variant::Vanilla)?, ready(Variant::Ferry)?);
-    let (vanilla, ferry) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| boot(&vanilla, "off", ""));
-        let ferry = boot(&ferry, "on", "");
-        (other.join(), ferry)
-    });
-    let vanilla = vanilla.map_err(|_| anyhow!("a guest's thread panicked"))??;
-    let (vanilla, ferry) = (vanilla.tell(tally), ferry?.tell(tally));
+    let (vanilla, ferry) = together(|| boot(&vanilla, "off", ""), || boot(&ferry, "on", ""))?;
+    let (vanilla, ferry) = (vanilla.tell(tally), ferry.tell(tally));
     let found = digests(vanilla.as_ref());
     tally.case(
         "same outcomes with Ferry as without",

@@ -6,6 +6,7 @@ mod guest;
 mod host;
 mod kunit;
 mod litmus;
+mod matrix;
 mod nightly;
 mod rt;
 mod selftests;
@@ -36,7 +37,7 @@ pub enum Suite {
     Host,
     /// rustfmt, checkpatch.pl and clippy on the kernel part; phrases, spelling, links, licence tags
     Style,
-    /// each patch applies and builds; mm/ code is unchanged without CONFIG_FERRY; arm64 compiles
+    /// each patch applies; all of them build with CONFIG_FERRY and without
     Series,
     /// KUnit on x86-64 with lockdep and DEBUG_VM
     KunitX86,
@@ -46,6 +47,10 @@ pub enum Suite {
     Selftests,
     /// invalid input to this program: one clear message, and no change left behind
     Tool,
+    /// each patch builds; other code is unchanged without CONFIG_FERRY; mm/ferry builds for arm64
+    Patches,
+    /// all tests of guest in the debug kernel, those that take long there as well
+    Debug,
     /// KUnit at native speed, in UML on two CPUs
     KunitUml,
     /// pages copied by an emulated DMA engine, on an arm64 machine
@@ -54,7 +59,9 @@ pub enum Suite {
     Litmus,
     /// KUnit and system calls in a kernel with PREEMPT_RT and lockdep
     Rt,
-    /// kunit-uml, arm64, Ferry beside vanilla, migrc with hooks disabled, a million service calls
+    /// mm/ with Ferry in other configurations, by GCC, and under sparse and W=1
+    Matrix,
+    /// patches, debug, kunit-uml, arm64, matrix, Ferry beside vanilla, migrc with hooks disabled, a million service calls
     Nightly,
 }
 
@@ -91,11 +98,14 @@ impl Suite {
             Suite::Host => host::run(context, tally),
             Suite::Style => style::run(context, tally),
             Suite::Series => series::run(context, tally),
+            Suite::Patches => series::each(context, tally),
+            Suite::Debug => guest::debug(context, tally),
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
             Suite::Guest => guest::run(context, tally),
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Rt => rt::run(context, tally),
+            Suite::Matrix => matrix::run(context, tally),
             Suite::Arm64 => arm64::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
             Suite::Tool => tool::run(context, tally),

@@ -4,7 +4,7 @@
 use super::{
     arm64,
     guest::{self, boot, ready, CONTROLS, USUAL},
-    kunit, Tally,
+    kunit, matrix, series, Tally,
 };
 use crate::{context::Context, kernel::Variant};
 use anyhow::Result;
@@ -22,6 +22,9 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         let guest = ready(context, &program, Variant::Debug, (cpus, &USUAL), LIMIT)?;
         boot(&guest, "on", cases)?.tell(tally);
     }
+    series::each(context, tally)?;
+    guest::debug(context, tally)?;
     kunit::uml(context, tally)?;
+    matrix::run(context, tally)?;
     arm64::run(context, tally)
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The patches: each applies and builds, and without CONFIG_FERRY the series changes the machine
-//! code of the objects that it restructures only. Also checks that `make headers` exports the header
-//! for user space.
+//! The patches: each applies, and all of them build with CONFIG_FERRY and without. Also checks that
+//! `make headers` exports the header for user space.
+//!
+//! The suite `patches` builds after each patch, and for arm64, and checks that without CONFIG_FERRY
+//! the series changes the machine code of the objects that it restructures only.
 
 use super::Tally;
 use crate::{
@@ -13,7 +15,7 @@ use crate::{
     overlay::{self, Overlay},
     patches::{self, Patch},
     step::Step,
-    tree,
+    tree::{self, Tree},
 };
 use anyhow::{bail, Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -40,6 +42,8 @@ const RESTRUCTURED: [&str; 8] = [
     "vmscan.o",
 ];
 
+const ARCH: &str = "x86_64";
+
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let source = context.source()?;
     let series = patches::load(&context.repo)?;
@@ -48,14 +52,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         let applied = patches::patched(&source.vanilla(), &series[..end], &source.version);
         tally.check(&name, applied.map(drop))?;
     }
-    let config = kernel::fragments(&context.repo, Variant::Vanilla)?;
-    let out = kernel::out_dir(context, "series")?;
-    let vanilla = vanilla_code(context, &config, &out)?;
-    let built = build_each(context, tally, &series, &config, &out)?;
-    if built {
-        let same = same_code(&vanilla, &code_below(&out.join("mm"))?);
-        tally.check("other mm/*.o without CONFIG_FERRY are vanilla's code", same)?;
-    }
+    tally.check("builds without CONFIG_FERRY", build_last(context, &series))?;
     let ferry = kernel::build(context, Variant::Ferry);
     let exported = match &ferry {
         Ok(built) => Some(exports_header(context, built)),
@@ -65,36 +62,82 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     if let Some(exported) = exported {
         tally.check("make headers exports linux/page_migrate.h", exported)?;
     }
+    Ok(())
+}
+
+/// Builds after each patch, compares the code before and after the series, and builds mm/ferry for
+/// arm64.
+pub fn each(context: &Context, tally: &mut Tally) -> Result<()> {
+    let series = patches::load(&context.repo)?;
+    build_each(context, tally, &series)?;
+    tally.check(
+        "other mm/*.o without CONFIG_FERRY are vanilla's code",
+        same_without_ferry(context, &series),
+    )?;
     let arm64 = kernel::compile(context, Variant::Arm64);
     tally.check("mm/ferry builds for arm64", arm64)
 }
 
-/// Returns the code of mm/ in the vanilla source, as digests of each object's executable sections.
-/// It is built in the output folder of the later builds with patches, and again only when source,
-/// options or compilers change.
-fn vanilla_code(context: &Context, config: &Config, out: &Path) -> Result<Code> {
+/// Builds the objects of mm/ that the series changes, without CONFIG_FERRY.
+fn build_last(context: &Context, series: &[Patch]) -> Result<()> {
+    let config = kernel::fragments(&context.repo, Variant::Vanilla)?;
+    let tree = patched(context, series)?;
+    let key = kernel::key(context, &tree, ARCH, &config)?;
+    let out = kernel::out_dir(context, "series")?;
+    let stamp = Stamp::new(out.join("ferry.key"));
+    if !stamp.is(&key) {
+        stamp.clear()?;
+        kernel::configure(context, &tree, &out, ARCH, &config, "series")?;
+        make(
+            context,
+            &tree,
+            &out,
+            "without CONFIG_FERRY",
+            changed_objects(series),
+        )?;
+        stamp.set(&key)?;
+    }
+    Ok(())
+}
+
+/// Builds mm/ from the unpatched source and after the last patch, and compares the code.
+fn same_without_ferry(context: &Context, series: &[Patch]) -> Result<()> {
+    let config = kernel::fragments(&context.repo, Variant::Vanilla)?;
+    let vanilla = tree::vanilla(context)?;
+    let vanilla = code(context, &vanilla, &config, "before the series")?;
+    let patched = patched(context, series)?;
+    let patched = code(context, &patched, &config, "after the series")?;
+    same_code(&vanilla, &patched)
+}
+
+/// Returns the tree after these patches, with the files of mm/ferry that a build without
+/// CONFIG_FERRY can read.
+fn patched(context: &Context, patches: &[Patch]) -> Result<Tree> {
     let source = context.source()?;
-    let arch = Variant::Vanilla.arch();
-    let key = kernel::key(context, &tree::vanilla(context)?, arch, config)?;
-    let kept = source.home.join("vanilla-code.json");
+    let mut files = patches::patched(&source.vanilla(), patches, &source.version)?;
+    files.extend(read_without_ferry(context)?);
+    tree::laid(context, "series", &files)
+}
+
+/// Returns the code of a tree's mm/, as digests of each object's executable sections. It is built
+/// only if source, options or compilers have changed.
+fn code(context: &Context, tree: &Tree, config: &Config, when: &str) -> Result<Code> {
+    let key = kernel::key(context, tree, ARCH, config)?;
+    let kept = context
+        .source()?
+        .home
+        .join(format!("code-{}.json", when.replace(' ', "-")));
     if let Some(text) = patches::read_if_there(&kept)? {
-        let found: VanillaCode = serde_json::from_slice(&text).unwrap_or_default();
+        let found: BuiltCode = serde_json::from_slice(&text).unwrap_or_default();
         if found.key == key {
             return Ok(found.code);
         }
     }
-    Stamp::new(out.join("ferry.key")).clear()?;
-    let tree = tree::laid(context, "series", &Overlay::new())?;
-    kernel::configure(context, &tree, out, arch, config, "series")?;
-    // An earlier series may have left objects that vanilla does not have.
+    let out = kernel::out_dir(context, "patches")?;
+    kernel::configure(context, tree, &out, ARCH, config, "patches")?;
+    // An earlier series may have left objects that this tree does not have.
     remove_dir(&out.join("mm"))?;
-    let mut make = context.toolchain()?.make(&tree.dir, out, arch);
-    Step::new(
-        "building mm/ before the series",
-        context.cache.log("series-0"),
-    )
-    .timeout(Duration::from_secs(3600))
-    .run(make.arg("mm/"))?;
+    make(context, tree, &out, when, ["mm/"])?;
     let code = code_below(&out.join("mm"))?;
     if code.is_empty() {
         bail!(
@@ -102,9 +145,25 @@ fn vanilla_code(context: &Context, config: &Config, out: &Path) -> Result<Code> 
             out.join("mm").display()
         );
     }
-    let found = VanillaCode { key, code };
+    let found = BuiltCode { key, code };
     write_atomic(&kept, &serde_json::to_vec(&found)?)?;
     Ok(found.code)
+}
+
+fn make(
+    context: &Context,
+    tree: &Tree,
+    out: &Path,
+    when: &str,
+    targets: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> Result<()> {
+    let mut make = context.toolchain()?.make(&tree.dir, out, ARCH);
+    Step::new(
+        format!("building mm/ {when}"),
+        context.cache.log("build-mm"),
+    )
+    .timeout(Duration::from_secs(3600))
+    .run(make.args(targets))
 }
 
 /// Exports the headers for user space, and compiles a file that includes only Ferry's.
@@ -150,29 +209,19 @@ fn exports_header(context: &Context, built: &Built) -> Result<()> {
 type Code = BTreeMap<String, BTreeMap<String, String>>;
 
 #[derive(Default, Serialize, Deserialize)]
-struct VanillaCode {
+struct BuiltCode {
     key: String,
     code: Code,
 }
 
-/// Builds without CONFIG_FERRY after each patch in turn: the mm/ objects that the series changes,
-/// and all of mm/ after the last patch. Starts with the first patch that changed since its last
-/// build. Returns whether all builds succeeded.
-fn build_each(
-    context: &Context,
-    tally: &mut Tally,
-    series: &[Patch],
-    config: &Config,
-    out: &Path,
-) -> Result<bool> {
-    let source = context.source()?;
-    let arch = Variant::Vanilla.arch();
-    let ferry = overlay::kernel_part(&context.repo)?;
-    let glue: Overlay = (ferry.clone().into_iter())
-        .filter(|(path, _)| is_read_without_ferry(path))
-        .collect();
-    let base = kernel::key(context, &tree::vanilla(context)?, arch, config)?;
-    let keys = keys(&base, &overlay::key(&glue), series)?;
+/// Builds the objects of mm/ that the series changes after each patch in turn, without
+/// CONFIG_FERRY. Starts with the first patch that changed since its last build.
+fn build_each(context: &Context, tally: &mut Tally, series: &[Patch]) -> Result<()> {
+    let config = kernel::fragments(&context.repo, Variant::Vanilla)?;
+    let out = kernel::out_dir(context, "patches")?;
+    let base = kernel::key(context, &tree::vanilla(context)?, ARCH, &config)?;
+    let glue = overlay::key(&read_without_ferry(context)?);
+    let keys = keys(&base, &glue, series)?;
     let built = out.join("ferry.key");
     let kept = fs::read_to_string(&built).unwrap_or_default();
     let first = (keys.iter().zip(kept.lines()))
@@ -184,47 +233,33 @@ fn build_each(
             Outcome::Passed,
         );
     }
-    if first == series.len() {
-        return Ok(true);
-    }
     let stamp = Stamp::new(built);
     stamp.set(&keys[..first].join("\n"))?;
     let changed = changed_objects(series);
-    let all = BTreeSet::from(["mm/".to_owned()]);
     for end in first + 1..=series.len() {
-        let mut files = patches::patched(&source.vanilla(), &series[..end], &source.version)?;
-        files.extend(ferry.clone());
-        let tree = tree::laid(context, "series", &files)?;
+        let tree = patched(context, &series[..end])?;
         let name = series[end - 1].name();
         // Configuring takes as long as building a small patch, so it is skipped where possible.
         if end == first + 1 || configures(&series[end - 1]) {
-            kernel::configure(context, &tree, out, arch, config, "series")?;
+            kernel::configure(context, &tree, &out, ARCH, &config, "patches")?;
         }
-        let targets = if end < series.len() { &changed } else { &all };
-        let mut make = context.toolchain()?.make(&tree.dir, out, arch);
-        let step = Step::new(
-            format!("building mm/ after {name}"),
-            context.cache.log(&format!("series-{end}")),
-        )
-        .timeout(Duration::from_secs(3600))
-        .run(make.args(targets));
+        let step = make(context, &tree, &out, &format!("after {name}"), &changed);
         let good = step.is_ok();
         tally.check(&format!("builds: {name}"), step)?;
         if !good {
-            return Ok(false);
+            break;
         }
         stamp.set(&keys[..end].join("\n"))?;
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Returns a key for the build after each patch. It covers the patches up to that one, and the
 /// files of mm/ferry that the build reads.
 fn keys(base: &str, glue: &str, series: &[Patch]) -> Result<Vec<String>> {
     let mut key = Key::default().add(base).add(glue).finish();
-    let changed = changed_objects(series);
     // Each build makes all these objects.
-    for object in &changed {
+    for object in &changed_objects(series) {
         key = Key::default().add(key).add(object).finish();
     }
     let mut keys = Vec::new();
@@ -236,11 +271,14 @@ fn keys(base: &str, glue: &str, series: &[Patch]) -> Result<Vec<String>> {
             .finish();
         keys.push(key.clone());
     }
-    // The last build makes all of mm/, so it differs from the others.
-    if let Some(last) = keys.last_mut() {
-        *last = Key::default().add(&*last).add("all of mm/").finish();
-    }
     Ok(keys)
+}
+
+fn read_without_ferry(context: &Context) -> Result<Overlay> {
+    let all = overlay::kernel_part(&context.repo)?.into_iter();
+    Ok(all
+        .filter(|(path, _)| is_read_without_ferry(path))
+        .collect())
 }
 
 /// Returns whether a build without CONFIG_FERRY can read a file of mm/ferry: headers, Kconfig,
@@ -345,8 +383,6 @@ mod tests {
         assert_eq!(before[0], after[0]);
         assert!(before[1] != after[1] && before[2] != after[2]);
         assert_ne!(keys("base", "other", &series).unwrap()[0], after[0]);
-        // The last build makes all of mm/.
-        assert_ne!(keys("base", "glue", &series[..2]).unwrap()[1], after[1]);
     }
 
     #[test]
