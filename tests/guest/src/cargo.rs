@@ -131,7 +131,7 @@ impl Cargo {
                 };
                 timed(|| {
                     for part in table.chunks(MAX_LONG_TABLE as usize) {
-                        let done = service.phys(part, Call::range(0, 0, dest).flags(flags));
+                        let done = service.phys(part, Call::to(dest).flags(flags));
                         ensure!((done.errno, done.failed) == (0, 0), "{done:?}");
                     }
                     Ok(())

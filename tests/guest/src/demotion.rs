@@ -106,7 +106,6 @@ pub fn forget_use() -> Result<()> {
 
 /// Returns how many of the pages at `addrs` are on `node`.
 pub fn count_on(addrs: &[usize], node: i32) -> Result<usize> {
-    let mut status = vec![i32::MIN; addrs.len()];
-    sys::query_nodes(0, addrs, &mut status).zero("move_pages query")?;
-    Ok(status.iter().filter(|&&at| at == node).count())
+    let places = sys::places(0, addrs)?;
+    Ok(places.iter().filter(|&&at| at == node).count())
 }

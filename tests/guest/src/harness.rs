@@ -179,9 +179,8 @@ fn slowdown() -> Result<u32> {
     let addrs = map.addrs(sys::PAGE);
     let start = Instant::now();
     for round in 0..ROUNDS {
-        let mut status = vec![i32::MIN; addrs.len()];
-        let nodes = vec![1 - round % 2; addrs.len()];
-        sys::move_pages(0, &addrs, &nodes, &mut status, sys::MF_MOVE).zero("move_pages")?;
+        let (moved, _) = sys::move_to(0, &addrs, 1 - round % 2, sys::MF_MOVE);
+        moved.zero("move_pages")?;
     }
     let times = start.elapsed().as_millis() / USUAL_MOVES.as_millis();
     let times = u32::try_from(times).unwrap_or(MOST_SLOWDOWN);

@@ -148,8 +148,8 @@ pub fn unchecked_anon(folio: FolioSize, count: usize) -> Result<Mapping> {
 
 /// Moves the pages at `addrs` to `node` and checks every status.
 pub fn move_all(addrs: &[usize], node: i32, flags: i32) -> Result<()> {
-    let mut status = vec![i32::MIN; addrs.len()];
-    sys::move_pages(0, addrs, &vec![node; addrs.len()], &mut status, flags).zero("move_pages")?;
+    let (ret, status) = sys::move_to(0, addrs, node, flags);
+    ret.zero("move_pages")?;
     check_status(&status, node)
 }
 
@@ -167,9 +167,7 @@ pub fn check_status(status: &[i32], node: i32) -> Result<()> {
 
 /// Queries the pages at `addrs`, and checks that all are on `node`.
 pub fn check_on(addrs: &[usize], node: i32) -> Result<()> {
-    let mut status = vec![i32::MIN; addrs.len()];
-    sys::query_nodes(0, addrs, &mut status).zero("move_pages query")?;
-    check_status(&status, node)
+    check_status(&sys::places(0, addrs)?, node)
 }
 
 /// Moves each page of `map` with `MPOL_MF_MOVE`.

@@ -173,8 +173,7 @@ fn pinned() -> Result<()> {
     let spliced = Spliced::new(FolioSize::Huge, FOLIOS)?;
     let addrs = spliced.addrs.clone();
     gains_with_help("refused_pinned", || {
-        let mut status = vec![77; addrs.len()];
-        sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
+        sys::move_to(0, &addrs, 1, MF_MOVE);
         Ok(())
     })?;
     spliced.drain()?;

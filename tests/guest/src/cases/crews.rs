@@ -145,14 +145,9 @@ fn same_huge_page(log: &mut Log) -> Result<()> {
     let last = map.len() / HUGE - 1;
     for (what, addrs) in [("up", addrs(&|i| i)), ("down", addrs(&|i| last - i))] {
         for node in [1, 0] {
-            let mut status = vec![77; addrs.len()];
-            let nodes = vec![node; addrs.len()];
-            let ret = sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE);
-            log.note(
-                format!("huge pages by parts, {what}, to {node}"),
-                ret,
-                &status,
-            );
+            let (ret, status) = sys::move_to(0, &addrs, node, MF_MOVE);
+            let call = format!("huge pages by parts, {what}, to {node}");
+            log.note(call, ret, &status);
             pattern::check(map.words(), 1)?;
         }
     }
@@ -330,17 +325,16 @@ fn asked_for() -> Result<()> {
 fn asked_for_wrongly() -> Result<()> {
     let map = region::anon(FolioSize::Small, 16)?;
     let addrs = map.addrs(PAGE);
-    let mut status = [i32::MIN; 16];
     let einval = Errno::EINVAL as i32;
     for flags in [0, MF_STRICT, 256, MF_STRICT | MF_MOVE | 8] {
-        let moved = sys::move_pages(0, &addrs, &[1; 16], &mut status, MF_MOVE_MT | flags);
+        let (moved, _) = sys::move_to(0, &addrs, 1, MF_MOVE_MT | flags);
         let bound = mbind(map.addr(), map.len(), 1, MF_MOVE_MT | flags);
         ensure!(
             moved.errno == einval && bound.errno == einval,
             "flags {flags}: expected EINVAL, got {moved:?} and {bound:?}"
         );
     }
-    let right = sys::move_pages(0, &addrs, &[1; 16], &mut status, MF_MOVE_MT | MF_MOVE);
+    let (right, _) = sys::move_to(0, &addrs, 1, MF_MOVE_MT | MF_MOVE);
     match kernel::has_engine() {
         true => right.zero("move_pages"),
         false => {

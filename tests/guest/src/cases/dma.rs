@@ -279,9 +279,7 @@ fn late() -> Result<()> {
         let mute = behave("mute", "1")?;
         kernel::write(TIMEOUT, "20")?;
         let before = counted("dma_late")?;
-        let mut status = vec![i32::MIN; addrs.len()];
-        let nodes = vec![1; addrs.len()];
-        sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE);
+        sys::move_to(0, &addrs, 1, MF_MOVE);
         ensure!(counted("dma_late")? > before, "expected dma_late to grow");
         pattern::check(map.words(), 1)?;
         ensure!(
@@ -312,8 +310,7 @@ fn late() -> Result<()> {
     // Releasing the channels stops a dead engine and frees all its memory.
     let _mute = behave("mute", "1")?;
     kernel::write(TIMEOUT, "20")?;
-    let mut status = vec![i32::MIN; addrs.len()];
-    sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
+    sys::move_to(0, &addrs, 1, MF_MOVE);
     kernel::write(METHOD, "auto")?;
     kernel::write(CHANNELS, "0")?;
     pattern::check(map.words(), 1)?;

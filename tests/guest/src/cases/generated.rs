@@ -11,7 +11,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::harness::{Case, Log};
 use crate::plan::FolioSize;
-use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, RawMove, Reserved, UserPtr};
+use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, RawMove, Reserved, UNSET, UserPtr};
 use crate::{kernel, pattern, region};
 
 /// Number of tests, and of calls in each: ten thousand in all. A debug kernel makes fewer calls.
@@ -25,7 +25,7 @@ const OWN: usize = 640;
 const FEW: usize = 16;
 /// Longest list.
 const MOST: usize = 1024;
-const UNSET: i32 = 77;
+
 /// Number of status values to record one by one; longer lists are recorded as a hash.
 const MANY: usize = 64;
 

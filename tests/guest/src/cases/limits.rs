@@ -16,7 +16,7 @@ use nix::unistd::{Pid, Uid, setuid};
 
 use super::crews::{crewed, finished};
 use crate::cgroup::Groups;
-use crate::demotion::{Reclaim, forget_use};
+use crate::demotion::{Reclaim, count_on, forget_use};
 use crate::harness::{Case, skip};
 use crate::kernel::{self, COPY, CREW, SWITCH, Setting, THREADS, WORKING};
 use crate::patience::{repeat_until, wait_until};
@@ -111,10 +111,7 @@ fn ask_service(map: &Mapping) -> Result<()> {
     let service = Service::open()?;
     for node in [1, 0] {
         let done = service.range(Call::range(map.addr(), map.len(), node).flags(MT));
-        ensure!(
-            done.errno == 0 && done.failed == 0,
-            "expected no errors, got {done:?}"
-        );
+        done.complete("no errors")?;
     }
     pattern::check(map.words(), 1)
 }
@@ -377,10 +374,8 @@ fn real_time() -> Result<()> {
                 // CPU.
                 let part = &addrs[..PAGES / 2 * (1 + round as usize % 8) / 8];
                 let last = &part[part.len() - 1..];
-                let mut status = [i32::MIN];
-                while status[0] != node && !mover.is_finished() {
+                while sys::places(0, last)? != [node] && !mover.is_finished() {
                     sleep(Duration::from_millis(1));
-                    sys::query_nodes(0, last, &mut status).zero("move_pages query")?;
                 }
                 hogs.set(Hogs::SPIN);
                 let moved = mover.join().ok().context("the moving thread panicked");
@@ -439,21 +434,17 @@ fn meanwhile(migrate: fn(&[usize]) -> Result<()>, set: impl Fn(bool) -> Result<(
     let map = region::anon(FolioSize::Small, LONG)?;
     pattern::fill(map.words(), 1);
     let addrs = map.addrs(PAGE);
-    let arrived = |addrs: &[usize]| -> Result<usize> {
-        let mut status = vec![i32::MIN; addrs.len()];
-        sys::query_nodes(0, addrs, &mut status).zero("move_pages query")?;
-        Ok(status.iter().filter(|&&node| node == 1).count())
-    };
+
     let carried = || Ok::<_, anyhow::Error>(kernel::counters()?["crew_pages_helper"]);
     repeat_until("help is forbidden early in the work of a crew", || {
         region::move_all(&addrs, 0, MF_MOVE)?;
         let before = carried()?;
         let there = scope(|scope| -> Result<usize> {
             let mover = scope.spawn(|| migrate(&addrs));
-            while arrived(&addrs[..1])? == 0 && !mover.is_finished() {
+            while count_on(&addrs[..1], 1)? == 0 && !mover.is_finished() {
                 sleep(Duration::from_millis(1));
             }
-            let there = set(true).and_then(|()| arrived(&addrs));
+            let there = set(true).and_then(|()| count_on(&addrs, 1));
             let moved = mover.join().ok().context("the mover panicked");
             set(false)?;
             moved??;

@@ -30,10 +30,8 @@ pub fn cases() -> Vec<Case> {
 
 /// Tries to move pages. Returns their nodes afterwards.
 fn try_move(addrs: &[usize], node: i32) -> Result<Vec<i32>> {
-    let mut status = vec![77; addrs.len()];
-    sys::move_pages(0, addrs, &vec![node; addrs.len()], &mut status, MF_MOVE);
-    sys::query_nodes(0, addrs, &mut status).zero("query")?;
-    Ok(status)
+    sys::move_to(0, addrs, node, MF_MOVE);
+    sys::places(0, addrs)
 }
 
 /// Memory in which the first page of every second folio is in a pipe.
@@ -102,8 +100,7 @@ fn io_uring(folio: FolioSize, count: usize) -> Result<()> {
     pattern::fill(map.words(), 1);
     let addrs = map.addrs(folio.bytes());
     let ring = Uring::pin(&map)?;
-    let mut before = vec![77; addrs.len()];
-    sys::query_nodes(0, &addrs, &mut before).zero("query")?;
+    let before = sys::places(0, &addrs)?;
     let other = 1 - before[0];
     for _ in 0..3 {
         let after = try_move(&addrs, other)?;

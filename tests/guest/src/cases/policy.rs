@@ -85,12 +85,6 @@ impl Drop for Partner {
     }
 }
 
-fn statuses(pid: i32, addrs: &[usize], node: i32, flags: i32) -> (Ret, Vec<i32>) {
-    let mut status = vec![77; addrs.len()];
-    let ret = sys::move_pages(pid, addrs, &vec![node; addrs.len()], &mut status, flags);
-    (ret, status)
-}
-
 fn another_process(log: &mut Log) -> Result<()> {
     let map = small_pages()?;
     let addrs = map.addrs(PAGE);
@@ -100,7 +94,7 @@ fn another_process(log: &mut Log) -> Result<()> {
     )?;
     let pid = partner.pid.as_raw();
     for node in [1, 0, 1] {
-        let (ret, status) = statuses(pid, &addrs, node, MF_MOVE);
+        let (ret, status) = sys::move_to(pid, &addrs, node, MF_MOVE);
         log.note(format!("another's pages to {node}"), ret, &status);
         ret.zero("move_pages")?;
         region::check_status(&status, node)?;
@@ -113,8 +107,7 @@ fn another_process(log: &mut Log) -> Result<()> {
         "migrate_pages of another process failed: errno {}",
         ret.errno
     );
-    let mut status = vec![77; addrs.len()];
-    sys::query_nodes(pid, &addrs, &mut status).zero("query")?;
+    let status = sys::places(pid, &addrs)?;
     log.note(
         "another's pages after migrate_pages",
         Ret::default(),
@@ -129,12 +122,12 @@ fn shared_after_fork(log: &mut Log) -> Result<()> {
     let map = small_pages()?;
     let addrs = map.addrs(PAGE);
     let partner = Partner::new(|| (), || pattern::check(map.words(), 1).is_ok())?;
-    let (ret, status) = statuses(0, &addrs, 1, MF_MOVE);
+    let (ret, status) = sys::move_to(0, &addrs, 1, MF_MOVE);
     log.note("shared pages", ret, &status);
     ret.zero("move_pages")?;
     region::check_status(&status, -EACCES)?;
     for node in [1, 0] {
-        let (ret, status) = statuses(0, &addrs, node, MF_MOVE_ALL);
+        let (ret, status) = sys::move_to(0, &addrs, node, MF_MOVE_ALL);
         log.note(format!("all shared pages to {node}"), ret, &status);
         ret.zero("move_pages")?;
         region::check_status(&status, node)?;
@@ -158,8 +151,11 @@ fn unprivileged(log: &mut Log) -> Result<()> {
         ensure!(ret == refused, "{name}: expected EPERM, got {ret:?}");
         Ok(())
     };
-    expect("move_pages of root's", statuses(root, &addrs, 1, MF_MOVE).0)?;
-    expect("move_pages, all", statuses(0, &addrs, 1, MF_MOVE_ALL).0)?;
+    expect(
+        "move_pages of root's",
+        sys::move_to(root, &addrs, 1, MF_MOVE).0,
+    )?;
+    expect("move_pages, all", sys::move_to(0, &addrs, 1, MF_MOVE_ALL).0)?;
     expect(
         "query of root's",
         sys::query_nodes(root, &addrs, &mut [0; PAGES]),
@@ -170,11 +166,11 @@ fn unprivileged(log: &mut Log) -> Result<()> {
         sys::mbind(map.addr(), map.len(), 1, MF_MOVE_ALL),
     )?;
     // The pages are still shared with the partner, so they stay.
-    let (ret, status) = statuses(0, &addrs, 1, MF_MOVE);
+    let (ret, status) = sys::move_to(0, &addrs, 1, MF_MOVE);
     log.note("shared pages", ret, &status);
     region::check_status(&status, -EACCES)?;
     pattern::fill(map.words(), 3);
-    let (ret, status) = statuses(0, &addrs, 1, MF_MOVE);
+    let (ret, status) = sys::move_to(0, &addrs, 1, MF_MOVE);
     log.note("its own pages", ret, &status);
     ret.zero("move_pages")?;
     region::check_status(&status, 1)?;
@@ -194,21 +190,18 @@ fn cpuset(log: &mut Log) -> Result<()> {
     )?;
     let pid = partner.pid.as_raw();
     groups.add(0, partner.pid)?;
-    let (ret, status) = statuses(pid, &addrs, 1, MF_MOVE);
+    let (ret, status) = sys::move_to(pid, &addrs, 1, MF_MOVE);
     log.note("to a node outside the cpuset", ret, &status);
     let refused = Ret {
         ret: -1,
         errno: EACCES,
     };
     ensure!(ret == refused, "expected EACCES, got {ret:?}");
-    let mut place = vec![77; addrs.len()];
-    sys::query_nodes(pid, &addrs, &mut place).zero("query")?;
-    region::check_status(&place, 0)?;
+    region::check_status(&sys::places(pid, &addrs)?, 0)?;
     groups.set(0, "cpuset.mems", "1")?;
     // The kernel migrates the group's pages to its new nodes asynchronously.
-    while region::check_status(&place, 1).is_err() {
+    while region::check_status(&sys::places(pid, &addrs)?, 1).is_err() {
         sleep(Duration::from_millis(50));
-        sys::query_nodes(pid, &addrs, &mut place).zero("query")?;
     }
     partner.finish()
 }

@@ -197,9 +197,7 @@ impl Victim {
 
     /// Checks the pages' node with the kernel, not with the programs.
     fn is_on(&self, node: i32) -> Result<()> {
-        let mut status = vec![i32::MIN; self.addrs.len()];
-        sys::query_nodes(self.child.id() as i32, &self.addrs, &mut status).zero("query")?;
-        check_status(&status, node)
+        check_status(&sys::places(self.child.id() as i32, &self.addrs)?, node)
     }
 }
 

@@ -110,10 +110,9 @@ impl Mover {
             let run = || -> Result<()> {
                 make_eligible(&map)?;
                 let addrs = map.addrs(PAGE);
-                let mut status = vec![0; addrs.len()];
                 for node in [1, 0].into_iter().cycle() {
                     // Some pages may be isolated, or find no room.
-                    sys::move_pages(0, &addrs, &vec![node; addrs.len()], &mut status, MF_MOVE);
+                    let (_, status) = sys::move_to(0, &addrs, node, MF_MOVE);
                     let there = status.iter().filter(|&&at| at == node).count();
                     moved.words()[0].fetch_add(there as u64, Relaxed);
                 }

@@ -50,11 +50,10 @@ impl Mover {
                 prctl::set_pdeathsig(Signal::SIGKILL)?;
                 let map = eligible(PAGES)?;
                 let addrs = map.addrs(PAGE);
-                let mut status = vec![0; addrs.len()];
                 on_two_cpus(cpu, other, || {
                     for node in [1, 0].into_iter().cycle() {
                         // A page that is isolated just now is moved the next time.
-                        sys::move_pages(0, &addrs, &vec![node; addrs.len()], &mut status, MF_MOVE);
+                        sys::move_to(0, &addrs, node, MF_MOVE);
                         moves.words()[0].fetch_add(1, Relaxed);
                     }
                     Ok(())

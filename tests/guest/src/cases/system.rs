@@ -67,9 +67,7 @@ fn compaction() -> Result<()> {
             anyhow::Ok(())
         });
         for round in 0..6 {
-            let mut status = vec![77; kept.len()];
-            let nodes = vec![(round + 1) % 2; kept.len()];
-            sys::move_pages(0, &kept, &nodes, &mut status, MF_MOVE);
+            sys::move_to(0, &kept, (round + 1) % 2, MF_MOVE);
         }
         stop.store(true, Relaxed);
         compactor

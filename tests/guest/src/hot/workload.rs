@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 
 use super::{FAR, NEAR, Shape};
 use crate::plan::FolioSize;
-use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
+use crate::{demotion, region};
 
 /// The work has this many parts; the nodes of the pages are queried before and after each.
 const PARTS: u64 = 16;
@@ -170,9 +170,7 @@ impl Memory {
             .iter()
             .map(|page| self.map.addr() + page * PAGE)
             .collect();
-        let mut status = vec![i32::MIN; addrs.len()];
-        sys::query_nodes(0, &addrs, &mut status).zero("move_pages query")?;
-        let near = status.iter().filter(|&&node| node == NEAR).count();
+        let near = demotion::count_on(&addrs, NEAR)?;
         Ok(near as f64 / addrs.len() as f64)
     }
 

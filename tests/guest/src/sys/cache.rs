@@ -72,11 +72,10 @@ fn advise(file: &impl AsFd, advice: PosixFadviseAdvice) -> Result<()> {
 pub fn nodes_of(file: &impl AsRawFd, len: usize) -> Result<Vec<i32>> {
     let map = Mapping::file(file, len, libc::MAP_SHARED, PAGE)?;
     map.advise(0, len, libc::MADV_POPULATE_READ)?;
-    let mut status = vec![i32::MIN; len / PAGE];
-    super::query_nodes(0, &map.addrs(PAGE), &mut status).zero("move_pages query")?;
+    let places = super::places(0, &map.addrs(PAGE))?;
     ensure!(
-        status.iter().all(|&node| node >= 0),
+        places.iter().all(|&node| node >= 0),
         "expected all pages in the page cache, but some have no node"
     );
-    Ok(status)
+    Ok(places)
 }

@@ -15,8 +15,8 @@ mod uring;
 pub use cache::{Policy, cached_pages, evict, nodes_of, read_singly};
 pub use map::{Mapping, PAGE, Reserved};
 pub use numa::{
-    MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UserPtr, mbind, migrate_pages,
-    move_pages, move_pages_raw, query_nodes,
+    MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UNSET, UserPtr, mbind,
+    migrate_pages, move_pages, move_pages_raw, move_to, places, query_nodes,
 };
 pub use process::{
     clone_vm, fork_child, memfd_secret, renice, run_first_in_first_out, swap_off, swap_on,

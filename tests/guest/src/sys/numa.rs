@@ -125,6 +125,23 @@ pub fn query_nodes(pid: i32, pages: &[usize], status: &mut [i32]) -> Ret {
     })
 }
 
+/// Value of a status that the kernel has not written.
+pub const UNSET: i32 = 77;
+
+/// Moves the pages at `addrs` to one node. Returns the result of the call and the statuses.
+pub fn move_to(pid: i32, addrs: &[usize], node: i32, flags: i32) -> (Ret, Vec<i32>) {
+    let mut status = vec![UNSET; addrs.len()];
+    let ret = move_pages(pid, addrs, &vec![node; addrs.len()], &mut status, flags);
+    (ret, status)
+}
+
+/// Returns the nodes of pages; negative error numbers for those without a node.
+pub fn places(pid: i32, addrs: &[usize]) -> Result<Vec<i32>> {
+    let mut status = vec![UNSET; addrs.len()];
+    query_nodes(pid, addrs, &mut status).zero("move_pages query")?;
+    Ok(status)
+}
+
 /// Moves the pages of process `pid` from the nodes in mask `from` to those in mask `to`.
 pub fn migrate_pages(pid: i32, from: u64, to: u64) -> Ret {
     // SAFETY: The kernel reads one word of each mask, because it subtracts one from the number of

@@ -76,6 +76,11 @@ impl Call {
         }
     }
 
+    /// Returns a call by physical address, without its table.
+    pub fn to(node: i32) -> Self {
+        Self::range(0, 0, node)
+    }
+
     pub fn pid(self, pid: i32) -> Self {
         Self { pid, ..self }
     }
@@ -86,6 +91,15 @@ impl Call {
 }
 
 impl Done {
+    /// Fails unless the call ended without an error and each page moved. `expected` says so.
+    pub fn complete(self, expected: &str) -> Result<()> {
+        ensure!(
+            (self.errno, self.failed) == (0, 0),
+            "expected {expected}, got {self:?}"
+        );
+        Ok(())
+    }
+
     fn new(ret: Ret, call: &Call) -> Self {
         Self {
             errno: ret.errno,

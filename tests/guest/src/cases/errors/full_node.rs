@@ -28,8 +28,7 @@ pub(super) fn node_full(_: &mut Log) -> Result<()> {
     let map = region::unchecked_anon(FolioSize::Small, MOVED / PAGE)?;
     pattern::fill(map.words(), 1);
     let addrs = map.addrs(PAGE);
-    let mut status = vec![UNSET; addrs.len()];
-    let ret = sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
+    let (ret, status) = sys::move_to(0, &addrs, 1, MF_MOVE);
     ensure!(
         ret.ret != 0,
         "expected an incomplete move of 128 MB to 64 MB of free memory"
@@ -52,8 +51,7 @@ pub(super) fn huge_pages_to_full_node(log: &mut Log) -> Result<()> {
     pattern::fill(map.words(), 1);
     let addrs = map.addrs(FolioSize::Huge.bytes());
     let hog = fill_node_1(LEFT)?;
-    let mut status = vec![UNSET; addrs.len()];
-    let ret = sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE);
+    let (ret, _) = sys::move_to(0, &addrs, 1, MF_MOVE);
     pattern::check(map.words(), 1)?;
     drop(hog);
     // The number depends on the free memory, so only its sign is compared.

@@ -11,12 +11,11 @@ use crate::harness::{Case, Log};
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::sys::{
-    self, MF_MOVE, MF_MOVE_ALL, MF_STRICT, Mapping, PAGE, RawMove, Reserved, Ret, UserPtr,
+    self, MF_MOVE, MF_MOVE_ALL, MF_STRICT, Mapping, PAGE, RawMove, Reserved, Ret, UNSET, UserPtr,
 };
 use crate::{pattern, region};
 
 const PAGES: usize = 8;
-const UNSET: i32 = 77;
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -292,8 +291,7 @@ fn arrays_end_midway(log: &mut Log) -> Result<()> {
     ];
     for (which, raw) in calls {
         let ret = sys::move_pages_raw(&raw);
-        let mut after = [UNSET; PAGES];
-        sys::query_nodes(0, &addrs, &mut after).zero("query")?;
+        let after = sys::places(0, &addrs)?;
         log.note(format!("{which} ends after 4"), ret, &after);
         expect(which, ret, failed(EFAULT))?;
         pattern::check(map.words(), 1)?;
@@ -380,18 +378,16 @@ fn flags(log: &mut Log) -> Result<()> {
     let map = pages()?;
     let addrs = map.addrs(PAGE);
     for flags in [MF_STRICT, 8, 16, MF_MOVE | MF_STRICT, -1, i32::MIN] {
-        let mut status = [UNSET; PAGES];
-        let ret = sys::move_pages(0, &addrs, &[1; PAGES], &mut status, flags);
+        let (ret, status) = sys::move_to(0, &addrs, 1, flags);
         log.note(format!("flags {flags}"), ret, &status);
         expect("return", ret, failed(EINVAL))?;
-        expect("status", status, [UNSET; PAGES])?;
+        expect("status", status, vec![UNSET; PAGES])?;
     }
     for (flags, node) in [(0, 1), (MF_MOVE_ALL, 0), (MF_MOVE | MF_MOVE_ALL, 1)] {
-        let mut status = [UNSET; PAGES];
-        let ret = sys::move_pages(0, &addrs, &[node; PAGES], &mut status, flags);
+        let (ret, status) = sys::move_to(0, &addrs, node, flags);
         log.note(format!("flags {flags}"), ret, &status);
         ret.zero("move_pages")?;
-        expect("status", status, [node; PAGES])?;
+        expect("status", status, vec![node; PAGES])?;
     }
     pattern::check(map.words(), 1)
 }
@@ -400,8 +396,7 @@ fn no_such_process(log: &mut Log) -> Result<()> {
     let map = pages()?;
     let addrs = map.addrs(PAGE);
     for pid in [i32::MAX, -1] {
-        let mut status = [UNSET; PAGES];
-        let ret = sys::move_pages(pid, &addrs, &[1; PAGES], &mut status, MF_MOVE);
+        let (ret, mut status) = sys::move_to(pid, &addrs, 1, MF_MOVE);
         log.note(format!("pid {pid}"), ret, &status);
         expect("return", ret, failed(ESRCH))?;
         let ret = sys::query_nodes(pid, &addrs, &mut status);
@@ -409,8 +404,7 @@ fn no_such_process(log: &mut Log) -> Result<()> {
         expect("return", ret, failed(ESRCH))?;
     }
     // A kernel thread exists, but has no memory.
-    let mut status = [UNSET; PAGES];
-    let ret = sys::move_pages(2, &addrs, &[1; PAGES], &mut status, MF_MOVE);
+    let (ret, status) = sys::move_to(2, &addrs, 1, MF_MOVE);
     log.note("a kernel thread", ret, &status);
     expect("return", ret, failed(EINVAL))?;
     region::check_on(&addrs, 0)

@@ -286,8 +286,7 @@ fn race_for(rounds: u64) -> Result<u64> {
             while !end.load(Relaxed) {
                 node = 1 - node;
                 // Some pages may be in use.
-                let mut status = vec![0; PAGES];
-                let moved = sys::move_pages(0, &addrs, &[node; PAGES], &mut status, MF_MOVE);
+                let (moved, _) = sys::move_to(0, &addrs, node, MF_MOVE);
                 ensure!(moved.ret >= 0, "move_pages: {moved:?}");
             }
             Ok(())

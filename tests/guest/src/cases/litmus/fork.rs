@@ -93,7 +93,7 @@ impl Scene {
             }
             let table = self.table.words().iter().take(PAGES);
             let table: Vec<u64> = table.map(|word| word.load(Relaxed)).collect();
-            let to = Call::range(0, 0, (fork % 2) as i32).flags(SHARED);
+            let to = Call::to((fork % 2) as i32).flags(SHARED);
             let moved = self.service.phys(&table, to).successful;
             self.moved.fetch_add(moved, Relaxed);
             last = fork;

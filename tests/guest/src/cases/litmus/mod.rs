@@ -265,10 +265,9 @@ impl Stage {
         (0..PAGES).for_each(|page| self.told.words()[page].store(2 * round, Release));
         // Lets the reader read all pages.
         thread::yield_now();
-        let addrs = self.map.addrs(PAGE);
-        let nodes = vec![1 - (round % 2) as i32; PAGES];
-        let mut status = vec![0; PAGES];
-        sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE).zero("move_pages")
+        let node = 1 - (round % 2) as i32;
+        let (moved, _) = sys::move_to(0, &self.map.addrs(PAGE), node, MF_MOVE);
+        moved.zero("move_pages")
     }
 }
 

@@ -92,15 +92,8 @@ impl Nested {
 
     /// Moves all pages to a node. Returns how many are there afterwards.
     fn to(&self, node: i32) -> u64 {
-        let mut status = vec![0; NESTED];
         // Some pages may find no room.
-        sys::move_pages(
-            0,
-            &self.map.addrs(PAGE),
-            &[node; NESTED],
-            &mut status,
-            MF_MOVE,
-        );
+        let (_, status) = sys::move_to(0, &self.map.addrs(PAGE), node, MF_MOVE);
         status.iter().filter(|&&status| status == node).count() as u64
     }
 

@@ -93,9 +93,8 @@ impl Shared {
     fn round(&self, node: i32, cpus: &[usize]) -> Result<()> {
         run_on(cpus[0])?;
         self.wait_for_reader();
-        let addrs = self.map.addrs(PAGE);
-        let mut status = vec![0; PAGES];
-        sys::move_pages(0, &addrs, &[node; PAGES], &mut status, MF_MOVE_ALL).zero("move_pages")?;
+        let (moved, _) = sys::move_to(0, &self.map.addrs(PAGE), node, MF_MOVE_ALL);
+        moved.zero("move_pages")?;
         for protection in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
             self.others.protect(0, self.others.len(), protection)?;
             // Writes the pages, so that the TLB has entries to flush.

@@ -220,12 +220,10 @@ impl<'a> Scene<'a> {
         while self.seen.load(Acquire) <= round {
             thread::yield_now();
         }
-        let nodes = vec![1; PAGES];
-        let mut status = vec![0; PAGES];
         let addrs = map.addrs(PAGE);
         // Clears the accessed bits, so that reclaim takes the pages at first sight.
         kernel::write("/proc/self/clear_refs", ANONYMOUS)?;
-        sys::move_pages(0, &addrs, &nodes, &mut status, MF_MOVE).zero("move_pages")?;
+        sys::move_to(0, &addrs, 1, MF_MOVE).0.zero("move_pages")?;
         self.reclaiming.store(true, Release);
         // Reclaim may fail, because the pages that it unmapped are written again.
         let groups = &self.place.groups;

@@ -90,9 +90,9 @@ impl Stage {
         self.map.protect(0, self.map.len(), libc::PROT_READ)?;
         // Lets the reader read the page.
         thread::yield_now();
-        let mut status = [0];
-        let node = [1 - (round % 2) as i32];
-        sys::move_pages(0, &[self.map.addr()], &node, &mut status, MF_MOVE).zero("move_pages")?;
+        let node = 1 - (round % 2) as i32;
+        let (moved, _) = sys::move_to(0, &[self.map.addr()], node, MF_MOVE);
+        moved.zero("move_pages")?;
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         self.delay.store(delay.as_nanos() as u64, Relaxed);
         self.order.store(2 * round + 1, Release);

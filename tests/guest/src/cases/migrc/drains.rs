@@ -68,8 +68,7 @@ pub(super) fn freed_by_batch() -> Result<()> {
     pattern::fill(written.words(), 7);
     let addrs = written.addrs(PAGE);
     freed_by("drained_pages/flush", |_| {
-        let mut status = [0; 64];
-        sys::move_pages(0, &addrs, &[1; 64], &mut status, MF_MOVE).zero("move_pages")
+        sys::move_to(0, &addrs, 1, MF_MOVE).0.zero("move_pages")
     })
 }
 

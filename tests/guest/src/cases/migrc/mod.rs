@@ -127,10 +127,8 @@ fn clean(map: &Mapping) -> Result<()> {
 }
 
 pub fn to(map: &Mapping, node: i32) -> Result<()> {
-    let addrs = map.addrs(PAGE);
-    let mut status = vec![0; addrs.len()];
-    sys::move_pages(0, &addrs, &vec![node; addrs.len()], &mut status, MF_MOVE)
-        .zero("move_pages")?;
+    let (ret, status) = sys::move_to(0, &map.addrs(PAGE), node, MF_MOVE);
+    ret.zero("move_pages")?;
     ensure!(
         status.iter().all(|&at| at == node),
         "expected all pages on node {node}, but some stayed"
@@ -231,10 +229,8 @@ fn refused() -> Result<()> {
     let gains = |what: &str, map: &Mapping| -> Result<()> {
         let before = count(what)?;
         beside_another(|| {
-            let addrs = map.addrs(PAGE);
-            let mut status = vec![0; addrs.len()];
-            sys::move_pages(0, &addrs, &vec![1; addrs.len()], &mut status, MF_MOVE)
-                .zero("move_pages")
+            let (ret, _) = sys::move_to(0, &map.addrs(PAGE), 1, MF_MOVE);
+            ret.zero("move_pages")
         })?;
         ensure!(count(what)? > before, "expected {what} to grow");
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Result, ensure};
 
-use super::{PAGES, memory, places, says, shuttle, small_pages, table, whole};
+use super::{PAGES, memory, says, shuttle, small_pages, table, whole};
 use crate::harness::Case;
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, Counters, HOLES, LONG, MT, SHARED, Service};
@@ -45,7 +45,7 @@ fn whole_folios() -> Result<()> {
     says(service.range(Call::range(inside, 1, 1)), 0, 512, 0)?;
     region::check_on(&addrs[1..2], 1)?;
     let one = table(&map)?[2 * 512 + 300];
-    says(service.phys(&[one], Call::range(0, 0, 1)), 0, 512, 0)?;
+    says(service.phys(&[one], Call::to(1)), 0, 512, 0)?;
     region::check_on(&addrs[1..3], 1)?;
     region::check_on(&[addrs[0], addrs[3]], 0)?;
     pattern::check(map.words(), 1)
@@ -54,7 +54,7 @@ fn whole_folios() -> Result<()> {
 fn already_there() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     says(service.range(whole(&map, 0)), 0, 0, 0)?;
-    says(service.phys(&table(&map)?, Call::range(0, 0, 0)), 0, 0, 0)?;
+    says(service.phys(&table(&map)?, Call::to(0)), 0, 0, 0)?;
     // Half of the memory.
     says(
         service.range(Call::range(map.addr(), PAGES / 2 * PAGE, 1)),
@@ -78,7 +78,7 @@ fn within_pages() -> Result<()> {
     for (i, addr) in table.iter_mut().enumerate() {
         *addr += (i as u64 * 67) % PAGE as u64;
     }
-    says(service.phys(&table, Call::range(0, 0, 1)), 0, PAGES - 2, 0)?;
+    says(service.phys(&table, Call::to(1)), 0, PAGES - 2, 0)?;
     region::check_on(&addrs, 1)?;
     pattern::check(map.words(), 1)
 }
@@ -88,7 +88,7 @@ fn named_twice() -> Result<()> {
     let mut table = table(&map)?;
     table.extend(table.clone());
     fastrand::shuffle(&mut table);
-    says(service.phys(&table, Call::range(0, 0, 1)), 0, PAGES, 0)?;
+    says(service.phys(&table, Call::to(1)), 0, PAGES, 0)?;
     region::check_on(&map.addrs(PAGE), 1)?;
     pattern::check(map.words(), 1)
 }
@@ -115,7 +115,7 @@ fn long_tables() -> Result<()> {
         let mut all: Vec<u64> = own.iter().chain(&own).chain(&theirs).copied().collect();
         all.extend(nothing);
         fastrand::shuffle(&mut all);
-        let call = Call::range(0, 0, node).flags(flags);
+        let call = Call::to(node).flags(flags);
         says(service.phys(&all, call), 0, PAGES, 0)?;
         region::check_on(&map.addrs(PAGE), node)?;
         pattern::check(map.words(), 1)?;
@@ -164,7 +164,7 @@ fn orders() -> Result<()> {
                 }
             }
             order(&mut mixed);
-            let call = Call::range(0, 0, node).flags(flags);
+            let call = Call::to(node).flags(flags);
             // The shared pages are on node 0 all the time.
             let failed = if node == 1 { shared.len() } else { 0 };
             says(service.phys(&mixed, call), 0, own.len(), failed)?;
@@ -172,7 +172,7 @@ fn orders() -> Result<()> {
             region::check_on(&shared_addrs, 0)?;
             pattern::check(map.words(), 1)?;
             ensure!(
-                places(other.as_raw(), &addrs)?
+                sys::places(other.as_raw(), &addrs)?
                     .iter()
                     .all(|&place| place == 0),
                 "expected the other process's pages to stay on node 0"
@@ -180,7 +180,7 @@ fn orders() -> Result<()> {
         }
     }
     for node in [1, 0] {
-        let call = Call::range(0, 0, node).flags(LONG | SHARED);
+        let call = Call::to(node).flags(LONG | SHARED);
         says(service.phys(&table(&map)?, call), 0, PAGES, 0)?;
         region::check_on(&addrs, node)?;
         pattern::check(map.words(), 1)?;
@@ -261,7 +261,7 @@ fn counters() -> Result<()> {
     says(service.range(whole(&map, 1)), 0, PAGES, 0)?;
     let mut table = table(&map)?;
     table.extend([u64::MAX, 1 << 51]);
-    says(service.phys(&table, Call::range(0, 0, 0)), 0, PAGES, 0)?;
+    says(service.phys(&table, Call::to(0)), 0, PAGES, 0)?;
     ensure!(service.range(whole(&map, 99)).errno == libc::ENODEV);
     ensure!(service.range(Call::range(0, PAGE, 1)).errno == libc::EFAULT);
     let expected = Counters {

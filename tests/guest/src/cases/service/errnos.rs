@@ -35,7 +35,7 @@ fn both_fail(change: impl Fn(Call) -> Call, errno: i32) -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     says(service.range(change(whole(&map, 1))), errno, 0, 0)?;
     says(
-        service.phys(&table(&map)?, change(Call::range(0, 0, 1))),
+        service.phys(&table(&map)?, change(Call::to(1))),
         errno,
         0,
         0,
@@ -76,18 +76,13 @@ fn einval() -> Result<()> {
     }
     let (map, service) = (small_pages()?, Service::open()?);
     let table = table(&map)?;
-    says(
-        service.phys(&table, Call::range(0, 0, 1).flags(HOLES)),
-        EINVAL,
-        0,
-        0,
-    )?;
+    says(service.phys(&table, Call::to(1).flags(HOLES)), EINVAL, 0, 0)?;
     says(service.range(whole(&map, 1).flags(LONG)), EINVAL, 0, 0)?;
     // A table of the maximum length, and one entry more.
     for (most, flags) in [(MAX_TABLE, 0), (MAX_LONG_TABLE, LONG)] {
         let mut longest = vec![0; most as usize];
         longest[..PAGES].copy_from_slice(&self::table(&map)?);
-        let most = Call::range(0, 0, 1).flags(flags);
+        let most = Call::to(1).flags(flags);
         says(service.phys(&longest, most), 0, PAGES, 0)?;
         longest.push(0);
         says(service.phys(&longest, most), EINVAL, 0, 0)?;
@@ -152,7 +147,7 @@ fn efault() -> Result<()> {
         let call = Call {
             at,
             length: table.len() as u64,
-            ..Call::range(0, 0, 0)
+            ..Call::to(0)
         };
         says(service.phys_raw(call), EFAULT, 0, 0)?;
     }
@@ -192,7 +187,7 @@ fn in_range(service: &Service, map: &Mapping) -> Result<Done> {
 fn by_address(service: &Service, map: &Mapping) -> Result<Done> {
     let mut all = Done::default();
     for part in table(map)?.chunks(MAX_TABLE as usize) {
-        let done = service.phys(part, Call::range(0, 0, 1));
+        let done = service.phys(part, Call::to(1));
         all = Done {
             errno: done.errno,
             successful: all.successful + done.successful,
@@ -206,7 +201,7 @@ fn by_address(service: &Service, map: &Mapping) -> Result<Done> {
 }
 
 fn by_long_table(service: &Service, map: &Mapping) -> Result<Done> {
-    Ok(service.phys(&table(map)?, Call::range(0, 0, 1).flags(LONG)))
+    Ok(service.phys(&table(map)?, Call::to(1).flags(LONG)))
 }
 
 /// Moves more than the node has: pages move while there is room, and none is lost.
@@ -231,10 +226,7 @@ fn enomem(to_node_1: fn(&Service, &Mapping) -> Result<Done>) -> Result<()> {
     pattern::check(map.words(), 1)?;
     drop(taken);
     let back = service.range(whole(&map, 0));
-    ensure!(
-        back.errno == 0 && back.failed == 0,
-        "expected all pages to move back, got {back:?}"
-    );
+    back.complete("all pages to move back")?;
     pattern::check(map.words(), 1)
 }
 

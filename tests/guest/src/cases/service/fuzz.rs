@@ -125,17 +125,11 @@ fn fuzz(log: &mut Log) -> Result<()> {
     for map in [&world.small, &world.huge] {
         for node in [0, 1] {
             let done = world.service.range(whole(map, node));
-            ensure!(
-                (done.errno, done.failed) == (0, 0),
-                "expected all pages to move in the end, got {done:?}"
-            );
+            done.complete("all pages to move in the end")?;
         }
     }
     let done = world.service.range(whole(&world.shared, 0).flags(SHARED));
-    ensure!(
-        (done.errno, done.failed) == (0, 0),
-        "expected all pages to move in the end, got {done:?}"
-    );
+    done.complete("all pages to move in the end")?;
     world.check()?;
     nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL)?;
     nix::sys::wait::waitpid(child, None)?;

@@ -12,7 +12,7 @@ use crate::kernel::{self, Setting};
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, MT, Service};
-use crate::sys::{Mapping, PAGE, Uring, memfd_secret};
+use crate::sys::{self, Mapping, PAGE, Uring, memfd_secret};
 use crate::{pattern, region};
 
 pub fn cases() -> Vec<Case> {
@@ -53,7 +53,7 @@ fn nothing_there() -> Result<()> {
         absent.len() > 10,
         "expected more than 10 absent addresses from /proc/iomem"
     );
-    let nothing = Call::range(0, 0, 1);
+    let nothing = Call::to(1);
     for part in absent.chunks(512) {
         says(service.phys(part, nothing), 0, 0, 0)?;
     }
@@ -93,7 +93,7 @@ fn pinned(folio: FolioSize, count: usize) -> Result<()> {
     says(service.range(whole(&spliced.map, 1)), 0, half, half)?;
     let mut failed = 0;
     for part in table(&spliced.map)?.chunks(512) {
-        let done = service.phys(part, Call::range(0, 0, 1));
+        let done = service.phys(part, Call::to(1));
         ensure!(
             done.errno == 0 && done.successful == 0,
             "expected only failed pages, got {done:?}"
@@ -105,7 +105,7 @@ fn pinned(folio: FolioSize, count: usize) -> Result<()> {
         failed == half as u64,
         "expected {half} failed pages, got {failed}"
     );
-    let places = super::places(0, &spliced.addrs)?;
+    let places = sys::places(0, &spliced.addrs)?;
     let stayed = |(i, &node): (usize, &i32)| node == i32::from(i % 2 == 1);
     ensure!(
         places.iter().enumerate().all(stayed),
@@ -126,21 +126,21 @@ fn secret() -> Result<()> {
     pattern::fill(map.words(), 1);
     let service = Service::open()?;
     let frames = table(&map)?;
-    let before = super::places(0, &map.addrs(PAGE))?;
+    let before = sys::places(0, &map.addrs(PAGE))?;
     for node in [0, 1] {
         let range = service.range(whole(&map, node));
         ensure!(
             (range.errno, range.successful) == (0, 0),
             "expected no page to move, got {range:?}"
         );
-        let phys = service.phys(&frames, Call::range(0, 0, node));
+        let phys = service.phys(&frames, Call::to(node));
         ensure!(
             (phys.errno, phys.successful) == (0, 0),
             "expected no page to move, got {phys:?}"
         );
     }
     ensure!(
-        super::places(0, &map.addrs(PAGE))? == before,
+        sys::places(0, &map.addrs(PAGE))? == before,
         "expected secret memory to stay on its nodes"
     );
     ensure!(
@@ -156,13 +156,8 @@ fn poisoned() -> Result<()> {
     const BAD: usize = 5;
     map.advise(BAD * PAGE, PAGE, libc::MADV_HWPOISON)
         .context("poisoning a page")?;
-    says(
-        service.phys(&frames[BAD..=BAD], Call::range(0, 0, 1)),
-        0,
-        0,
-        0,
-    )?;
-    says(service.phys(&frames, Call::range(0, 0, 1)), 0, PAGES - 1, 0)?;
+    says(service.phys(&frames[BAD..=BAD], Call::to(1)), 0, 0, 0)?;
+    says(service.phys(&frames, Call::to(1)), 0, PAGES - 1, 0)?;
     says(service.range(whole(&map, 0)), 0, PAGES - 1, 0)?;
     // Otherwise the page's block could not come back after going offline.
     kernel::write(
@@ -187,7 +182,7 @@ fn offline() -> Result<()> {
         let number = kernel::read(block.join("phys_index"))?;
         let first = u64::from_str_radix(number.trim(), 16)? * size;
         let pages: Vec<u64> = (first..first + size).step_by(PAGE).collect();
-        let result = sum(&service, &pages, Call::range(0, 0, 0));
+        let result = sum(&service, &pages, Call::to(0));
         kernel::write(&state, "online")?;
         ensure!(result? == (0, 0), "expected no pages in offline memory");
         return Ok(());
@@ -204,7 +199,7 @@ fn of_hugetlb(count: usize) -> Result<(Mapping, Vec<Setting>)> {
         .collect::<Result<_>>()?;
     let len = count * FolioSize::Huge.bytes();
     let map = Mapping::anon_flags(len, libc::MAP_PRIVATE | libc::MAP_HUGETLB)?;
-    crate::sys::mbind(map.addr(), map.len(), 0, 0).zero("mbind")?;
+    sys::mbind(map.addr(), map.len(), 0, 0).zero("mbind")?;
     pattern::fill(map.words(), 1);
     region::check_on(&map.addrs(FolioSize::Huge.bytes()), 0)?;
     Ok((map, pools))
@@ -216,7 +211,7 @@ fn hugetlb() -> Result<()> {
     let (map, pools) = of_hugetlb(2)?;
     let (addrs, service) = (map.addrs(FolioSize::Huge.bytes()), Service::open()?);
     for part in table(&map)?.chunks(512) {
-        says(service.phys(part, Call::range(0, 0, 1)), 0, 0, 0)?;
+        says(service.phys(part, Call::to(1)), 0, 0, 0)?;
     }
     region::check_on(&addrs, 0)?;
     says(service.range(whole(&map, 1)), 0, 1024, 0)?;
@@ -274,13 +269,13 @@ fn hugetlb_crew() -> Result<()> {
 fn pinned_for_long() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     let pinned = Uring::pin(&map)?;
-    let places = super::places(0, &map.addrs(PAGE))?;
+    let places = sys::places(0, &map.addrs(PAGE))?;
     let elsewhere = 1 - places.first().copied().unwrap_or(0);
     says(service.range(whole(&map, elsewhere)), 0, 0, PAGES)?;
-    let by_address = Call::range(0, 0, elsewhere);
+    let by_address = Call::to(elsewhere);
     says(service.phys(&table(&map)?, by_address), 0, 0, PAGES)?;
     ensure!(
-        super::places(0, &map.addrs(PAGE))? == places,
+        sys::places(0, &map.addrs(PAGE))? == places,
         "expected pinned pages to stay"
     );
     drop(pinned);
@@ -304,12 +299,7 @@ fn zero_pages() -> Result<()> {
     ensure!(map.words().iter().all(read));
     for node in [0, 1] {
         says(service.range(whole(&map, node)), 0, 0, 0)?;
-        says(
-            service.phys(&table(&map)?, Call::range(0, 0, node)),
-            0,
-            0,
-            0,
-        )?;
+        says(service.phys(&table(&map)?, Call::to(node)), 0, 0, 0)?;
     }
     ensure!(map.words().iter().all(read));
     Ok(())
@@ -334,15 +324,12 @@ fn mapped_file(file: &std::fs::File) -> Result<()> {
     let service = Service::open()?;
     // The new pages may be on any node.
     let done = service.range(whole(&map, 0));
-    ensure!(
-        (done.errno, done.failed) == (0, 0),
-        "expected no errors, got {done:?}"
-    );
+    done.complete("no errors")?;
     shuttle(&service, &map, 0, 0)?;
     // Unmapped pages belong to no process, even if it has the file open.
     let frames = table(&map)?;
     drop(map);
-    says(service.phys(&frames, Call::range(0, 0, 1)), 0, 0, 0)?;
+    says(service.phys(&frames, Call::to(1)), 0, 0, 0)?;
     let map = Mapping::file(file, PAGES * PAGE, libc::MAP_SHARED, PAGE)?;
     pattern::check(map.words(), 1)?;
     region::check_on(&map.addrs(PAGE), 0)?;

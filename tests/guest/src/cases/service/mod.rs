@@ -68,13 +68,6 @@ fn says(done: Done, errno: i32, successful: usize, failed: usize) -> Result<()> 
     Ok(())
 }
 
-/// Returns the nodes of another process's pages.
-fn places(pid: i32, addrs: &[usize]) -> Result<Vec<i32>> {
-    let mut status = vec![77; addrs.len()];
-    sys::query_nodes(pid, addrs, &mut status).zero("query")?;
-    Ok(status)
-}
-
 /// Runs `body` in a child. A failure there fails the test.
 fn in_child(body: impl FnOnce() -> Result<()>) -> Result<()> {
     let pid = sys::fork_child(|| match body() {
@@ -106,11 +99,8 @@ fn shuttle(service: &Service, map: &Mapping, pid: i32, flags: u32) -> Result<()>
     pattern::check(map.words(), 1)?;
     let mut moved = 0;
     for part in table(map)?.chunks(512) {
-        let done = service.phys(part, Call::range(0, 0, 0).pid(pid).flags(flags));
-        ensure!(
-            done.errno == 0 && done.failed == 0,
-            "expected no errors, got {done:?}"
-        );
+        let done = service.phys(part, Call::to(0).pid(pid).flags(flags));
+        done.complete("no errors")?;
         moved += done.successful as usize;
     }
     ensure!(
@@ -120,7 +110,7 @@ fn shuttle(service: &Service, map: &Mapping, pid: i32, flags: u32) -> Result<()>
     region::check_on(&addrs, 0)?;
     pattern::check(map.words(), 1)?;
     for node in [1, 0] {
-        let call = Call::range(0, 0, node).pid(pid).flags(flags | LONG);
+        let call = Call::to(node).pid(pid).flags(flags | LONG);
         says(service.phys(&table(map)?, call), 0, pages, 0)?;
         region::check_on(&addrs, node)?;
         pattern::check(map.words(), 1)?;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 
-use super::{PAGES, places, says, small_pages, table, whole};
+use super::{PAGES, says, small_pages, table, whole};
 use crate::cases::policy::Partner;
 use crate::harness::Case;
 use crate::sys::service::{Call, PIDFD, SHARED, Service, pidfd_open};
@@ -35,22 +35,17 @@ fn another_process() -> Result<()> {
     )?;
     let pid = partner.pid.as_raw();
     says(service.range(whole(&map, 1).pid(pid)), 0, PAGES, 0)?;
-    region::check_status(&places(pid, &addrs)?, 1)?;
+    region::check_status(&sys::places(pid, &addrs)?, 1)?;
     let pidfd = pidfd_open(pid)?;
     let by_fd = whole(&map, 0).pid(pidfd.as_raw_fd()).flags(PIDFD);
     says(service.range(by_fd), 0, PAGES, 0)?;
-    region::check_status(&places(pid, &addrs)?, 0)?;
+    region::check_status(&sys::places(pid, &addrs)?, 0)?;
     region::check_on(&addrs, 0)?;
     // By physical address too.
     let frames = kernel::frames_of(pid, &map)?;
     let table: Vec<u64> = frames.iter().map(|frame| frame * PAGE as u64).collect();
-    says(
-        service.phys(&table, Call::range(0, 0, 1).pid(pid)),
-        0,
-        PAGES,
-        0,
-    )?;
-    region::check_status(&places(pid, &addrs)?, 1)?;
+    says(service.phys(&table, Call::to(1).pid(pid)), 0, PAGES, 0)?;
+    region::check_status(&sys::places(pid, &addrs)?, 1)?;
     region::check_on(&addrs, 0)?;
     let gone = partner.pid;
     partner.finish()?;
@@ -78,7 +73,7 @@ fn foreign_pages() -> Result<()> {
     let absent = vec![1 << 51; theirs.len()];
     let ours = table(&map)?;
     for flags in [0, SHARED] {
-        let call = Call::range(0, 0, 1).flags(flags);
+        let call = Call::to(1).flags(flags);
         let foreign = service.phys(&theirs, call);
         ensure!(
             foreign == service.phys(&absent, call),
@@ -88,13 +83,13 @@ fn foreign_pages() -> Result<()> {
         says(service.phys(&ours, call.pid(pid)), 0, 0, 0)?;
     }
     region::check_on(&addrs, 0)?;
-    region::check_status(&places(pid, &addrs)?, 0)?;
+    region::check_status(&sys::places(pid, &addrs)?, 0)?;
     // Foreign entries do not affect the process's own ones.
     let mut mixed: Vec<u64> = theirs.iter().chain(&ours).chain(&absent).copied().collect();
     fastrand::shuffle(&mut mixed);
-    says(service.phys(&mixed, Call::range(0, 0, 1)), 0, PAGES, 0)?;
+    says(service.phys(&mixed, Call::to(1)), 0, PAGES, 0)?;
     region::check_on(&addrs, 1)?;
-    region::check_status(&places(pid, &addrs)?, 0)?;
+    region::check_status(&sys::places(pid, &addrs)?, 0)?;
     partner.finish()?;
     pattern::check(map.words(), 1)
 }
@@ -118,12 +113,7 @@ fn shared_after_fork() -> Result<()> {
     let frames = table(&map)?;
     for pid in [0, pid] {
         says(service.range(whole(&map, 1).pid(pid)), 0, 0, PAGES)?;
-        says(
-            service.phys(&frames, Call::range(0, 0, 1).pid(pid)),
-            0,
-            0,
-            PAGES,
-        )?;
+        says(service.phys(&frames, Call::to(1).pid(pid)), 0, 0, PAGES)?;
     }
     region::check_on(&addrs, 0)?;
     ensure!(
@@ -151,12 +141,12 @@ fn shared_in_part() -> Result<()> {
     };
     let partner = Partner::new(|| write(2), || true)?;
     says(
-        service.phys(&table(&map)?, Call::range(0, 0, 1)),
+        service.phys(&table(&map)?, Call::to(1)),
         0,
         PAGES / 2,
         PAGES / 2,
     )?;
-    let places = places(0, &map.addrs(PAGE))?;
+    let places = sys::places(0, &map.addrs(PAGE))?;
     let expected = |(i, &node): (usize, &i32)| node == i32::from(i % 2 == 0);
     ensure!(
         places.iter().enumerate().all(expected),
@@ -176,13 +166,10 @@ fn same_pages() -> Result<()> {
     let second = Mapping::file(&file, PAGES * PAGE, libc::MAP_SHARED, PAGE)?;
     pattern::check(second.words(), 1)?;
     let service = Service::open()?;
-    let to = 1 - places(0, &first.addrs(PAGE)[..1])?[0];
+    let to = 1 - sys::places(0, &first.addrs(PAGE)[..1])?[0];
     let here = table(&first)?;
-    let done = service.phys(&here, Call::range(0, 0, to));
-    ensure!(
-        (done.errno, done.failed) == (0, 0),
-        "expected no errors, got {done:?}"
-    );
+    let done = service.phys(&here, Call::to(to));
+    done.complete("no errors")?;
     region::check_on(&second.addrs(PAGE), to)?;
     pattern::check(second.words(), 1)
 }

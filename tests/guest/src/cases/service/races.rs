@@ -92,7 +92,7 @@ fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, progress: &Progress) -
         };
         let most = if first == 0 { 512 } else { usize::MAX };
         for part in tables.chunks(most) {
-            let call = Call::range(0, 0, node).pid(pid);
+            let call = Call::to(node).pid(pid);
             let done = service.phys(part, call.flags(flags & !HOLES | long));
             may_be(done.errno)?;
             progress.moved.fetch_add(done.successful, Relaxed);
@@ -150,10 +150,7 @@ fn two_callers(folio: FolioSize, count: usize, log: &Log) -> Result<()> {
     let service = Service::open()?;
     for node in [0, 1] {
         let done = service.range(whole(&map, node));
-        ensure!(
-            (done.errno, done.failed) == (0, 0),
-            "expected all pages to move, got {done:?}"
-        );
+        done.complete("all pages to move")?;
         region::check_on(&map.addrs(PAGE), node)?;
     }
     pattern::check(map.words(), 1)
@@ -255,7 +252,7 @@ fn executing(log: &mut Log) -> Result<()> {
             may_be(done.errno)?;
             moved += done.successful;
             // Pages of this process, which the owner does not map, whatever program it runs.
-            let done = service.phys(&table(&map)?, Call::range(0, 0, node).pid(pid));
+            let done = service.phys(&table(&map)?, Call::to(node).pid(pid));
             may_be(done.errno)?;
             ensure!(
                 (done.successful, done.failed) == (0, 0),
@@ -309,7 +306,7 @@ fn named_while_away(block: &Path, addresses: std::ops::Range<u64>) -> Result<boo
                 .cycle()
                 .take_while(|_| !done.load(Relaxed))
             {
-                may_be(service.phys(part, Call::range(0, 0, 0)).errno)?;
+                may_be(service.phys(part, Call::to(0)).errno)?;
             }
             Ok(())
         });
@@ -340,10 +337,7 @@ fn killed(moves: Moves) -> Result<()> {
         }
     }
     let done = Service::open()?.range(whole(&map, 0));
-    ensure!(
-        (done.errno, done.failed) == (0, 0),
-        "expected all pages to move afterwards, got {done:?}"
-    );
+    done.complete("all pages to move afterwards")?;
     pattern::check(map.words(), 1)
 }
 
@@ -356,13 +350,13 @@ fn by_range(service: &Service, map: &Mapping, node: i32) -> Result<()> {
 
 fn by_address(service: &Service, map: &Mapping, node: i32) -> Result<()> {
     for part in table(map)?.chunks(512) {
-        service.phys(part, Call::range(0, 0, node).flags(SHARED));
+        service.phys(part, Call::to(node).flags(SHARED));
     }
     Ok(())
 }
 
 fn by_long_table(service: &Service, map: &Mapping, node: i32) -> Result<()> {
-    service.phys(&table(map)?, Call::range(0, 0, node).flags(SHARED | LONG));
+    service.phys(&table(map)?, Call::to(node).flags(SHARED | LONG));
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use crate::cases::policy::Partner;
 use crate::cgroup::Groups;
 use crate::harness::{Case, skip};
 use crate::sys::service::{Call, SHARED, Service};
-use crate::sys::{Mapping, PAGE};
+use crate::sys::{self, Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
 const NOBODY: Uid = Uid::from_raw(65534);
@@ -48,7 +48,7 @@ fn without_rights(
         says(service.range(whole(map, 1).pid(root.as_raw())), EPERM, 0, 0)?;
         for pid in [0, root.as_raw(), i32::MAX] {
             for table in [frames, &[1 << 51], &[]] {
-                let call = Call::range(0, 0, 1).pid(pid);
+                let call = Call::to(1).pid(pid);
                 says(service.phys(table, call), EPERM, 0, 0)?;
             }
         }
@@ -100,12 +100,12 @@ fn opened_by_user() -> Result<()> {
     let frames = table(&map)?;
     seteuid(NOBODY).context("seteuid")?;
     let users = Service::open();
-    let as_user = roots.phys(&frames, Call::range(0, 0, 1));
+    let as_user = roots.phys(&frames, Call::to(1));
     seteuid(Uid::from_raw(0)).context("seteuid")?;
     says(as_user, EPERM, 0, 0)?;
-    says(users?.phys(&frames, Call::range(0, 0, 1)), EPERM, 0, 0)?;
+    says(users?.phys(&frames, Call::to(1)), EPERM, 0, 0)?;
     region::check_on(&map.addrs(PAGE), 0)?;
-    says(roots.phys(&frames, Call::range(0, 0, 1)), 0, PAGES, 0)?;
+    says(roots.phys(&frames, Call::to(1)), 0, PAGES, 0)?;
     pattern::check(map.words(), 1)
 }
 
@@ -142,12 +142,7 @@ fn callers_cpuset() -> Result<()> {
     groups.add(0, Pid::this())?;
     for pid in [0, theirs] {
         says(service.range(whole(&map, 1).pid(pid)), ENODEV, 0, 0)?;
-        says(
-            service.phys(&frames, Call::range(0, 0, 1).pid(pid)),
-            ENODEV,
-            0,
-            0,
-        )?;
+        says(service.phys(&frames, Call::to(1).pid(pid)), ENODEV, 0, 0)?;
         says(service.range(whole(&map, 0).pid(pid)), 0, 0, 0)?;
     }
     groups.set(0, "cpuset.mems", "0-1")?;
@@ -172,13 +167,8 @@ fn owners_cpuset() -> Result<()> {
         .map(|frame| frame * PAGE as u64)
         .collect();
     says(service.range(whole(&map, 1).pid(pid)), ENODEV, 0, 0)?;
-    says(
-        service.phys(&frames, Call::range(0, 0, 1).pid(pid)),
-        ENODEV,
-        0,
-        0,
-    )?;
-    region::check_status(&super::places(pid, &map.addrs(PAGE))?, 0)?;
+    says(service.phys(&frames, Call::to(1).pid(pid)), ENODEV, 0, 0)?;
+    region::check_status(&sys::places(pid, &map.addrs(PAGE))?, 0)?;
     // The caller's own memory may go to that node.
     says(service.range(whole(&map, 1)), 0, PAGES, 0)?;
     owner.finish()?;
