@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::harness::skip;
-use crate::kernel;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, Policy};
+use crate::{kernel, pattern};
 
 /// Free memory to leave on each node for other users.
 const SPARE: usize = 96 << 20;
@@ -34,6 +34,13 @@ pub fn anon(folio: FolioSize, count: usize) -> Result<Mapping> {
     unchecked_anon(folio, count)
 }
 
+/// As `anon`, with the pattern of `seed`.
+pub fn filled(folio: FolioSize, count: usize, seed: u64) -> Result<Mapping> {
+    let map = anon(folio, count)?;
+    pattern::fill(map.words(), seed);
+    Ok(map)
+}
+
 /// As `anon`, but with huge pages in random physical order.
 ///
 /// An emulator caches translations in a table indexed by low bits of the page number. If source and
@@ -54,7 +61,7 @@ pub fn scattered(folio: FolioSize, count: usize) -> Result<Mapping> {
     let mut order: Vec<usize> = (0..count + SCATTER).collect();
     fastrand::shuffle(&mut order);
     for at in order {
-        crate::pattern::fill(&map.words()[at * size / 8..][..1], 0);
+        pattern::fill(&map.words()[at * size / 8..][..1], 0);
     }
     map.truncate(count * size);
     kernel::check_folios(&map, size).context("the kernel allocated no huge pages")?;
@@ -69,13 +76,40 @@ pub fn largest() -> FolioSize {
     }
 }
 
-/// Maps `count` huge pages of anonymous memory, and returns them with the addresses of the folios.
-/// On a kernel without huge pages the folios are small.
-pub fn large(count: usize) -> Result<(Mapping, Vec<usize>)> {
+/// Returns `count` huge pages with the pattern of `seed`, and the addresses of the folios. On a
+/// kernel without huge pages the folios are small.
+pub fn large(count: usize, seed: u64) -> Result<(Mapping, Vec<usize>)> {
     let size = largest().bytes();
-    let map = anon(largest(), count * FolioSize::Huge.bytes() / size)?;
+    let map = filled(largest(), count * FolioSize::Huge.bytes() / size, seed)?;
     let addrs = map.addrs(size);
     Ok((map, addrs))
+}
+
+/// Small and large folios, to move in one list.
+pub struct Mixed {
+    pub small: Mapping,
+    pub large: Mapping,
+    pub addrs: Vec<usize>,
+}
+
+impl Mixed {
+    /// Returns `small` small folios and `large` huge pages on node 0.
+    pub fn new(small: usize, large: usize) -> Result<Self> {
+        let small = filled(FolioSize::Small, small, 1)?;
+        let (large, large_addrs) = self::large(large, 2)?;
+        let addrs = [small.addrs(sys::PAGE), large_addrs].concat();
+        Ok(Self {
+            small,
+            large,
+            addrs,
+        })
+    }
+
+    /// Checks the contents of all folios.
+    pub fn check(&self) -> Result<()> {
+        pattern::check(self.small.words(), 1).context("small pages")?;
+        pattern::check(self.large.words(), 2).context("huge pages")
+    }
 }
 
 fn need_room(len: usize) -> Result<()> {
@@ -103,7 +137,7 @@ pub fn touch_free_memory() -> Result<()> {
             let map = Mapping::anon(len, FolioSize::Huge.bytes())?;
             sys::mbind(map.addr(), len, node, 0).zero("mbind")?;
             map.advise(0, len, libc::MADV_HUGEPAGE)?;
-            crate::pattern::fill(map.words(), 0);
+            pattern::fill(map.words(), 0);
         }
     }
     Ok(())
@@ -130,7 +164,7 @@ pub fn unchecked_anon(folio: FolioSize, count: usize) -> Result<Mapping> {
             None
         }
     };
-    crate::pattern::fill(map.words(), 0);
+    pattern::fill(map.words(), 0);
     if folio == FolioSize::Huge && kernel::check_folios(&map, folio.bytes()).is_err() {
         map.advise(0, len, libc::MADV_COLLAPSE)
             .context("the kernel allocated no huge pages")?;

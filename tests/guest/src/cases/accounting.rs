@@ -244,8 +244,7 @@ fn charged(engine: Engine, folio: FolioSize, count: usize) -> Result<()> {
 fn charged_by(folio: FolioSize, count: usize) -> Result<()> {
     // Forked before the memory exists, which it would share.
     let sleeper = Sleeper::start()?;
-    let map = region::anon(folio, count)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(folio, count, 1)?;
     let addrs = map.addrs(folio.bytes());
     let watch = Watch::start(sleeper)?;
     let mut node = 0;
@@ -286,8 +285,7 @@ fn charged_by(folio: FolioSize, count: usize) -> Result<()> {
 fn off() -> Result<()> {
     kernel::set_engine(Engine::Off)?;
     let sleeper = Sleeper::start()?;
-    let (map, addrs) = region::large(12)?;
-    pattern::fill(map.words(), 1);
+    let (map, addrs) = region::large(12, 1)?;
     let watch = Watch::start(sleeper)?;
     for round in 0..20 {
         region::move_all(&addrs, 1 - round % 2, MF_MOVE)?;

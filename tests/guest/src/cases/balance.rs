@@ -100,8 +100,7 @@ fn sum(rows: &BTreeMap<String, u64>) -> Result<u64> {
 fn is_balanced(folio: FolioSize, count: usize) -> Result<()> {
     let pages = (count * folio.bytes() / PAGE) as u64;
     repeat_until("as many pages are counted as moved", || {
-        let map = region::anon(folio, count)?;
-        pattern::fill(map.words(), 1);
+        let map = region::filled(folio, count, 1)?;
         let before = kernel::counters()?;
         region::move_all(&map.addrs(folio.bytes()), 1, MF_MOVE)?;
         let rows = kernel::gained(&before, &kernel::counters()?);

@@ -93,8 +93,7 @@ fn rows() -> Result<()> {
 
 /// Moves 64 MB of huge folios to node 1, and checks their contents.
 fn move_huge() -> Result<()> {
-    let map = region::anon(FolioSize::Huge, FOLIOS)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Huge, FOLIOS, 1)?;
     region::move_all(&map.addrs(FolioSize::Huge.bytes()), 1, MF_MOVE)?;
     pattern::check(map.words(), 1)
 }
@@ -154,8 +153,7 @@ fn off() -> Result<()> {
 /// One small page is too little to share.
 fn small() -> Result<()> {
     kernel::set_engine(Engine::On(THREADS))?;
-    let map = region::anon(FolioSize::Small, 1)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, 1, 1)?;
     let rows = gains(|| region::move_all(&[map.addr()], 1, MF_MOVE))?;
     ensure!(
         row(&rows, "serial_small")? >= 1,
@@ -237,8 +235,7 @@ fn tracepoint() -> Result<()> {
 fn crew() -> Result<()> {
     const PAGES: usize = 2048;
     kernel::set_engine(Engine::On(THREADS))?;
-    let map = region::anon(FolioSize::Small, PAGES)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, PAGES, 1)?;
     let mut node = 0;
     let mut rows = BTreeMap::new();
     let events = Tracing::new()?.of(&["ferry/ferry_crew"], || {
@@ -282,8 +279,7 @@ fn crew() -> Result<()> {
 /// A list too short for a crew is counted, and gets none.
 fn crew_small() -> Result<()> {
     kernel::set_engine(Engine::On(THREADS))?;
-    let map = region::anon(FolioSize::Small, 64)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, 64, 1)?;
     let rows = gains(|| region::move_map(&map, 1))?;
     ensure!(
         row(&rows, "crew_small")? >= 1 && row(&rows, "crew_pages_caller")? == 0,

@@ -75,8 +75,7 @@ pub fn counted(row: &str, mut body: impl FnMut() -> Result<()>) -> Result<()> {
 
 /// Several chunks in one page table.
 fn same_table() -> Result<()> {
-    let map = region::anon(FolioSize::Small, TABLE)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, TABLE, 1)?;
     crewed(|| {
         (0..rounds(20)).try_for_each(|round| {
             region::move_map(&map, 1 - round % 2)?;
@@ -87,8 +86,7 @@ fn same_table() -> Result<()> {
 
 /// Pages that three processes map and read all the time.
 fn same_anon_vma() -> Result<()> {
-    let map = region::anon(FolioSize::Small, 2 * TABLE)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, 2 * TABLE, 1)?;
     let addrs = map.addrs(PAGE);
     let reader = || fork_child(|| (0..rounds(20)).all(|_| pattern::check(map.words(), 1).is_ok()));
     let readers = [reader()?, reader()?];
@@ -135,8 +133,7 @@ fn same_file() -> Result<()> {
 
 /// Names each huge page by four of its addresses. The statuses must be the same on all kernels.
 fn same_huge_page(log: &mut Log) -> Result<()> {
-    let map = region::anon(FolioSize::Huge, 80)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Huge, 80, 1)?;
     let parts = [0, 1, TABLE / 2, TABLE - 1].map(|page| page * PAGE);
     let addrs = |order: &dyn Fn(usize) -> usize| -> Vec<usize> {
         let folios = (0..map.len() / HUGE).map(|i| map.addr() + order(i) * HUGE);
@@ -166,9 +163,8 @@ impl Shuttle {
         let stop = Mapping::anon_flags(PAGE, libc::MAP_SHARED)?;
         let pid = fork_child(|| {
             let work = || -> Result<()> {
-                let map = region::anon(FolioSize::Small, 4 * TABLE)?;
+                let map = region::filled(FolioSize::Small, 4 * TABLE, 5)?;
                 let addrs = map.addrs(PAGE);
-                pattern::fill(map.words(), 5);
                 while stop.words()[0].load(Relaxed) == 0 {
                     shuttle(&addrs, MF_MOVE, 2);
                     pattern::check(map.words(), 5)?;
@@ -349,8 +345,7 @@ fn asked_for_wrongly() -> Result<()> {
 
 /// A task confined to one CPU gets no helpers on others, until the confinement ends.
 fn confined(by_cpuset: bool) -> Result<()> {
-    let map = region::anon(FolioSize::Small, 4 * TABLE)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, 4 * TABLE, 1)?;
     let shuttle = || -> Result<()> {
         for round in 0..rounds(16) {
             region::move_map(&map, 1 - round % 2)?;
@@ -407,9 +402,8 @@ fn regrouped() -> Result<()> {
 /// Several callers at the same time, each with its own memory.
 fn many(callers: u64) -> Result<()> {
     let work = |seed: u64| -> Result<()> {
-        let map = region::anon(FolioSize::Small, 2 * TABLE)?;
+        let map = region::filled(FolioSize::Small, 2 * TABLE, seed)?;
         let addrs = map.addrs(PAGE);
-        pattern::fill(map.words(), seed);
         for round in 0..rounds(20) {
             region::move_all(&addrs, 1 - round % 2, MF_MOVE)?;
         }

@@ -171,8 +171,7 @@ fn no_channel() -> Result<()> {
     }
     for method in ["serial", "cpu", "auto"] {
         kernel::write(METHOD, method)?;
-        let (map, addrs) = region::large(4)?;
-        pattern::fill(map.words(), 1);
+        let (map, addrs) = region::large(4, 1)?;
         for node in [1, 0] {
             region::move_all(&addrs, node, MF_MOVE)?;
             pattern::check(map.words(), 1)?;
@@ -209,8 +208,7 @@ fn methods() -> Result<()> {
         {
             let before = kernel::counters()?;
             for round in 0..rounds {
-                let map = region::anon(folio, count)?;
-                pattern::fill(map.words(), round);
+                let map = region::filled(folio, count, round)?;
                 for node in [1, 0] {
                     region::move_all(&map.addrs(folio.bytes()), node, MF_MOVE)?;
                     pattern::check(map.words(), round)?;
@@ -272,8 +270,7 @@ fn late() -> Result<()> {
     kernel::set_engine(Engine::CopyOnly(4))?;
     let _kept = Setting::keep(TIMEOUT)?;
     let _by = by("dma")?;
-    let (map, addrs) = region::large(8)?;
-    pattern::fill(map.words(), 1);
+    let (map, addrs) = region::large(8, 1)?;
     let mut lost = 0;
     for _ in 0..3 {
         let mute = behave("mute", "1")?;
@@ -290,8 +287,7 @@ fn late() -> Result<()> {
         lost += told("timeouts")?;
         // While the engine keeps the channels, CPUs copy, and folios without a parked copy can be
         // moved.
-        let (others, other_addrs) = region::large(4)?;
-        pattern::fill(others.words(), 2);
+        let (others, other_addrs) = region::large(4, 2)?;
         region::move_all(&other_addrs, 1, MF_MOVE)?;
         pattern::check(others.words(), 2)?;
 

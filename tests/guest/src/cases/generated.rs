@@ -91,16 +91,14 @@ struct World {
 
 impl World {
     fn new() -> Result<Self> {
-        let own = region::anon(FolioSize::Small, OWN)?;
-        pattern::fill(own.words(), 1);
+        let own = region::filled(FolioSize::Small, OWN, 1)?;
         let fd = memfd_create(c"generated", MFdFlags::empty()).context("memfd_create")?;
         nix::unistd::ftruncate(&fd, (FEW * PAGE) as i64).context("ftruncate")?;
         let file = Mapping::file(&fd, FEW * PAGE, libc::MAP_SHARED, PAGE)?;
         let alias = Mapping::file(&fd, FEW * PAGE, libc::MAP_SHARED, PAGE)?;
         pattern::fill(file.words(), 2);
         pattern::check(alias.words(), 2)?;
-        let huge = region::large(1)?.0;
-        pattern::fill(huge.words(), 3);
+        let huge = region::large(1, 3)?.0;
         let zero = Mapping::anon(FEW * PAGE, PAGE)?;
         zero.advise(0, FEW * PAGE, libc::MADV_NOHUGEPAGE)?;
         ensure!(

@@ -117,9 +117,7 @@ fn ask_service(map: &Mapping) -> Result<()> {
 }
 
 fn list() -> Result<Mapping> {
-    let map = region::anon(FolioSize::Small, LIST)?;
-    pattern::fill(map.words(), 1);
-    Ok(map)
+    region::filled(FolioSize::Small, LIST, 1)
 }
 
 /// Calls `ask` until a crew took part, whether or not the engine is on.
@@ -228,8 +226,7 @@ fn lanes_for_reclaim() -> Result<()> {
     const CALLERS: usize = 24;
     let _any = Setting::change(&file("cpus"), "any")?;
     let reclaim = Reclaim::new()?;
-    let map = region::anon(FolioSize::Small, 4 * LIST)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, 4 * LIST, 1)?;
     let end = AtomicBool::new(false);
     let busy = || Ok::<_, anyhow::Error>(kernel::counters()?["crew_busy"]);
     scope(|scope| {
@@ -362,8 +359,7 @@ fn real_time() -> Result<()> {
     let _any = Setting::change(&file("cpus"), "any")?;
     let _unthrottled = no_throttling()?;
     let hogs = Hogs::start()?;
-    let map = region::anon(FolioSize::Small, PAGES)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, PAGES, 1)?;
     let addrs = map.addrs(PAGE);
     crewed(|| {
         for round in 0..ROUNDS {
@@ -431,8 +427,7 @@ fn meanwhile(migrate: fn(&[usize]) -> Result<()>, set: impl Fn(bool) -> Result<(
     // One helper, which comes whatever else its CPU does.
     let _any = Setting::change(&file("cpus"), "any")?;
     let _two = Setting::change(WORKING, "2")?;
-    let map = region::anon(FolioSize::Small, LONG)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, LONG, 1)?;
     let addrs = map.addrs(PAGE);
 
     let carried = || Ok::<_, anyhow::Error>(kernel::counters()?["crew_pages_helper"]);

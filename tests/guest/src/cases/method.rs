@@ -76,9 +76,8 @@ fn to_and_fro(setting: &str, past: impl Fn(i32, FolioSize) -> bool) -> Result<()
             for _ in 0..10 {
                 // Fresh memory, because mainline splits a folio mapped by many PTEs when it moves
                 // again.
-                let map = region::anon(folio, count)?;
+                let map = region::filled(folio, count, 1)?;
                 let addrs = map.addrs(folio.bytes());
-                pattern::fill(map.words(), 1);
                 for node in [1, 0] {
                     let found = methods(BY_CALL, || region::move_all(&addrs, node, MF_MOVE))?;
                     pattern::check(map.words(), 1)?;
@@ -132,9 +131,8 @@ fn reclaim() -> Result<()> {
         return Err(skip("node 1 is not on a lower memory tier"));
     }
     let reclaim = Reclaim::new()?;
-    let map = region::anon(FolioSize::Huge, FOLIOS)?;
+    let map = region::filled(FolioSize::Huge, FOLIOS, 1)?;
     let addrs = map.addrs(FolioSize::Huge.bytes());
-    pattern::fill(map.words(), 1);
     for setting in SETTINGS {
         let _setting = Setting::change(NONTEMPORAL, setting)?;
         for engine in ENGINES {

@@ -44,8 +44,7 @@ pub struct Spliced {
 
 impl Spliced {
     pub fn new(folio: FolioSize, count: usize) -> Result<Self> {
-        let map = region::anon(folio, count)?;
-        pattern::fill(map.words(), 1);
+        let map = region::filled(folio, count, 1)?;
         let (read_end, write_end) = pipe()?;
         fcntl(&write_end, FcntlArg::F_SETPIPE_SZ(1 << 20)).context("enlarging the pipe")?;
         let step = folio.bytes();
@@ -96,8 +95,7 @@ fn vmsplice(folio: FolioSize, count: usize) -> Result<()> {
 }
 
 fn io_uring(folio: FolioSize, count: usize) -> Result<()> {
-    let map = region::anon(folio, count)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(folio, count, 1)?;
     let addrs = map.addrs(folio.bytes());
     let ring = Uring::pin(&map)?;
     let before = sys::places(0, &addrs)?;

@@ -29,9 +29,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 fn small_pages() -> Result<Mapping> {
-    let map = region::anon(FolioSize::Small, PAGES)?;
-    pattern::fill(map.words(), 1);
-    Ok(map)
+    region::filled(FolioSize::Small, PAGES, 1)
 }
 
 /// A forked child that runs `ready`, waits, and runs `done` when told to. The result of `done` is

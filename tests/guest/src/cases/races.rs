@@ -12,6 +12,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use crate::harness::Case;
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
+use crate::region::Mixed;
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, fork_child};
 use crate::{pattern, region};
 
@@ -85,8 +86,7 @@ fn against<T: Send>(
 /// Each word is a counter with one writer, which knows the value that it wrote last.
 fn written(folio: FolioSize, count: usize) -> Result<()> {
     const WRITERS: usize = 2;
-    let map = region::anon(folio, count)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(folio, count, 1)?;
     let words = map.words();
     let writer = |me: usize, stop: &AtomicBool| {
         let mut shadow: Vec<u64> = (me..words.len())
@@ -128,8 +128,7 @@ fn written(folio: FolioSize, count: usize) -> Result<()> {
 
 /// Children write their copies while the parent moves the shared pages.
 fn forked(folio: FolioSize, count: usize) -> Result<()> {
-    let map = region::anon(folio, count)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(folio, count, 1)?;
     let addrs = map.addrs(folio.bytes());
     let mut moved = 0;
     for seed in 2..8 {
@@ -196,8 +195,7 @@ fn unmapped() -> Result<()> {
 /// MADV_DONTNEED on every second page: these are complete or zero, and the others stay complete.
 fn thrown_away() -> Result<()> {
     const PAGES: usize = 1024;
-    let map = region::anon(FolioSize::Small, PAGES)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, PAGES, 1)?;
     let page = |i: usize| &map.words()[i * PAGE / 8..][..PAGE / 8];
     let whole = |i: usize| pattern::check_from(page(i), i * PAGE / 8, 1).is_ok();
     let zero = |i: usize| page(i).iter().all(|w| w.load(Relaxed) == 0);
@@ -221,8 +219,7 @@ fn thrown_away() -> Result<()> {
 /// Huge folios that are split during the move, by partial protection and discarding.
 fn split() -> Result<()> {
     for round in 0..4 {
-        let map = region::anon(FolioSize::Huge, 4)?;
-        pattern::fill(map.words(), round);
+        let map = region::filled(FolioSize::Huge, 4, round)?;
         let half = |i: usize| i * HUGE + HUGE / 2;
         let splitter = |_: usize, _: &AtomicBool| {
             for i in 0..4 {
@@ -249,21 +246,15 @@ fn split() -> Result<()> {
 }
 
 fn many_threads() -> Result<()> {
-    let small = region::anon(FolioSize::Small, 1024)?;
-    let (huge, huge_addrs) = region::large(8)?;
-    pattern::fill(small.words(), 1);
-    pattern::fill(huge.words(), 2);
-    let mut addrs = small.addrs(PAGE);
-    addrs.extend(huge_addrs);
-    against(&addrs, 4, |_, _| {
+    let folios = Mixed::new(1024, 8)?;
+    against(&folios.addrs, 4, |_, _| {
         ensure!(
-            shuttle(&addrs, MF_MOVE, 20) > 0,
+            shuttle(&folios.addrs, MF_MOVE, 20) > 0,
             "no page moved in any round"
         );
         Ok(())
     })?;
-    pattern::check(small.words(), 1)?;
-    pattern::check(huge.words(), 2)
+    folios.check()
 }
 
 /// Four processes, each with its own memory and all with one shared mapping.
@@ -272,7 +263,7 @@ fn many_processes() -> Result<()> {
     pattern::fill(shared.words(), 9);
     let work = |seed: u64| -> Result<()> {
         let own = region::anon(FolioSize::Small, 512)?;
-        let (huge, huge_addrs) = region::large(4)?;
+        let (huge, huge_addrs) = region::large(4, seed)?;
         for round in 0..10 {
             pattern::fill(own.words(), seed + round);
             pattern::fill(huge.words(), seed + round);

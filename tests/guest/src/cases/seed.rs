@@ -35,9 +35,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 fn memory() -> Result<Mapping> {
-    let map = region::anon(FolioSize::Small, PAGES)?;
-    pattern::fill(map.words(), 1);
-    Ok(map)
+    region::filled(FolioSize::Small, PAGES, 1)
 }
 
 /// Returns the physical addresses of `map`, in memory that can be passed to the kernel.

@@ -210,8 +210,7 @@ fn written_by_many() -> Result<()> {
 
 /// Moves pages to and fro, up to `rounds` times, until a counter grows. Returns whether it did.
 fn moves(counter: &str, folio: FolioSize, count: usize, rounds: usize) -> Result<bool> {
-    let map = region::anon(folio, count)?;
-    pattern::fill(map.words(), 5);
+    let map = region::filled(folio, count, 5)?;
     let value = || Ok::<_, anyhow::Error>(kernel::counters()?.get(counter).copied());
     let before = value()?.with_context(|| format!("stats/ has no {counter}"))?;
     for round in 0..rounds {
@@ -288,8 +287,7 @@ fn unmapped_us() -> Result<()> {
     let _crew = Setting::change(CREW, "0")?;
     // With `any`, batches grow whenever a CPU may help, idle or not.
     let _any = change("cpus", "any")?;
-    let map = region::anon(FolioSize::Huge, 16)?;
-    pattern::fill(map.words(), 7);
+    let map = region::filled(FolioSize::Huge, 16, 7)?;
     let batches = |us: &str| -> Result<u64> {
         let _us = change("unmapped_us", us)?;
         let count = || -> Result<u64> { Ok(histogram("unmapped_histogram")?.iter().sum()) };
@@ -315,14 +313,12 @@ fn unmapped_us() -> Result<()> {
 fn auto() -> Result<()> {
     let _on = Setting::change(SWITCH, "1")?;
     let _auto = change("threads", "auto")?;
-    let lists = region::anon(FolioSize::Small, 512)?;
-    pattern::fill(lists.words(), 9);
+    let lists = region::filled(FolioSize::Small, 512, 9)?;
     for round in 0..140 {
         region::move_all(&lists.addrs(PAGE), 1 - round % 2, MF_MOVE)?;
         pattern::check(lists.words(), 9)?;
     }
-    let batch = region::anon(FolioSize::Huge, 1)?;
-    pattern::fill(batch.words(), 9);
+    let batch = region::filled(FolioSize::Huge, 1, 9)?;
     let shuttle = || {
         (0..64).try_for_each(|round| {
             region::move_all(

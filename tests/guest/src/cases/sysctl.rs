@@ -11,6 +11,7 @@ use crate::harness::{Case, Log};
 use crate::kernel::{self, CREW, PULL, SWITCH, Setting, THREADS};
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
+use crate::region::Mixed;
 use crate::sys::{MF_MOVE, MF_MOVE_MT, PAGE};
 use crate::{pattern, region};
 
@@ -134,12 +135,7 @@ pub fn moves_while(
     rounds: i32,
     change: impl Fn(u32) -> Result<()> + Sync,
 ) -> Result<()> {
-    let small = region::anon(FolioSize::Small, 1024)?;
-    let (huge, huge_addrs) = region::large(huge)?;
-    pattern::fill(small.words(), 1);
-    pattern::fill(huge.words(), 2);
-    let mut addrs = small.addrs(PAGE);
-    addrs.extend(huge_addrs);
+    let folios = Mixed::new(1024, huge)?;
     let (stop, changed) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let changer = scope.spawn(|| {
@@ -154,9 +150,8 @@ pub fn moves_while(
         let goes_on =
             |round: &i32| *round < rounds || !changed.load(Relaxed) && !changer.is_finished();
         let moved = (0..).take_while(goes_on).try_for_each(|round| {
-            region::move_all(&addrs, (round + 1) % 2, MF_MOVE)?;
-            pattern::check(small.words(), 1)?;
-            pattern::check(huge.words(), 2)
+            region::move_all(&folios.addrs, (round + 1) % 2, MF_MOVE)?;
+            folios.check()
         });
         stop.store(true, Relaxed);
         changer
@@ -235,8 +230,7 @@ fn reasons() -> Result<()> {
 fn reasons_hold() -> Result<()> {
     let _kept = Setting::keep(REASONS)?;
     let _on = Setting::change(SWITCH, "1")?;
-    let map = region::anon(FolioSize::Small, 2048)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, 2048, 1)?;
     let helped = || -> Result<u64> { Ok(value(&format!("{HELPED}/syscall"))?.parse()?) };
     let shuttle = |flags: i32| -> Result<bool> {
         let before = helped()?;

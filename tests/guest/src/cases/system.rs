@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use crate::harness::{Case, skip};
 use crate::kernel;
 use crate::plan::FolioSize;
+use crate::region::Mixed;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{pattern, region};
 
@@ -42,8 +43,7 @@ fn compaction() -> Result<()> {
     };
     // Holes everywhere, so that there is something to compact.
     let gone = |page: usize| page % 4 != 0;
-    let map = region::anon(FolioSize::Small, LEN / PAGE)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Small, LEN / PAGE, 1)?;
     for page in (0..LEN / PAGE).filter(|&page| gone(page)) {
         map.advise(page * PAGE, PAGE, libc::MADV_DONTNEED)?;
     }
@@ -78,14 +78,16 @@ fn compaction() -> Result<()> {
     check_kept(&map, gone, 1)
 }
 
-/// Returns the memory blocks that the pages of `map` are in, with the number of pages in each.
-fn blocks_of(map: &Mapping) -> Result<BTreeMap<u64, usize>> {
+/// Returns the memory blocks that the pages of `maps` are in, with the number of pages in each.
+fn blocks_of(maps: [&Mapping; 2]) -> Result<BTreeMap<u64, usize>> {
     let text = kernel::read(format!("{MEMORY}/block_size_bytes"))?;
     let size = u64::from_str_radix(text.trim(), 16)
         .context("block_size_bytes is not a hexadecimal number")?;
     let mut blocks = BTreeMap::new();
-    for frame in kernel::frames(map)? {
-        *blocks.entry(frame * PAGE as u64 / size).or_default() += 1;
+    for map in maps {
+        for frame in kernel::frames(map)? {
+            *blocks.entry(frame * PAGE as u64 / size).or_default() += 1;
+        }
     }
     Ok(blocks)
 }
@@ -95,40 +97,32 @@ fn memory_offline() -> Result<()> {
     if !Path::new(MEMORY).exists() {
         return Err(skip("this kernel has no memory hotplug"));
     }
-    let small = region::anon(FolioSize::Small, (192 << 20) / PAGE)?;
-    let (huge, huge_addrs) = region::large(32)?;
-    pattern::fill(small.words(), 1);
-    pattern::fill(huge.words(), 2);
-    region::move_map(&small, 1)?;
-    region::move_all(&huge_addrs, 1, MF_MOVE)?;
-    let check = || {
-        pattern::check(small.words(), 1)?;
-        pattern::check(huge.words(), 2)
-    };
-    let mut candidates = blocks_of(&small)?;
-    for (block, pages) in blocks_of(&huge)? {
-        *candidates.entry(block).or_default() += pages;
-    }
+    let folios = Mixed::new((192 << 20) / PAGE, 32)?;
+    region::move_all(&folios.addrs, 1, MF_MOVE)?;
+    let blocks = || blocks_of([&folios.small, &folios.large]);
     let mut refusals = Vec::new();
     let mut taken = 0;
-    for (&block, &pages) in candidates.iter().filter(|&(_, &pages)| pages >= 256) {
+    for (block, pages) in blocks()?.into_iter().filter(|(_, pages)| *pages >= 256) {
         let state = format!("{MEMORY}/memory{block}/state");
         if let Err(e) = fs::write(&state, "offline") {
             refusals.push(format!(
                 "block {block} with {pages} of the test's pages: {e}"
             ));
-            check().context("after a rejected offline")?;
+            folios.check().context("after a rejected offline")?;
             continue;
         }
-        check().with_context(|| format!("after block {block} went offline"))?;
-        let still =
-            blocks_of(&small)?.contains_key(&block) || blocks_of(&huge)?.contains_key(&block);
+        folios
+            .check()
+            .with_context(|| format!("after block {block} went offline"))?;
+        let still = blocks()?.contains_key(&block);
         kernel::write(&state, "online")?;
         ensure!(
             !still,
             "expected no pages of the test in the offline block {block}"
         );
-        check().with_context(|| format!("after block {block} came back"))?;
+        folios
+            .check()
+            .with_context(|| format!("after block {block} came back"))?;
         taken += 1;
         if taken == 2 {
             break;

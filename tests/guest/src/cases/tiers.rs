@@ -72,9 +72,8 @@ fn gain(row: &str, body: impl FnOnce() -> Result<()>) -> Result<u64> {
 /// At least half of the requested amount is demoted, with correct contents.
 fn proactive(folio: FolioSize, count: usize) -> Result<()> {
     let reclaim = Reclaim::new()?;
-    let map = region::anon(folio, count)?;
+    let map = region::filled(folio, count, 1)?;
     let addrs = map.addrs(folio.bytes());
-    pattern::fill(map.words(), 1);
     // Lists have only four huge pages, which are copied together.
     let row = match folio {
         FolioSize::Huge => "batches",
@@ -100,9 +99,8 @@ fn proactive(folio: FolioSize, count: usize) -> Result<()> {
 fn full() -> Result<()> {
     const LEN: usize = 128 << 20;
     let reclaim = Reclaim::new()?;
-    let map = region::anon(FolioSize::Small, LEN / PAGE)?;
+    let map = region::filled(FolioSize::Small, LEN / PAGE, 1)?;
     let addrs = map.addrs(PAGE);
-    pattern::fill(map.words(), 1);
     // Cached pages could be reclaimed to make room.
     kernel::compact();
     let _taken = region::take_all_but(1, LEN / 2)?;
@@ -201,9 +199,8 @@ fn none_isolated() -> Result<()> {
 fn kswapd() -> Result<()> {
     const LEN: usize = 512 << 20;
     let _demotion = Demotion::on()?;
-    let map = region::anon(FolioSize::Small, LEN / PAGE)?;
+    let map = region::filled(FolioSize::Small, LEN / PAGE, 1)?;
     let addrs = map.addrs(PAGE);
-    pattern::fill(map.words(), 1);
     crewed(|| {
         bring_home(&addrs)?;
         forget_use()?;
@@ -233,9 +230,8 @@ fn kswapd() -> Result<()> {
 /// contents.
 fn damon(folio: FolioSize, count: usize) -> Result<()> {
     let damon = Damon::new()?;
-    let map = region::anon(folio, count)?;
+    let map = region::filled(folio, count, 1)?;
     let addrs = map.addrs(folio.bytes());
-    pattern::fill(map.words(), 1);
     crewed(|| {
         bring_home(&addrs)?;
         damon.migrate((map.addr(), map.len()), 1, map.len() / 16 * 15)?;

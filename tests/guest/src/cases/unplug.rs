@@ -15,9 +15,9 @@ use super::races::shuttle;
 use crate::harness::{Case, skip};
 use crate::kernel;
 use crate::patience::{at_last, repeat_until};
-use crate::plan::{Engine, FolioSize};
-use crate::sys::{MF_MOVE, PAGE, fork_child};
-use crate::{pattern, region};
+use crate::plan::Engine;
+use crate::region::{self, Mixed};
+use crate::sys::{MF_MOVE, fork_child};
 
 const THREADS: u32 = 4;
 const SLOW: u32 = 240;
@@ -130,12 +130,7 @@ fn moving(
     if has_help {
         kernel::set_engine(way)?;
     }
-    let small = region::anon(FolioSize::Small, 2048)?;
-    let (huge, huge_addrs) = region::large(10)?;
-    pattern::fill(small.words(), 1);
-    pattern::fill(huge.words(), 2);
-    let mut addrs = small.addrs(PAGE);
-    addrs.extend(huge_addrs);
+    let folios = Mixed::new(2048, 10)?;
     let before = helped()?;
     let done = AtomicBool::new(false);
     let wait_for_help = || {
@@ -161,10 +156,8 @@ fn moving(
         let mut moved = 0;
         let contents = loop {
             // A page that another task has isolated stays where it is.
-            moved += shuttle(&addrs, MF_MOVE, 2);
-            let contents = pattern::check(small.words(), 1)
-                .context("small pages")
-                .and_then(|()| pattern::check(huge.words(), 2).context("huge pages"));
+            moved += shuttle(&folios.addrs, MF_MOVE, 2);
+            let contents = folios.check();
             if contents.is_err() || done.load(Relaxed) {
                 break contents;
             }
@@ -177,10 +170,9 @@ fn moving(
     // All CPUs and memory are online again, so all pages can be moved.
     for node in [1, 0] {
         // Compaction may still hold pages from the offlining.
-        at_last(|| region::move_all(&addrs, node, MF_MOVE))?;
+        at_last(|| region::move_all(&folios.addrs, node, MF_MOVE))?;
     }
-    pattern::check(small.words(), 1)?;
-    pattern::check(huge.words(), 2)
+    folios.check()
 }
 
 /// Takes each removable CPU offline in turn, and all of them together, including those that helpers

@@ -47,8 +47,7 @@ pub(super) fn huge_pages_to_full_node(log: &mut Log) -> Result<()> {
     const HUGE_PAGES: usize = 64;
     /// More than the node's watermarks.
     const LEFT: usize = 48 << 20;
-    let map = region::anon(FolioSize::Huge, HUGE_PAGES)?;
-    pattern::fill(map.words(), 1);
+    let map = region::filled(FolioSize::Huge, HUGE_PAGES, 1)?;
     let addrs = map.addrs(FolioSize::Huge.bytes());
     let hog = fill_node_1(LEFT)?;
     let (ret, _) = sys::move_to(0, &addrs, 1, MF_MOVE);

@@ -46,9 +46,7 @@ pub fn cases() -> Vec<Case> {
 
 /// Maps eight small pages on node 0 and fills them.
 fn pages() -> Result<Mapping> {
-    let map = region::anon(FolioSize::Small, PAGES)?;
-    pattern::fill(map.words(), 1);
-    Ok(map)
+    region::filled(FolioSize::Small, PAGES, 1)
 }
 
 /// Makes a call, records its result, and checks the contents.

@@ -64,8 +64,7 @@ pub(super) fn freed_by_change() -> Result<()> {
 
 /// A batch that cannot be deferred is flushed on the same CPUs.
 pub(super) fn freed_by_batch() -> Result<()> {
-    let written = region::anon(FolioSize::Small, 64)?;
-    pattern::fill(written.words(), 7);
+    let written = region::filled(FolioSize::Small, 64, 7)?;
     let addrs = written.addrs(PAGE);
     freed_by("drained_pages/flush", |_| {
         sys::move_to(0, &addrs, 1, MF_MOVE).0.zero("move_pages")
@@ -88,8 +87,7 @@ pub(super) fn freed_by_parts() -> Result<()> {
         for &other in others {
             let child = fork_child(|| {
                 let flush = || -> Result<()> {
-                    let map = region::anon(FolioSize::Small, 64)?;
-                    pattern::fill(map.words(), 7);
+                    let map = region::filled(FolioSize::Small, 64, 7)?;
                     on_two_cpus(last, other, || to(&map, 1))
                 };
                 flush().is_ok()

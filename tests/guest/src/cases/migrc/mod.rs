@@ -235,11 +235,9 @@ fn refused() -> Result<()> {
         ensure!(count(what)? > before, "expected {what} to grow");
         Ok(())
     };
-    let map = region::anon(FolioSize::Small, 64)?;
-    pattern::fill(map.words(), 7);
+    let map = region::filled(FolioSize::Small, 64, 7)?;
     gains("refused/writable", &map)?;
-    let map = region::anon(FolioSize::Small, 64)?;
-    pattern::fill(map.words(), 7);
+    let map = region::filled(FolioSize::Small, 64, 7)?;
     map.protect(0, map.len(), libc::PROT_READ)?;
     gains("refused/dirty", &map)?;
     let tmpfs = super::Tmpfs::new()?;

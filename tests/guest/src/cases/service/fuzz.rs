@@ -70,8 +70,7 @@ fn fuzz(log: &mut Log) -> Result<()> {
         }
     })?;
     let service = Service::open()?;
-    let (huge, _) = region::large(1)?;
-    pattern::fill(huge.words(), 1);
+    let (huge, _) = region::large(1, 1)?;
     let mut world = World {
         is_compat: layout::runs_32_bits(&service)?,
         service,

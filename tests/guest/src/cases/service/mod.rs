@@ -34,9 +34,7 @@ pub fn cases() -> Vec<Case> {
 
 /// Returns memory on node 0 with the pattern of seed 1.
 fn memory(folio: FolioSize, count: usize) -> Result<Mapping> {
-    let map = region::anon(folio, count)?;
-    pattern::fill(map.words(), 1);
-    Ok(map)
+    region::filled(folio, count, 1)
 }
 
 fn small_pages() -> Result<Mapping> {
