@@ -15,16 +15,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{Pid, pipe};
+use nix::sys::signal::Signal;
+use nix::sys::wait::WaitStatus;
+use nix::unistd::pipe;
 
 use crate::bench::Stage;
 use crate::cargo::Cargo;
+use crate::child::Child;
 use crate::plan::{Cell, Plan, Report, Sample};
 use crate::stats::{gbps, median};
 use crate::stressor::Stressor;
-use crate::sys::{Mapping, PAGE, fork_child};
+use crate::sys::{Mapping, PAGE};
 use crate::{kernel, pattern};
 
 /// Time for the scheduler to balance all processes.
@@ -82,14 +83,14 @@ impl Board {
 
 /// Movers that have their memory and wait for the start. They are killed on drop.
 struct Crowd {
-    movers: Vec<Child>,
+    movers: Vec<Migrator>,
     board: Board,
     /// Closing it starts all movers.
     start: Option<OwnedFd>,
 }
 
-struct Child {
-    pid: Pid,
+struct Migrator {
+    child: Child,
     /// The pipe that its messages come from; closed when the process ends.
     said: File,
 }
@@ -107,7 +108,7 @@ impl Crowd {
             let (said, say) = pipe().context("pipe")?;
             let mut say = File::from(say);
             let Crowd { board, start, .. } = &mut crowd;
-            let pid = fork_child(|| {
+            let child = Child::start(|| {
                 // Otherwise the child keeps its own start pipe open.
                 *start = None;
                 let mover = Mover {
@@ -119,11 +120,10 @@ impl Crowd {
                     stressor,
                 };
                 let done = mover.live(&mut say, &mut wait);
-                done.inspect_err(|e| eprintln!("process {index} of {movers}: {e:#}"))
-                    .is_ok()
+                done.with_context(|| format!("process {index} of {movers}"))
             })?;
-            crowd.movers.push(Child {
-                pid,
+            crowd.movers.push(Migrator {
+                child,
                 said: said.into(),
             });
         }
@@ -151,25 +151,16 @@ impl Crowd {
         self.hear(MEASURED)?;
         stressor.map_or(Ok(()), Stressor::pause)?;
         let movers = std::mem::take(&mut self.movers);
-        for (index, mover) in movers.iter().enumerate() {
-            match waitpid(mover.pid, None)? {
+        let nr = movers.len();
+        for (index, mover) in movers.into_iter().enumerate() {
+            match mover.child.wait()? {
                 WaitStatus::Exited(_, 0) => {}
                 other => {
                     bail!("migrating process {index} ended with {other:?}; its error is above")
                 }
             }
         }
-        Ok((0..movers.len()).map(|i| self.board.trip(i)).collect())
-    }
-}
-
-impl Drop for Crowd {
-    fn drop(&mut self) {
-        for mover in &self.movers {
-            // The process may have ended already.
-            let _ = kill(mover.pid, Signal::SIGKILL);
-            let _ = waitpid(mover.pid, None);
-        }
+        Ok((0..nr).map(|i| self.board.trip(i)).collect())
     }
 }
 

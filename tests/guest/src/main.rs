@@ -7,6 +7,7 @@ mod cached;
 mod cargo;
 mod cases;
 mod cgroup;
+mod child;
 mod crowd;
 mod damon;
 mod demotion;

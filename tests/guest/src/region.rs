@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Memory to move: mappings of folios of one size, and moves that check every status.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -25,6 +26,17 @@ pub fn take_all_but(node: u32, left: usize) -> Result<Mapping> {
     let map = Mapping::anon(len, huge)?;
     map.advise(0, len, libc::MADV_HUGEPAGE)?;
     map.lock()?;
+    Ok(map)
+}
+
+/// Takes `len` bytes of a node, until the mapping is dropped. `advice` selects the folio size.
+pub fn take(node: u32, len: usize, advice: i32) -> Result<Mapping> {
+    let map = Mapping::anon(len, FolioSize::Huge.bytes())?;
+    sys::mbind(map.addr(), len, node, 0).zero("mbind")?;
+    map.advise(0, len, advice)?;
+    for word in map.words().iter().step_by(sys::PAGE / 8) {
+        word.store(1, Relaxed);
+    }
     Ok(map)
 }
 

@@ -5,19 +5,18 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
-use nix::sched::{CpuSet, sched_setaffinity};
+
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
-use nix::unistd::Pid;
 
+use crate::child::Child;
 use crate::kernel;
 use crate::patience::wait_until;
-use crate::sys::{Mapping, PAGE, fork_child};
+use crate::sys::{Mapping, PAGE, run_on};
 
 /// Keeps every CPU busy until it is dropped.
 pub struct Stressor {
-    spinners: Vec<Pid>,
+    spinners: Vec<Child>,
     /// A page for each process; its first word is the count.
     loops: Mapping,
 }
@@ -32,12 +31,10 @@ impl Stressor {
         };
         let Self { spinners, loops } = &mut stressor;
         for (cpu, count) in cpus.into_iter().zip(counts(loops)) {
-            let child = fork_child(|| {
-                let Err(e) = spin(cpu, count);
-                eprintln!("keeping CPU {cpu} busy: {e:#}");
-                false
-            })?;
-            spinners.push(child);
+            let spin = || spin(cpu, count).map(|never| match never {});
+            spinners.push(Child::start(|| {
+                spin().with_context(|| format!("keeping CPU {cpu} busy"))
+            })?);
         }
         Ok(stressor)
     }
@@ -64,21 +61,11 @@ impl Stressor {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        for &spinner in &self.spinners {
-            kill(spinner, signal)
+        for spinner in &self.spinners {
+            kill(spinner.pid(), signal)
                 .with_context(|| format!("cannot send {signal} to a stressor process"))?;
         }
         Ok(())
-    }
-}
-
-impl Drop for Stressor {
-    fn drop(&mut self) {
-        for &spinner in &self.spinners {
-            // The process may have ended already.
-            let _ = kill(spinner, Signal::SIGKILL);
-            let _ = waitpid(spinner, None);
-        }
     }
 }
 
@@ -90,9 +77,7 @@ fn counts(loops: &Mapping) -> impl Iterator<Item = &AtomicU64> {
 /// Computes on `cpu` without end. The process dies with its parent.
 fn spin(cpu: usize, count: &AtomicU64) -> Result<Infallible> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
-    let mut set = CpuSet::new();
-    set.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &set)?;
+    run_on(cpu)?;
     let mut buffer = [1u64; 512];
     loop {
         for i in 0..buffer.len() {

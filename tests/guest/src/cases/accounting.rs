@@ -6,17 +6,17 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
+
 use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
-use nix::unistd::{Pid, pause};
+use nix::unistd::Pid;
 
 use crate::cgroup::Groups;
+use crate::child::Child;
 use crate::harness::Case;
 use crate::kernel::{self, Setting};
 use crate::patience::{repeat_until, wait_until};
 use crate::plan::{Engine, FolioSize};
-use crate::sys::{MF_MOVE, fork_child};
+use crate::sys::MF_MOVE;
 use crate::{pattern, region};
 
 const THREADS: u32 = 4;
@@ -60,34 +60,17 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// A process that only sleeps; killed on drop.
-struct Sleeper(Pid);
-
-impl Sleeper {
-    fn start() -> Result<Self> {
-        let sleeper = Self(fork_child(|| {
-            loop {
-                pause();
-            }
-        })?);
-        // CPU time spent before this point must not be charged to the group.
-        let stat = format!("/proc/{}/stat", sleeper.0);
-        wait_until("a process sleeps", || {
-            let state = kernel::read(&stat)?;
-            Ok(state
-                .rsplit_once(") ")
-                .is_some_and(|(_, rest)| rest.starts_with('S')))
-        })?;
-        Ok(sleeper)
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        // The harness kills processes that are left.
-        let _ = kill(self.0, Signal::SIGKILL);
-        let _ = waitpid(self.0, None);
-    }
+/// Returns a process that sleeps already: CPU time spent before must not be charged to its group.
+fn sleeper() -> Result<Child> {
+    let sleeper = Child::sleeping()?;
+    let stat = format!("/proc/{}/stat", sleeper.pid());
+    wait_until("a process sleeps", || {
+        let state = kernel::read(&stat)?;
+        Ok(state
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('S')))
+    })?;
+    Ok(sleeper)
 }
 
 /// Values of a group's `cpu.stat`, since the group was created.
@@ -145,7 +128,7 @@ fn workers() -> Result<BTreeMap<i32, Duration>> {
 /// The other values are the CPU times when this process was moved there.
 struct Watch {
     // Dropped before the groups, which can be removed only without tasks.
-    _sleeper: Sleeper,
+    _sleeper: Child,
     groups: Groups,
     counted: Duration,
     own: Duration,
@@ -175,10 +158,10 @@ impl Watch {
         Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
     }
 
-    fn start(sleeper: Sleeper) -> Result<Self> {
+    fn start(sleeper: Child) -> Result<Self> {
         let mut groups = Groups::new(&["outer", "sibling"])?;
         groups.make_inside(Self::OUTER, "inner")?;
-        groups.add(Self::SIBLING, sleeper.0)?;
+        groups.add(Self::SIBLING, sleeper.pid())?;
         let (workers, counted) = (workers()?, counted()?);
         groups.add(Self::INNER, Pid::this())?;
         Ok(Self {
@@ -243,7 +226,7 @@ fn charged(engine: Engine, folio: FolioSize, count: usize) -> Result<()> {
 
 fn charged_by(folio: FolioSize, count: usize) -> Result<()> {
     // Forked before the memory exists, which it would share.
-    let sleeper = Sleeper::start()?;
+    let sleeper = sleeper()?;
     let map = region::filled(folio, count, 1)?;
     let addrs = map.addrs(folio.bytes());
     let watch = Watch::start(sleeper)?;
@@ -284,7 +267,7 @@ fn charged_by(folio: FolioSize, count: usize) -> Result<()> {
 /// Without helpers, each group is charged only its own time.
 fn off() -> Result<()> {
     kernel::set_engine(Engine::Off)?;
-    let sleeper = Sleeper::start()?;
+    let sleeper = sleeper()?;
     let (map, addrs) = region::large(12, 1)?;
     let watch = Watch::start(sleeper)?;
     for round in 0..20 {

@@ -8,20 +8,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 
 use super::disk::Tmpfs;
 use super::races::shuttle;
 use crate::cgroup::Groups;
+use crate::child::Child;
 use crate::harness::{Case, Log};
 use crate::kernel::{self, SWITCH, Setting, THREADS};
 use crate::patience::{repeat_until, wait_until};
 use crate::plan::FolioSize;
 use crate::sys::{
-    self, MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, Mapping, PAGE, fork_child, mbind,
+    self, MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, Mapping, PAGE, confine, mbind,
 };
 use crate::{pattern, region};
 
@@ -30,6 +29,8 @@ const HUGE: usize = 2 << 20;
 /// Pages of a list that is cut into several chunks, all in one page table.
 const TABLE: usize = HUGE / PAGE;
 const SLOW: u32 = 240;
+/// The end of a child that checks its memory.
+pub const AFTER_CHECKS: &str = "a child to exit with 0 after its checks";
 
 pub fn cases() -> Vec<Case> {
     let mut all = vec![
@@ -88,7 +89,8 @@ fn same_table() -> Result<()> {
 fn same_anon_vma() -> Result<()> {
     let map = region::filled(FolioSize::Small, 2 * TABLE, 1)?;
     let addrs = map.addrs(PAGE);
-    let reader = || fork_child(|| (0..rounds(20)).all(|_| pattern::check(map.words(), 1).is_ok()));
+    let reader =
+        || Child::start(|| (0..rounds(20)).try_for_each(|_| pattern::check(map.words(), 1)));
     let readers = [reader()?, reader()?];
     let moved = crewed(|| {
         ensure!(
@@ -98,7 +100,7 @@ fn same_anon_vma() -> Result<()> {
         pattern::check(map.words(), 1)
     });
     for reader in readers {
-        finished(reader)?;
+        reader.finish(AFTER_CHECKS)?;
     }
     moved
 }
@@ -154,27 +156,24 @@ fn same_huge_page(log: &mut Log) -> Result<()> {
 /// A process that moves its memory until it is stopped or killed. It exits with 0 if all its checks
 /// of the contents passed.
 struct Shuttle {
-    pid: Pid,
+    child: Child,
     stop: Mapping,
 }
 
 impl Shuttle {
     fn start() -> Result<Self> {
         let stop = Mapping::anon_flags(PAGE, libc::MAP_SHARED)?;
-        let pid = fork_child(|| {
-            let work = || -> Result<()> {
-                let map = region::filled(FolioSize::Small, 4 * TABLE, 5)?;
-                let addrs = map.addrs(PAGE);
-                while stop.words()[0].load(Relaxed) == 0 {
-                    shuttle(&addrs, MF_MOVE, 2);
-                    pattern::check(map.words(), 5)?;
-                    stop.words()[1].fetch_add(1, Relaxed);
-                }
-                Ok(())
-            };
-            work().map_err(|e| eprintln!("# the child: {e:#}")).is_ok()
+        let child = Child::start(|| {
+            let map = region::filled(FolioSize::Small, 4 * TABLE, 5)?;
+            let addrs = map.addrs(PAGE);
+            while stop.words()[0].load(Relaxed) == 0 {
+                shuttle(&addrs, MF_MOVE, 2);
+                pattern::check(map.words(), 5)?;
+                stop.words()[1].fetch_add(1, Relaxed);
+            }
+            Ok(())
         })?;
-        Ok(Self { pid, stop })
+        Ok(Self { child, stop })
     }
 
     /// Waits for its next round.
@@ -183,8 +182,7 @@ impl Shuttle {
         let before = rounds();
         wait_until("the child goes on", || {
             // A child that found wrong contents has exited.
-            let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-            let status = waitid(Id::Pid(self.pid), flags)?;
+            let status = self.child.status()?;
             ensure!(
                 status == WaitStatus::StillAlive,
                 "expected the child to run, but it ended: {status:?}"
@@ -195,18 +193,8 @@ impl Shuttle {
 
     fn finish(self) -> Result<()> {
         self.stop.words()[0].store(1, Relaxed);
-        finished(self.pid)
+        self.child.finish(AFTER_CHECKS)
     }
-}
-
-/// Waits for a child that checks its memory, and expects success.
-pub fn finished(child: Pid) -> Result<()> {
-    let status = waitpid(child, None)?;
-    ensure!(
-        matches!(status, WaitStatus::Exited(_, 0)),
-        "expected a child to exit with 0 after its checks, got {status:?}"
-    );
-    Ok(())
 }
 
 /// Kills a process at any moment of its migrations: it must exit, and its memory must be freed.
@@ -218,12 +206,7 @@ fn killed() -> Result<()> {
             let child = Shuttle::start()?;
             child.work()?;
             sleep(Duration::from_millis(3 * i));
-            kill(child.pid, Signal::SIGKILL)?;
-            let status = waitpid(child.pid, None)?;
-            ensure!(
-                matches!(status, WaitStatus::Signaled(..)),
-                "expected a killed child, got {status:?}"
-            );
+            child.child.kill("a killed child")?;
         }
         let lost = before.saturating_sub(kernel::free_bytes()?);
         let moved = kills as usize * 4 * HUGE;
@@ -241,7 +224,7 @@ fn frozen() -> Result<()> {
     let groups = Groups::new(&["frozen"])?;
     crewed(|| {
         let child = Shuttle::start()?;
-        groups.add(0, child.pid)?;
+        groups.add(0, child.child.pid())?;
         for i in 0..rounds(12) {
             child.work()?;
             sleep(Duration::from_millis(i as u64));
@@ -352,11 +335,7 @@ fn confined(by_cpuset: bool) -> Result<()> {
         }
         pattern::check(map.words(), 1)
     };
-    let confine = |cpus: &[usize]| -> Result<()> {
-        let mut set = CpuSet::new();
-        cpus.iter().try_for_each(|&cpu| set.set(cpu))?;
-        Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
-    };
+
     let groups = Groups::new(&["confined"])?;
     let before = helped()?;
     if by_cpuset {
@@ -389,7 +368,7 @@ fn regrouped() -> Result<()> {
     crewed(|| {
         let child = Shuttle::start()?;
         for i in 0..8 {
-            groups.add(i % 2, child.pid)?;
+            groups.add(i % 2, child.child.pid())?;
             child.work()?;
             groups.set(i % 2, "cpuset.mems", if i % 4 < 2 { "0" } else { "1" })?;
             child.work()?;

@@ -8,21 +8,21 @@ use std::thread::{scope, sleep};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use nix::sched::{CpuSet, sched_setaffinity};
+
 use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
+use nix::sys::signal::Signal;
 use nix::unistd::{Pid, Uid, setuid};
 
-use super::crews::{crewed, finished};
+use super::crews::{AFTER_CHECKS, crewed};
 use crate::cgroup::Groups;
+use crate::child::Child;
 use crate::demotion::{Reclaim, count_on, forget_use};
 use crate::harness::{Case, skip};
 use crate::kernel::{self, COPY, CREW, SWITCH, Setting, THREADS, WORKING};
 use crate::patience::{repeat_until, wait_until};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, MT, Service};
-use crate::sys::{self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE, fork_child};
+use crate::sys::{self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE, run_on};
 use crate::trace::Tracing;
 use crate::{pattern, region};
 
@@ -159,15 +159,13 @@ fn flag_privileged() -> Result<()> {
     let _privileged = Setting::change(&file("mt_flag"), "privileged")?;
     let map = list()?;
     ask_until_crewed(&map, ask)?;
-    finished(fork_child(|| {
-        let work = || -> Result<()> {
-            // Mapped before setuid(2): an unprivileged task cannot check that it has no huge pages.
-            let map = list()?;
-            setuid(Uid::from_raw(65534)).context("setuid")?;
-            ask_in_vain(&map, "mt_flag", ask)
-        };
-        work().map_err(|e| eprintln!("# the child: {e:#}")).is_ok()
-    })?)
+    let child = Child::start(|| {
+        // Mapped before setuid(2): an unprivileged task cannot check that it has no huge pages.
+        let map = list()?;
+        setuid(Uid::from_raw(65534)).context("setuid")?;
+        ask_in_vain(&map, "mt_flag", ask)
+    })?;
+    child.finish(AFTER_CHECKS)
 }
 
 /// Checks that a call that asks for helpers enables the hooks, and that they are disabled again.
@@ -269,7 +267,7 @@ fn lanes_for_reclaim() -> Result<()> {
 /// A task of high real-time priority on each CPU except the first. It takes the CPU when told to,
 /// and otherwise sleeps. Killed on drop.
 struct Hogs {
-    pids: Vec<Pid>,
+    children: Vec<Child>,
     go: Mapping,
 }
 
@@ -279,22 +277,17 @@ impl Hogs {
 
     fn start() -> Result<Self> {
         let mut hogs = Self {
-            pids: Vec::new(),
+            children: Vec::new(),
             go: Mapping::anon_flags(PAGE, libc::MAP_SHARED)?,
         };
         for cpu in kernel::online_cpus()?.into_iter().skip(1) {
-            let Self { pids, go } = &mut hogs;
-            pids.push(fork_child(|| {
-                let mut set = CpuSet::new();
+            let Self { children, go } = &mut hogs;
+            children.push(Child::start(|| {
                 let word = &go.words()[0];
                 // The test is killed at its time limit, and the hogs with it.
-                if prctl::set_pdeathsig(Signal::SIGKILL).is_err()
-                    || set.set(cpu).is_err()
-                    || sched_setaffinity(Pid::from_raw(0), &set).is_err()
-                    || sys::run_first_in_first_out(90).is_err()
-                {
-                    return false;
-                }
+                prctl::set_pdeathsig(Signal::SIGKILL)?;
+                run_on(cpu)?;
+                sys::run_first_in_first_out(90)?;
                 go.words()[1].fetch_add(1, Relaxed);
                 loop {
                     if word.load(Relaxed) == Self::SPIN {
@@ -306,7 +299,7 @@ impl Hogs {
             })?);
         }
         wait_until("each hog runs", || {
-            Ok(hogs.go.words()[1].load(Relaxed) >= hogs.pids.len() as u64)
+            Ok(hogs.go.words()[1].load(Relaxed) >= hogs.children.len() as u64)
         })?;
         Ok(hogs)
     }
@@ -319,11 +312,6 @@ impl Hogs {
 impl Drop for Hogs {
     fn drop(&mut self) {
         self.set(Self::SLEEP);
-        for &pid in &self.pids {
-            // The process may have ended already.
-            let _ = kill(pid, Signal::SIGKILL);
-            let _ = waitpid(pid, None);
-        }
     }
 }
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libc::{EACCES, EPERM};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitStatus, waitpid};
+
 use nix::unistd::{Pid, Uid, pipe, read, setuid, write};
 
 use crate::cgroup::Groups;
+use crate::child::Child;
 use crate::harness::{Case, Log};
 use crate::plan::FolioSize;
-use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, Ret, fork_child};
+use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, Ret};
 use crate::{pattern, region};
 
 const PAGES: usize = 64;
@@ -35,62 +35,58 @@ fn small_pages() -> Result<Mapping> {
 /// A forked child that runs `ready`, waits, and runs `done` when told to. The result of `done` is
 /// its exit status.
 pub struct Partner {
-    pub pid: Pid,
+    child: Child,
     go: OwnedFd,
-    waited: bool,
 }
 
 impl Partner {
-    pub fn new(ready: impl FnOnce(), done: impl FnOnce() -> bool) -> Result<Self> {
+    pub fn new(ready: impl FnOnce(), done: impl FnOnce() -> Result<()>) -> Result<Self> {
         let (child_says, say) = pipe()?;
         let (hear, go) = pipe()?;
-        let pid = fork_child(|| {
+        let child = Child::start(|| {
             ready();
             let mut byte = [0];
-            write(&say, &byte).is_ok() && read(&hear, &mut byte).is_ok() && done()
+            write(&say, &byte)?;
+            read(&hear, &mut byte)?;
+            done()
         })?;
         drop(say);
         ensure!(
             read(&child_says, &mut [0])? == 1,
             "expected a byte from the child when it is ready"
         );
-        Ok(Self {
-            pid,
-            go,
-            waited: false,
-        })
+        Ok(Self { child, go })
     }
 
-    pub fn finish(mut self) -> Result<()> {
+    /// A child with its own copy of filled memory, whose contents it checks in the end.
+    pub fn copying(map: &Mapping) -> Result<Self> {
+        Self::new(
+            || pattern::fill(map.words(), 2),
+            || pattern::check(map.words(), 2),
+        )
+    }
+
+    /// A child that shares memory of pattern 1, and checks it in the end.
+    pub fn sharing(map: &Mapping) -> Result<Self> {
+        Self::new(|| (), || pattern::check(map.words(), 1))
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.child.pid()
+    }
+
+    pub fn finish(self) -> Result<()> {
         write(&self.go, &[1]).context("telling the child to go on")?;
-        self.waited = true;
-        match waitpid(self.pid, None)? {
-            WaitStatus::Exited(_, 0) => Ok(()),
-            other => {
-                anyhow::bail!("expected the child to exit with 0 after its check, got {other:?}")
-            }
-        }
-    }
-}
-
-impl Drop for Partner {
-    fn drop(&mut self) {
-        // If the test failed, the child would wait forever, and the harness for it.
-        if !self.waited {
-            let _ = kill(self.pid, Signal::SIGKILL);
-            let _ = waitpid(self.pid, None);
-        }
+        self.child
+            .finish("the child to exit with 0 after its check")
     }
 }
 
 fn another_process(log: &mut Log) -> Result<()> {
     let map = small_pages()?;
     let addrs = map.addrs(PAGE);
-    let partner = Partner::new(
-        || pattern::fill(map.words(), 2),
-        || pattern::check(map.words(), 2).is_ok(),
-    )?;
-    let pid = partner.pid.as_raw();
+    let partner = Partner::copying(&map)?;
+    let pid = partner.pid().as_raw();
     for node in [1, 0, 1] {
         let (ret, status) = sys::move_to(pid, &addrs, node, MF_MOVE);
         log.note(format!("another's pages to {node}"), ret, &status);
@@ -119,7 +115,7 @@ fn another_process(log: &mut Log) -> Result<()> {
 fn shared_after_fork(log: &mut Log) -> Result<()> {
     let map = small_pages()?;
     let addrs = map.addrs(PAGE);
-    let partner = Partner::new(|| (), || pattern::check(map.words(), 1).is_ok())?;
+    let partner = Partner::sharing(&map)?;
     let (ret, status) = sys::move_to(0, &addrs, 1, MF_MOVE);
     log.note("shared pages", ret, &status);
     ret.zero("move_pages")?;
@@ -137,8 +133,8 @@ fn shared_after_fork(log: &mut Log) -> Result<()> {
 fn unprivileged(log: &mut Log) -> Result<()> {
     let map = small_pages()?;
     let addrs = map.addrs(PAGE);
-    let partner = Partner::new(|| (), || true)?;
-    let root = partner.pid.as_raw();
+    let partner = Partner::new(|| (), || Ok(()))?;
+    let root = partner.pid().as_raw();
     setuid(Uid::from_raw(65534)).context("setuid")?;
     let refused = Ret {
         ret: -1,
@@ -182,12 +178,9 @@ fn cpuset(log: &mut Log) -> Result<()> {
     groups.set(0, "cpuset.mems", "0")?;
     let map = small_pages()?;
     let addrs = map.addrs(PAGE);
-    let partner = Partner::new(
-        || pattern::fill(map.words(), 2),
-        || pattern::check(map.words(), 2).is_ok(),
-    )?;
-    let pid = partner.pid.as_raw();
-    groups.add(0, partner.pid)?;
+    let partner = Partner::copying(&map)?;
+    let pid = partner.pid().as_raw();
+    groups.add(0, partner.pid())?;
     let (ret, status) = sys::move_to(pid, &addrs, 1, MF_MOVE);
     log.note("to a node outside the cpuset", ret, &status);
     let refused = Ret {

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::sys::wait::{WaitStatus, waitpid};
 
+use crate::child::Child;
 use crate::harness::Case;
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::region::Mixed;
-use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, fork_child};
+use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE};
 use crate::{pattern, region};
 
 const HUGE: usize = 2 << 20;
@@ -132,25 +132,19 @@ fn forked(folio: FolioSize, count: usize) -> Result<()> {
     let addrs = map.addrs(folio.bytes());
     let mut moved = 0;
     for seed in 2..8 {
-        let child = fork_child(|| {
-            if pattern::check(map.words(), 1).is_err() {
-                return false;
-            }
+        let child = Child::start(|| {
+            pattern::check(map.words(), 1)?;
             for page in map.words().chunks(PAGE / 8).step_by(2) {
                 pattern::fill(page, seed);
             }
             let mut pages = map.words().chunks(PAGE / 8).enumerate();
-            pages.all(|(i, page)| match i % 2 {
-                0 => pattern::check(page, seed).is_ok(),
-                _ => pattern::check_from(page, i * PAGE / 8, 1).is_ok(),
+            pages.try_for_each(|(i, page)| match i % 2 {
+                0 => pattern::check(page, seed),
+                _ => pattern::check_from(page, i * PAGE / 8, 1),
             })
         })?;
         moved += shuttle(&addrs, MF_MOVE_ALL, 8);
-        let status = waitpid(child, None)?;
-        ensure!(
-            matches!(status, WaitStatus::Exited(_, 0)),
-            "expected the child to exit with 0 after its checks, got {status:?}"
-        );
+        child.finish("the child to exit with 0 after its checks")?;
         pattern::check(map.words(), 1).context("contents in the parent")?;
     }
     ensure!(moved > 0, "no page moved in any round");
@@ -281,22 +275,10 @@ fn many_processes() -> Result<()> {
         Ok(())
     };
     let children: Vec<_> = (0..4)
-        .map(|i| {
-            fork_child(|| match work(100 * (i + 1)) {
-                Ok(()) => true,
-                Err(e) => {
-                    eprintln!("# process {i}: {e:#}");
-                    false
-                }
-            })
-        })
+        .map(|i| Child::start(|| work(100 * (i + 1)).with_context(|| format!("process {i}"))))
         .collect::<Result<_>>()?;
     for child in children {
-        let status = waitpid(child, None)?;
-        ensure!(
-            matches!(status, WaitStatus::Exited(_, 0)),
-            "expected a child to exit with 0, got {status:?}"
-        );
+        child.finish("a child to exit with 0")?;
     }
     pattern::check(shared.words(), 9)
 }

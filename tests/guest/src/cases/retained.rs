@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::mman::{MlockAllFlags, mlockall, munlockall};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::Pid;
+use nix::sys::wait::WaitStatus;
 
 use super::litmus::{Migrc, count};
 use super::migrc::{
@@ -21,11 +19,12 @@ use super::migrc::{
     make_eligible, retained, retained_of, to,
 };
 use super::unplug::Away;
+use crate::child::Child;
 use crate::harness::{Case, skip};
 use crate::kernel::{self, Setting};
 use crate::patience::{repeat_until, wait_until};
 use crate::region;
-use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
+use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 
 const MEMORY: &str = "/sys/devices/system/memory";
 const CONTIGUOUS: &str = "/sys/kernel/mm/ferry/migrc/debug/take_contig";
@@ -95,7 +94,7 @@ impl Drop for MovableBlocks {
 
 /// A process that moves memory to and fro all the time. Migrc retains the old pages.
 struct Mover {
-    pid: Pid,
+    child: Child,
     map: Mapping,
     /// Number of pages moved so far.
     moved: Mapping,
@@ -106,20 +105,18 @@ impl Mover {
     fn start(blocks: &MovableBlocks) -> Result<Self> {
         let map = Mapping::anon(2 * PAGES * PAGE, 2 << 20)?;
         let moved = Mapping::anon_flags(PAGE, libc::MAP_SHARED)?;
-        let pid = fork_child(|| {
-            let run = || -> Result<()> {
-                make_eligible(&map)?;
-                let addrs = map.addrs(PAGE);
-                for node in [1, 0].into_iter().cycle() {
-                    // Some pages may be isolated, or find no room.
-                    let (_, status) = sys::move_to(0, &addrs, node, MF_MOVE);
-                    let there = status.iter().filter(|&&at| at == node).count();
-                    moved.words()[0].fetch_add(there as u64, Relaxed);
-                }
-                Ok(())
-            };
-            beside_another(run).is_ok()
-        })?;
+        let run = || {
+            make_eligible(&map)?;
+            let addrs = map.addrs(PAGE);
+            for node in [1, 0].into_iter().cycle() {
+                // Some pages may be isolated, or find no room.
+                let (_, status) = sys::move_to(0, &addrs, node, MF_MOVE);
+                let there = status.iter().filter(|&&at| at == node).count();
+                moved.words()[0].fetch_add(there as u64, Relaxed);
+            }
+            Ok(())
+        };
+        let child = Child::start(|| beside_another(run))?;
         let name = |block: &PathBuf| {
             let name = block
                 .file_name()
@@ -127,7 +124,7 @@ impl Mover {
             anyhow::Ok(Path::new(MEMORY).join(name))
         };
         Ok(Self {
-            pid,
+            child,
             map,
             moved,
             blocks: blocks.0.iter().map(name).collect::<Result<_>>()?,
@@ -154,7 +151,7 @@ impl Mover {
             .context("block_size_bytes is not a hexadecimal number")?;
         let mut found = None;
         repeat_until("memory is in a movable block", || {
-            for frame in kernel::frames_of(self.pid.as_raw(), &self.map)? {
+            for frame in kernel::frames_of(self.child.pid().as_raw(), &self.map)? {
                 let block = format!("{MEMORY}/memory{}", frame * PAGE as u64 / size).into();
                 if self.blocks.contains(&block) {
                     found = Some((frame, block));
@@ -164,14 +161,6 @@ impl Mover {
             Ok(found.is_some())
         })?;
         found.context("no page is in a movable block")
-    }
-}
-
-impl Drop for Mover {
-    fn drop(&mut self) {
-        // It may have ended already, which the test has noticed.
-        let _ = kill(self.pid, Signal::SIGKILL);
-        let _ = waitpid(self.pid, None);
     }
 }
 
@@ -332,21 +321,12 @@ impl SmallNode {
     fn fill(&self) -> Result<bool> {
         let killed = || -> Result<u64> { Ok(kernel::vmstat("oom_kill")?.values().sum()) };
         let before = killed()?;
-        let child = fork_child(|| {
-            let take = || -> Result<()> {
-                // Otherwise the OOM killer might choose the process that holds the rest of the
-                // node.
-                kernel::write("/proc/self/oom_score_adj", "1000")?;
-                let hog = Mapping::anon(self.len, PAGE)?;
-                sys::mbind(hog.addr(), hog.len(), 0, 0).zero("mbind")?;
-                hog.advise(0, hog.len(), libc::MADV_NOHUGEPAGE)?;
-                let words = hog.words().iter().step_by(PAGE / 8);
-                words.for_each(|word| word.store(1, Relaxed));
-                Ok(())
-            };
-            take().is_ok()
+        let child = Child::start(|| {
+            // Otherwise the OOM killer might choose the process that holds the rest of the node.
+            kernel::write("/proc/self/oom_score_adj", "1000")?;
+            region::take(0, self.len, libc::MADV_NOHUGEPAGE).map(drop)
         })?;
-        let status = waitpid(child, None)?;
+        let status = child.wait()?;
         let oom = killed()? > before;
         ensure!(
             oom || matches!(status, WaitStatus::Exited(_, 0)),
@@ -413,7 +393,7 @@ fn oom() -> Result<()> {
 /// Runs `body` while another process has old pages kept by batches in flight, one for each of its threads.
 fn beside_in_flight(pages: usize, body: impl FnOnce() -> Result<()>) -> Result<()> {
     let before = retained()?;
-    let child = fork_child(|| {
+    let child = Child::start(|| {
         let moves = |map: &Mapping| {
             let started = Barrier::new(pages / BATCH);
             thread::scope(|scope| {
@@ -434,9 +414,8 @@ fn beside_in_flight(pages: usize, body: impl FnOnce() -> Result<()>) -> Result<(
             });
             Ok(())
         };
-        eligible(pages)
-            .and_then(|map| beside_another(|| moves(&map)))
-            .is_ok()
+        let map = eligible(pages)?;
+        beside_another(|| moves(&map))
     })?;
     let kept = wait_until("batches are in flight", || {
         Ok(retained()? >= before + pages as u64)
@@ -444,8 +423,7 @@ fn beside_in_flight(pages: usize, body: impl FnOnce() -> Result<()>) -> Result<(
     let done = kept.and_then(|()| body());
     // A task that is killed ends when its batch has.
     kernel::write(HOLD, "0")?;
-    kill(child, Signal::SIGKILL)?;
-    waitpid(child, None)?;
+    drop(child);
     done
 }
 

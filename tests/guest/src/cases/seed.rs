@@ -4,10 +4,11 @@
 
 use anyhow::{Context, Result, anyhow, ensure};
 use nix::errno::Errno;
-use nix::sys::wait::{WaitStatus, waitpid};
+
 use page_migrate::{Error, Node, Options, PhysAddr, Pid, PidFd, Service, Stopped, Target};
 
 use super::programs::need_service;
+use crate::child::Child;
 use crate::harness::{Case, skip};
 use crate::hot::{self, Placement, Shape};
 use crate::kernel;
@@ -126,19 +127,11 @@ fn errors() -> Result<()> {
 
 /// Runs `body` as an ordinary user, in a child.
 fn as_user(body: impl FnOnce() -> Result<()>) -> Result<()> {
-    let child = sys::fork_child(|| {
-        let user = nix::unistd::Uid::from_raw(USER);
-        let done = nix::unistd::setuid(user)
-            .context("setuid")
-            .and_then(|()| body());
-        done.map_err(|e| eprintln!("# as a user: {e:#}")).is_ok()
+    let child = Child::start(|| {
+        nix::unistd::setuid(nix::unistd::Uid::from_raw(USER)).context("setuid")?;
+        body()
     })?;
-    let status = waitpid(child, None)?;
-    ensure!(
-        status == WaitStatus::Exited(child, 0),
-        "expected the unprivileged child to exit with 0, got {status:?}"
-    );
-    Ok(())
+    child.finish("the unprivileged child to exit with 0")
 }
 
 /// An ordinary user may move their own range, but nothing by physical address, and nothing of

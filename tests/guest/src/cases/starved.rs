@@ -10,17 +10,16 @@ use std::thread::{JoinHandle, scope, spawn};
 
 use anyhow::{Context, Result};
 use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use super::limits::no_throttling;
-use super::litmus::{Migrc, count, run_on};
+use super::litmus::{Migrc, count};
 use super::migrc::{AGE, DRAIN, ENABLED, NEVER, PAGES, SHARE, eligible, on_two_cpus};
+use crate::child::Child;
 use crate::harness::{Case, skip};
 use crate::kernel;
 use crate::patience::{repeat_until, wait_until};
-use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
+use crate::sys::{self, MF_MOVE, Mapping, PAGE, run_on};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -38,30 +37,27 @@ pub fn cases() -> Vec<Case> {
 
 /// A process that moves its pages to and fro on one CPU, while another thread of it is on another CPU.
 struct Mover {
-    pid: Pid,
+    child: Child,
     moves: Mapping,
 }
 
 impl Mover {
     fn start(cpu: usize, other: usize) -> Result<Self> {
         let moves = Mapping::anon_flags(PAGE, libc::MAP_SHARED)?;
-        let pid = fork_child(|| {
-            let run = || -> Result<()> {
-                prctl::set_pdeathsig(Signal::SIGKILL)?;
-                let map = eligible(PAGES)?;
-                let addrs = map.addrs(PAGE);
-                on_two_cpus(cpu, other, || {
-                    for node in [1, 0].into_iter().cycle() {
-                        // A page that is isolated just now is moved the next time.
-                        sys::move_to(0, &addrs, node, MF_MOVE);
-                        moves.words()[0].fetch_add(1, Relaxed);
-                    }
-                    Ok(())
-                })
-            };
-            run().is_ok()
+        let child = Child::start(|| {
+            prctl::set_pdeathsig(Signal::SIGKILL)?;
+            let map = eligible(PAGES)?;
+            let addrs = map.addrs(PAGE);
+            on_two_cpus(cpu, other, || {
+                for node in [1, 0].into_iter().cycle() {
+                    // A page that is isolated just now is moved the next time.
+                    sys::move_to(0, &addrs, node, MF_MOVE);
+                    moves.words()[0].fetch_add(1, Relaxed);
+                }
+                Ok(())
+            })
         })?;
-        Ok(Self { pid, moves })
+        Ok(Self { child, moves })
     }
 
     /// Waits until it has moved its pages there and back.
@@ -74,19 +70,11 @@ impl Mover {
     /// Returns how many times its moving thread has left a CPU. A thread that is off its CPU has not run in
     /// the meantime if the number is the same later.
     fn switches(&self) -> Result<u64> {
-        let text = kernel::read(format!("/proc/{0}/task/{0}/status", self.pid))?;
+        let text = kernel::read(format!("/proc/{0}/task/{0}/status", self.child.pid()))?;
         let switches = text.lines().filter(|line| line.contains("_ctxt_switches"));
         let counts =
             switches.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok());
         Ok(counts.sum())
-    }
-}
-
-impl Drop for Mover {
-    fn drop(&mut self) {
-        // A mover that is gone is as good as killed.
-        let _ = kill(self.pid, Signal::SIGKILL);
-        let _ = waitpid(self.pid, None);
     }
 }
 

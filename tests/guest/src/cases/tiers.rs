@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::crews::{counted, crewed, finished};
+use super::crews::{AFTER_CHECKS, counted, crewed};
+use crate::child::Child;
 use crate::damon::Damon;
 use crate::demotion::{Demotion, Reclaim, count_on, forget_use, generations};
 use crate::harness::Case;
 use crate::kernel::{self, Setting};
 use crate::patience::wait_until;
 use crate::plan::FolioSize;
-use crate::sys::{MF_MOVE, Mapping, PAGE, fork_child};
+use crate::sys::{MF_MOVE, Mapping, PAGE};
 use crate::{pattern, region};
 
 const CPUS: &str = "/sys/kernel/mm/ferry/copy/cpus";
@@ -184,7 +185,7 @@ fn add_to_some(map: &Mapping, words: usize, round: u64, end: &AtomicBool) -> usi
 
 /// Forks a child that checks the pages it shares with its parent.
 fn fork_and_check(words: &[AtomicU64], first: usize) -> Result<()> {
-    finished(fork_child(|| pattern::check_from(words, first, 1).is_ok())?)
+    Child::start(|| pattern::check_from(words, first, 1))?.finish(AFTER_CHECKS)
 }
 
 /// Waits until no page is counted as isolated; other tasks may isolate pages at times.

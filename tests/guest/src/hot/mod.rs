@@ -10,13 +10,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::sched::{CpuSet, sched_setaffinity};
+
 use nix::unistd::Pid;
 use page_migrate::{Node, Options, Service, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel;
 use crate::plan::Machine;
+use crate::sys::run_on;
 use tracker::Tracker;
 use workload::{Outcome, Workload};
 
@@ -145,9 +146,9 @@ pub fn run(shape: Shape, placement: Placement, accesses: u64, seed: u64) -> Resu
     if is_looked_at {
         Tracker::check()?;
     }
-    pin(first)?;
+    run_on(first)?;
     let near = placement == Placement::Right;
-    let work = Workload::start(move || pin(last), shape, near, accesses, seed)?;
+    let work = Workload::start(move || run_on(last), shape, near, accesses, seed)?;
     let found = match is_looked_at {
         true => Some(find_and_migrate(&service, work.pid(), (first, last))?),
         false => None,
@@ -177,8 +178,8 @@ fn find_and_migrate(service: &Service, pid: Pid, (own, its): (usize, usize)) -> 
         // An access through a TLB entry is not seen. Real TLBs have a few thousand entries; an
         // emulator's can cover all memory until the CPU switches to another address space.
         tracker.round(|| {
-            pin(its)?;
-            pin(own)?;
+            run_on(its)?;
+            run_on(own)?;
             sleep(INTERVAL);
             Ok(())
         })?;
@@ -198,12 +199,6 @@ fn find_and_migrate(service: &Service, pid: Pid, (own, its): (usize, usize)) -> 
         successful: counts.successful,
         failed: counts.failed,
     })
-}
-
-fn pin(cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &set).context("sched_setaffinity")
 }
 
 /// Returns the read latencies that the firmware reports for the near node's CPUs, if any.

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use anyhow::{Context, Result, ensure};
+use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 
 use super::{FAR, NEAR, Shape};
+use crate::child::Child;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{demotion, region};
@@ -27,9 +27,8 @@ const WORKING: u64 = 1;
 
 /// The child process, until `finish`.
 pub struct Workload {
-    pid: Pid,
+    child: Child,
     shared: Mapping,
-    ended: bool,
 }
 
 pub struct Outcome {
@@ -61,38 +60,25 @@ impl Workload {
             }
             Ok(())
         };
-        let pid = sys::fork_child(|| {
-            body().unwrap_or_else(|e| eprintln!("the workload: {e:#}"));
-            words[RESULTS].load(Ordering::Relaxed) != 0
-        })?;
-        let mut child = Self {
-            pid,
-            shared,
-            ended: false,
-        };
-        while child.shared.words()[STATE].load(Ordering::Acquire) != WORKING {
-            let status = waitpid(pid, Some(WaitPidFlag::WNOHANG))?;
-            if status != WaitStatus::StillAlive {
-                child.ended = true;
-                bail!("the workload ended before its memory was ready: {status:?}");
-            }
+        let child = Child::start(|| body().context("the workload"))?;
+        while words[STATE].load(Ordering::Acquire) != WORKING {
+            let status = child.status()?;
+            ensure!(
+                status == WaitStatus::StillAlive,
+                "the workload ended before its memory was ready: {status:?}"
+            );
             sleep(Duration::from_millis(1));
         }
-        Ok(child)
+        Ok(Self { child, shared })
     }
 
     pub fn pid(&self) -> Pid {
-        self.pid
+        self.child.pid()
     }
 
     /// Waits for the end of the process, which has checked its contents by then.
-    pub fn finish(mut self) -> Result<Outcome> {
-        let status = waitpid(self.pid, None)?;
-        self.ended = true;
-        ensure!(
-            status == WaitStatus::Exited(self.pid, 0),
-            "expected the workload to exit with 0, got {status:?}"
-        );
+    pub fn finish(self) -> Result<Outcome> {
+        self.child.finish("the workload to exit with 0")?;
         let result =
             |at: usize| f64::from_bits(self.shared.words()[RESULTS + at].load(Ordering::Acquire));
         Ok(Outcome {
@@ -101,16 +87,6 @@ impl Workload {
             near_at_end: result(2),
             near_accesses: result(3),
         })
-    }
-}
-
-impl Drop for Workload {
-    fn drop(&mut self) {
-        if !self.ended {
-            // Another error is reported already.
-            let _ = kill(self.pid, Signal::SIGKILL);
-            let _ = waitpid(self.pid, None);
-        }
     }
 }
 

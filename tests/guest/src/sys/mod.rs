@@ -19,6 +19,7 @@ pub use numa::{
     migrate_pages, move_pages, move_pages_raw, move_to, places, query_nodes,
 };
 pub use process::{
-    clone_vm, fork_child, memfd_secret, renice, run_first_in_first_out, swap_off, swap_on,
+    clone_vm, confine, fork_child, memfd_secret, renice, run_first_in_first_out, run_on, swap_off,
+    swap_on,
 };
 pub use uring::Uring;

@@ -6,6 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{ForkResult, Pid};
 
 /// Runs `body` in a forked child, whose exit status is 0 if it returned true.
@@ -39,6 +40,18 @@ pub fn clone_vm() -> Result<Pid> {
     // SAFETY: The child only sleeps, on its own stack, which is never freed.
     let pid = unsafe { libc::clone(wait, top, flags, std::ptr::null_mut()) };
     Ok(Pid::from_raw(Errno::result(pid).context("clone")?))
+}
+
+/// Confines the calling task to CPUs.
+pub fn confine(cpus: &[usize]) -> Result<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().try_for_each(|&cpu| set.set(cpu))?;
+    sched_setaffinity(Pid::from_raw(0), &set).context("sched_setaffinity")
+}
+
+/// Confines the calling task to one CPU.
+pub fn run_on(cpu: usize) -> Result<()> {
+    confine(&[cpu])
 }
 
 /// Sets the nice value of a task, from -20 to 19.

@@ -15,9 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use nix::sched::{CpuSet, sched_setaffinity};
+
 use nix::sys::wait::waitpid;
-use nix::unistd::Pid;
 
 mod file;
 mod fork;
@@ -33,7 +32,7 @@ use crate::harness::{Case, Log, skip};
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
 use crate::region;
-use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
+use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child, run_on};
 use file::{Shown, WrittenBy};
 
 pub const MIGRC: &str = "/sys/kernel/mm/ferry/migrc";
@@ -146,12 +145,6 @@ pub fn count(name: &str) -> Result<u64> {
     text.trim()
         .parse()
         .with_context(|| format!("{name}: {text}"))
-}
-
-pub fn run_on(cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &set).context("sched_setaffinity")
 }
 
 /// State shared by reader and writer.

@@ -4,15 +4,15 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use anyhow::{Result, bail, ensure};
-use nix::sys::wait::{WaitStatus, waitpid};
+use anyhow::{Result, bail};
 
 use super::{AGE, Migrc, never_stale_if_deferred, run_on, until_seen, without};
+use crate::child::Child;
 use crate::harness::{Log, skip};
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
-use crate::sys::{self, MF_MOVE_ALL, Mapping, PAGE, fork_child};
+use crate::sys::{self, MF_MOVE_ALL, Mapping, PAGE};
 
 const PAGES: usize = 128;
 const WORDS: usize = PAGE / 8;
@@ -55,16 +55,14 @@ impl Shared {
     }
 
     /// Runs in the child until it is stopped.
-    fn read_on(&self, cpu: usize) -> bool {
+    fn read_on(&self, cpu: usize) -> Result<()> {
         let board = self.board.words();
-        if run_on(cpu).is_err() {
-            return false;
-        }
+        run_on(cpu)?;
         while board[STOP].load(Acquire) == 0 {
             board[STALE].fetch_add(self.read(), Relaxed);
             board[READ].fetch_add(1, Release);
         }
-        true
+        Ok(())
     }
 
     /// Waits until the child has read all pages twice.
@@ -117,7 +115,7 @@ impl Shared {
         // Clean; reclaim frees them only when memory is short.
         self.map.advise(0, self.map.len(), libc::MADV_FREE)?;
         board[STOP].store(0, Release);
-        let child = fork_child(|| self.read_on(cpu))?;
+        let child = Child::start(|| self.read_on(cpu))?;
         let mut played = Ok(());
         for round in 0..ROUNDS {
             played = self.round(1 - (round % 2) as i32, others);
@@ -126,13 +124,8 @@ impl Shared {
             }
         }
         board[STOP].store(1, Release);
-        let ended = waitpid(child, None)?;
-        played?;
-        ensure!(
-            matches!(ended, WaitStatus::Exited(_, 0)),
-            "expected the reading child to exit with 0, got {ended:?}"
-        );
-        Ok(())
+        let ended = child.finish("the reading child to exit with 0");
+        played.and(ended)
     }
 
     fn stale(&self) -> u64 {

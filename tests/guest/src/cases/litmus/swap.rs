@@ -12,18 +12,18 @@ use std::thread;
 
 use anyhow::{Result, anyhow, ensure};
 use nix::sys::mman::{MlockAllFlags, mlockall, munlockall};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
+
 use nix::unistd::Pid;
 
 use super::{AGE, HOLD, Migrc, count, never_stale_if_deferred, run_on, until_seen, without};
 use crate::cases::disk::{Loop, Swap};
 use crate::cgroup::Groups;
+use crate::child::Child;
 use crate::harness::{Log, skip};
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
-use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
+use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 
 /// About as many pages as reclaim takes at once, so that its first flush covers all migrated ones.
 const PAGES: usize = 64;
@@ -111,15 +111,9 @@ impl<'a> Scene<'a> {
         for map in &maps {
             (0..PAGES).for_each(|page| map.words()[page * WORDS].store(BEFORE, Relaxed));
         }
-        let child = fork_child(|| {
-            loop {
-                thread::sleep(std::time::Duration::from_secs(3600));
-            }
-        })?;
-        let looked_at = maps.iter().try_for_each(|map| map.write_to(&place.disk));
-        kill(child, Signal::SIGKILL)?;
-        waitpid(child, None)?;
-        looked_at?;
+        let child = Child::sleeping()?;
+        maps.iter().try_for_each(|map| map.write_to(&place.disk))?;
+        drop(child);
         Ok(Self {
             place,
             told: Mapping::anon(rounds * PAGES * 8, PAGE)?,

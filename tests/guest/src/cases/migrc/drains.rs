@@ -85,18 +85,11 @@ pub(super) fn freed_by_parts() -> Result<()> {
     let before = count("drained_pages/flush")?;
     beside_retained(PAGES, || {
         for &other in others {
-            let child = fork_child(|| {
-                let flush = || -> Result<()> {
-                    let map = region::filled(FolioSize::Small, 64, 7)?;
-                    on_two_cpus(last, other, || to(&map, 1))
-                };
-                flush().is_ok()
+            let child = Child::start(|| {
+                let map = region::filled(FolioSize::Small, 64, 7)?;
+                on_two_cpus(last, other, || to(&map, 1))
             })?;
-            let status = waitpid(child, None)?;
-            ensure!(
-                matches!(status, WaitStatus::Exited(_, 0)),
-                "expected the child to exit with 0, got {status:?}"
-            );
+            child.finish("the child to exit with 0")?;
         }
         until_none()
     })?;
@@ -113,16 +106,11 @@ pub(super) fn owner_gone() -> Result<()> {
     let mut migrc = Migrc::on()?;
     migrc.set(AGE, "200")?;
     for _ in 0..10 {
-        let child = fork_child(|| {
-            eligible(PAGES)
-                .and_then(|map| beside_another(|| to(&map, 1)))
-                .is_ok()
+        let child = Child::start(|| {
+            let map = eligible(PAGES)?;
+            beside_another(|| to(&map, 1))
         })?;
-        let status = waitpid(child, None)?;
-        ensure!(
-            matches!(status, WaitStatus::Exited(_, 0)),
-            "expected the child to exit with 0, got {status:?}"
-        );
+        child.finish("the child to exit with 0")?;
     }
     until_none()
 }
@@ -136,20 +124,9 @@ pub(super) fn pressure() -> Result<()> {
     beside_retained(8 * PAGES, || {
         // Takes all memory of the node with the retained pages.
         let free = kernel::node_free_bytes(0)?;
-        let child = fork_child(|| {
-            let take = || -> Result<()> {
-                let hog = Mapping::anon(free + (16 << 20), 2 << 20)?;
-                sys::mbind(hog.addr(), hog.len(), 0, 0).zero("mbind")?;
-                hog.advise(0, hog.len(), libc::MADV_HUGEPAGE)?;
-                let words = hog.words().iter().step_by(PAGE / 8);
-                words.for_each(|word| word.store(1, Relaxed));
-                Ok(())
-            };
-            take().is_ok()
-        })?;
-        // It may be killed, because it takes more than there is.
-        waitpid(child, None)?;
-        Ok(())
+        let take = || region::take(0, free + (16 << 20), libc::MADV_HUGEPAGE).map(drop);
+        // The child may be killed, because it takes more than there is.
+        Child::start(take)?.wait().map(drop)
     })?;
     ensure!(
         count("drained_pages/pressure")? > before,

@@ -11,15 +11,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitStatus, waitpid};
 
 use super::litmus::{MIGRC, Migrc, count, without};
+use crate::child::Child;
 use crate::harness::{Case, skip};
 use crate::kernel;
 use crate::patience::wait_until;
 use crate::plan::FolioSize;
-use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child};
+use crate::sys::{self, MF_MOVE, Mapping, PAGE, run_on};
 use crate::{pattern, region};
 
 pub const AGE: &str = "/sys/kernel/mm/ferry/migrc/max_age_ms";
@@ -86,7 +85,7 @@ pub fn on_two_cpus<T>(first: usize, second: usize, body: impl FnOnce() -> Result
     let (runs, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let other = scope.spawn(|| -> Result<()> {
-            let on = super::litmus::run_on(second);
+            let on = run_on(second);
             runs.store(true, Relaxed);
             on?;
             while !stop.load(Relaxed) {
@@ -98,7 +97,7 @@ pub fn on_two_cpus<T>(first: usize, second: usize, body: impl FnOnce() -> Result
         while !runs.load(Relaxed) {
             std::hint::spin_loop();
         }
-        let done = super::litmus::run_on(first).and_then(|()| body());
+        let done = run_on(first).and_then(|()| body());
         stop.store(true, Relaxed);
         other
             .join()
@@ -202,24 +201,19 @@ fn deferred() -> Result<()> {
 /// Runs `body` while old pages of another process are retained.
 pub fn beside_retained(pages: usize, body: impl FnOnce() -> Result<()>) -> Result<()> {
     let before = retained()?;
-    let child = fork_child(|| {
-        let stay = |map: &Mapping| {
-            to(map, 1)?;
+    let _child = Child::start(|| {
+        let map = eligible(pages)?;
+        beside_another(|| {
+            to(&map, 1)?;
             loop {
                 sleep(Duration::from_secs(1));
             }
-        };
-        eligible(pages)
-            .and_then(|map| beside_another(|| -> Result<()> { stay(&map) }))
-            .is_ok()
+        })
     })?;
-    let done = wait_until("pages are retained", || {
+    wait_until("pages are retained", || {
         Ok(retained()? >= before + pages as u64)
-    });
-    let done = done.and_then(|()| body());
-    kill(child, Signal::SIGKILL)?;
-    waitpid(child, None)?;
-    done
+    })?;
+    body()
 }
 
 fn refused() -> Result<()> {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::{Result, ensure};
 
 use super::{PAGES, memory, says, shuttle, small_pages, table, whole};
+use crate::child::Child;
 use crate::harness::Case;
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, Counters, HOLES, LONG, MT, SHARED, Service};
@@ -101,11 +102,7 @@ fn long_tables() -> Result<()> {
     map.advise(0, map.len(), libc::MADV_DONTFORK)?;
     let others = Mapping::anon(PAGES * PAGE, PAGE)?;
     pattern::fill(others.words(), 2);
-    let other = sys::fork_child(|| {
-        loop {
-            std::thread::sleep(std::time::Duration::from_secs(3600));
-        }
-    })?;
+    let _other = Child::sleeping()?;
     // Only the child has these pages now, because this process discards them.
     let theirs = table(&others)?;
     others.advise(0, others.len(), libc::MADV_DONTNEED)?;
@@ -120,8 +117,6 @@ fn long_tables() -> Result<()> {
         region::check_on(&map.addrs(PAGE), node)?;
         pattern::check(map.words(), 1)?;
     }
-    nix::sys::signal::kill(other, nix::sys::signal::Signal::SIGKILL)?;
-    nix::sys::wait::waitpid(other, None)?;
     Ok(())
 }
 
@@ -132,11 +127,7 @@ fn orders() -> Result<()> {
     const ROW: usize = 7;
     let shared = [5, 511, 512, 1000];
     let (map, service) = (memory(FolioSize::Small, PAGES)?, Service::open()?);
-    let other = sys::fork_child(|| {
-        loop {
-            std::thread::sleep(std::time::Duration::from_secs(3600));
-        }
-    })?;
+    let other = Child::sleeping()?;
     // The child keeps the original pages; this process gets copies of all but a few.
     let theirs = table(&map)?;
     for (page, words) in map.words().chunks(PAGE / size_of::<u64>()).enumerate() {
@@ -172,7 +163,7 @@ fn orders() -> Result<()> {
             region::check_on(&shared_addrs, 0)?;
             pattern::check(map.words(), 1)?;
             ensure!(
-                sys::places(other.as_raw(), &addrs)?
+                sys::places(other.pid().as_raw(), &addrs)?
                     .iter()
                     .all(|&place| place == 0),
                 "expected the other process's pages to stay on node 0"
@@ -185,8 +176,6 @@ fn orders() -> Result<()> {
         region::check_on(&addrs, node)?;
         pattern::check(map.words(), 1)?;
     }
-    nix::sys::signal::kill(other, nix::sys::signal::Signal::SIGKILL)?;
-    nix::sys::wait::waitpid(other, None)?;
     Ok(())
 }
 

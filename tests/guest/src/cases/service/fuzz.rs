@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use fastrand::Rng;
 
 use super::{layout, memory, whole};
+use crate::child::Child;
 use crate::harness::{Case, Log};
 use crate::kernel;
 use crate::patience::wait_until;
@@ -15,7 +16,7 @@ use crate::plan::FolioSize;
 use crate::sys::service::{
     COUNTERS, Call, Counters, HOLES, PHYS, RANGE, SHARED, Service, low_memory,
 };
-use crate::sys::{self, Mapping, PAGE, UserPtr};
+use crate::sys::{Mapping, PAGE, UserPtr};
 use crate::{pattern, region};
 
 /// Number of calls in a run, most of them small. The nightly suite makes ten times as many.
@@ -64,11 +65,7 @@ fn fuzz(log: &mut Log) -> Result<()> {
     eprintln!("# service/fuzz: seed {seed:#x}");
     let mut rng = Rng::with_seed(seed);
     let shared = memory(FolioSize::Small, PAGES)?;
-    let child = sys::fork_child(|| {
-        loop {
-            std::thread::sleep(std::time::Duration::from_secs(3600));
-        }
-    })?;
+    let child = Child::sleeping()?;
     let service = Service::open()?;
     let (huge, _) = region::large(1, 1)?;
     let mut world = World {
@@ -78,7 +75,7 @@ fn fuzz(log: &mut Log) -> Result<()> {
         small: memory(FolioSize::Small, PAGES)?,
         huge,
         shared,
-        child: child.as_raw(),
+        child: child.pid().as_raw(),
         frames: Vec::new(),
     };
     let log_before = kernel_log()?;
@@ -130,8 +127,7 @@ fn fuzz(log: &mut Log) -> Result<()> {
     let done = world.service.range(whole(&world.shared, 0).flags(SHARED));
     done.complete("all pages to move in the end")?;
     world.check()?;
-    nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL)?;
-    nix::sys::wait::waitpid(child, None)?;
+    drop(child);
     let what = format!("no page is isolated; counts during the run: {isolated:?}");
     wait_until(&what, || Ok(counts_isolated()? == 0))?;
     let fresh = kernel_log()?;

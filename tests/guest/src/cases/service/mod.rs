@@ -12,10 +12,11 @@ mod rights;
 
 use anyhow::{Result, ensure};
 
+use crate::child::Child;
 use crate::harness::Case;
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, Done, LONG, Service};
-use crate::sys::{self, Mapping, PAGE};
+use crate::sys::{Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
 const PAGES: usize = 64;
@@ -68,19 +69,7 @@ fn says(done: Done, errno: i32, successful: usize, failed: usize) -> Result<()> 
 
 /// Runs `body` in a child. A failure there fails the test.
 fn in_child(body: impl FnOnce() -> Result<()>) -> Result<()> {
-    let pid = sys::fork_child(|| match body() {
-        Ok(()) => true,
-        Err(e) => {
-            eprintln!("# in a child: {e:#}");
-            false
-        }
-    })?;
-    let status = nix::sys::wait::waitpid(pid, None)?;
-    ensure!(
-        status == nix::sys::wait::WaitStatus::Exited(pid, 0),
-        "expected the child to exit with 0, got {status:?}"
-    );
-    Ok(())
+    Child::start(body)?.finish("the child to exit with 0")
 }
 
 /// Moves `map` to and fro by range, by tables and by a long table, and checks nodes and contents.

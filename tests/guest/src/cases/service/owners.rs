@@ -4,11 +4,10 @@
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
 
 use super::{PAGES, says, small_pages, table, whole};
 use crate::cases::policy::Partner;
+use crate::child::Child;
 use crate::harness::Case;
 use crate::sys::service::{Call, PIDFD, SHARED, Service, pidfd_open};
 use crate::sys::{self, Mapping, PAGE};
@@ -29,11 +28,8 @@ pub fn cases() -> Vec<Case> {
 fn another_process() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     let addrs = map.addrs(PAGE);
-    let partner = Partner::new(
-        || pattern::fill(map.words(), 2),
-        || pattern::check(map.words(), 2).is_ok(),
-    )?;
-    let pid = partner.pid.as_raw();
+    let partner = Partner::copying(&map)?;
+    let pid = partner.pid().as_raw();
     says(service.range(whole(&map, 1).pid(pid)), 0, PAGES, 0)?;
     region::check_status(&sys::places(pid, &addrs)?, 1)?;
     let pidfd = pidfd_open(pid)?;
@@ -47,7 +43,7 @@ fn another_process() -> Result<()> {
     says(service.phys(&table, Call::to(1).pid(pid)), 0, PAGES, 0)?;
     region::check_status(&sys::places(pid, &addrs)?, 1)?;
     region::check_on(&addrs, 0)?;
-    let gone = partner.pid;
+    let gone = partner.pid();
     partner.finish()?;
     let done = service.range(Call { node: 1, ..by_fd });
     ensure!(
@@ -61,11 +57,8 @@ fn another_process() -> Result<()> {
 fn foreign_pages() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     let addrs = map.addrs(PAGE);
-    let partner = Partner::new(
-        || pattern::fill(map.words(), 2),
-        || pattern::check(map.words(), 2).is_ok(),
-    )?;
-    let pid = partner.pid.as_raw();
+    let partner = Partner::copying(&map)?;
+    let pid = partner.pid().as_raw();
     let theirs: Vec<u64> = kernel::frames_of(pid, &map)?
         .iter()
         .map(|frame| frame * PAGE as u64)
@@ -97,19 +90,17 @@ fn foreign_pages() -> Result<()> {
 /// With `CLONE_VM` both processes own the memory.
 fn shares_memory() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
-    let other = sys::clone_vm()?;
-    let result = super::shuttle(&service, &map, other.as_raw(), 0)
+    let other = Child::sharing_memory()?;
+    let result = super::shuttle(&service, &map, other.pid().as_raw(), 0)
         .and_then(|()| super::shuttle(&service, &map, 0, 0));
-    kill(other, Signal::SIGKILL)?;
-    waitpid(other, None)?;
     result.context("moves with a process that shares this memory")
 }
 
 fn shared_after_fork() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     let addrs = map.addrs(PAGE);
-    let partner = Partner::new(|| (), || pattern::check(map.words(), 1).is_ok())?;
-    let pid = partner.pid.as_raw();
+    let partner = Partner::sharing(&map)?;
+    let pid = partner.pid().as_raw();
     let frames = table(&map)?;
     for pid in [0, pid] {
         says(service.range(whole(&map, 1).pid(pid)), 0, 0, PAGES)?;
@@ -139,7 +130,7 @@ fn shared_in_part() -> Result<()> {
             }
         }
     };
-    let partner = Partner::new(|| write(2), || true)?;
+    let partner = Partner::new(|| write(2), || Ok(()))?;
     says(
         service.phys(&table(&map)?, Call::to(1)),
         0,

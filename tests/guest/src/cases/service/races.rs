@@ -6,16 +6,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
-use nix::unistd::Pid;
 
 use super::{memory, table, whole};
 use crate::cases::unplug::Away;
+use crate::child::Child;
 use crate::harness::{Case, Log};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, LONG, MT, SHARED, Service};
-use crate::sys::{self, Mapping, PAGE};
+use crate::sys::{Mapping, PAGE};
 use crate::trace::Tracing;
 use crate::{kernel, pattern, region};
 
@@ -171,18 +169,13 @@ fn written(log: &mut Log) -> Result<()> {
 fn forked(log: &mut Log) -> Result<()> {
     let map = memory(FolioSize::Small, 512)?;
     rounds_against(&map, SHARED, rounds(log), |_| {
-        let child = sys::fork_child(|| {
-            let right = pattern::check(map.words(), 1).is_ok();
+        let child = Child::start(|| {
+            pattern::check(map.words(), 1)?;
             pattern::fill(map.words(), 3);
-            right && pattern::check(map.words(), 3).is_ok()
+            pattern::check(map.words(), 3)
         })?;
         pattern::check(map.words(), 1)?;
-        let status = waitpid(child, None)?;
-        ensure!(
-            status == nix::sys::wait::WaitStatus::Exited(child, 0),
-            "expected the child to exit with 0 after its checks, got {status:?}"
-        );
-        Ok(())
+        child.finish("the child to exit with 0 after its checks")
     })?;
     pattern::check(map.words(), 1)
 }
@@ -206,26 +199,18 @@ fn exiting(log: &mut Log) -> Result<()> {
     let map = memory(FolioSize::Small, 512)?;
     let mut moved = 0;
     for _ in 0..rounds(log) {
-        let owner = sys::fork_child(|| {
+        let owner = Child::start(|| {
             pattern::fill(map.words(), 2);
             loop {
-                if pattern::check(map.words(), 2).is_err() {
-                    return false;
-                }
+                pattern::check(map.words(), 2)?;
             }
         })?;
-        moved += against(owner.as_raw(), &map, 0, |progress| {
+        moved += against(owner.pid().as_raw(), &map, 0, |progress| {
             std::thread::sleep(std::time::Duration::from_millis(20));
             while moved + progress.moved.load(Relaxed) == 0 {
                 std::thread::yield_now();
             }
-            kill(owner, Signal::SIGKILL)?;
-            let status = waitpid(owner, None)?;
-            ensure!(
-                status == nix::sys::wait::WaitStatus::Signaled(owner, Signal::SIGKILL, false),
-                "expected the owner to run until it is killed, got {status:?}"
-            );
-            Ok(())
+            owner.kill("the owner to run until it is killed")
         })?;
     }
     pattern::check(map.words(), 1)?;
@@ -361,15 +346,11 @@ fn by_long_table(service: &Service, map: &Mapping, node: i32) -> Result<()> {
 }
 
 fn killed_once(moves: Moves, map: &Mapping) -> Result<()> {
-    let caller = sys::fork_child(|| {
-        let Ok(service) = Service::open() else {
-            return false;
-        };
+    let caller = Child::start(|| {
+        let service = Service::open()?;
         loop {
             for node in [1, 0] {
-                if moves(&service, map, node).is_err() {
-                    return false;
-                }
+                moves(&service, map, node)?;
             }
         }
     })?;
@@ -377,11 +358,5 @@ fn killed_once(moves: Moves, map: &Mapping) -> Result<()> {
     while kernel::vmstat("pgmigrate_success")? == started {
         std::thread::yield_now();
     }
-    kill(caller, Signal::SIGKILL)?;
-    let status = waitpid(Pid::from_raw(caller.as_raw()), None)?;
-    ensure!(
-        status == nix::sys::wait::WaitStatus::Signaled(caller, Signal::SIGKILL, false),
-        "expected the caller to be killed, got {status:?}"
-    );
-    Ok(())
+    caller.kill("the caller to be killed")
 }

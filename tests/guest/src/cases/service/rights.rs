@@ -61,10 +61,10 @@ fn without_rights(
 fn ordinary_user() -> Result<()> {
     let (map, roots) = (small_pages()?, Service::open()?);
     let frames = table(&map)?;
-    let root = Partner::new(|| (), || pattern::check(map.words(), 1).is_ok())?;
+    let root = Partner::sharing(&map)?;
     in_child(|| {
         setuid(NOBODY).context("setuid")?;
-        without_rights(&map, &Service::open()?, &roots, root.pid, &frames)
+        without_rights(&map, &Service::open()?, &roots, root.pid(), &frames)
     })?;
     root.finish()
 }
@@ -82,9 +82,9 @@ fn users_processes() -> Result<()> {
                     set_dumpable(visible).expect("prctl");
                     pattern::fill(map.words(), 2);
                 },
-                || pattern::check(map.words(), 2).is_ok(),
+                || pattern::check(map.words(), 2),
             )?;
-            let call = whole(&map, 1).pid(owner.pid.as_raw());
+            let call = whole(&map, 1).pid(owner.pid().as_raw());
             says(service.range(call), errno, moved, 0)?;
             says(service.range(call.flags(SHARED)), EPERM, 0, 0)?;
             owner.finish()?;
@@ -116,7 +116,7 @@ fn user_namespace() -> Result<()> {
     }
     let (map, roots) = (small_pages()?, Service::open()?);
     let frames = table(&map)?;
-    let root = Partner::new(|| (), || pattern::check(map.words(), 1).is_ok())?;
+    let root = Partner::sharing(&map)?;
     in_child(|| {
         unshare(CloneFlags::CLONE_NEWUSER).context("unshare")?;
         kernel::write("/proc/self/uid_map", "0 0 1")?;
@@ -124,7 +124,7 @@ fn user_namespace() -> Result<()> {
             Uid::effective().is_root(),
             "expected to be root of the namespace"
         );
-        without_rights(&map, &Service::open()?, &roots, root.pid, &frames)
+        without_rights(&map, &Service::open()?, &roots, root.pid(), &frames)
     })?;
     root.finish()
 }
@@ -134,11 +134,8 @@ fn callers_cpuset() -> Result<()> {
     groups.set(0, "cpuset.mems", "0")?;
     let (map, service) = (small_pages()?, Service::open()?);
     let frames = table(&map)?;
-    let owner = Partner::new(
-        || pattern::fill(map.words(), 2),
-        || pattern::check(map.words(), 2).is_ok(),
-    )?;
-    let theirs = owner.pid.as_raw();
+    let owner = Partner::copying(&map)?;
+    let theirs = owner.pid().as_raw();
     groups.add(0, Pid::this())?;
     for pid in [0, theirs] {
         says(service.range(whole(&map, 1).pid(pid)), ENODEV, 0, 0)?;
@@ -156,12 +153,9 @@ fn owners_cpuset() -> Result<()> {
     let groups = Groups::new(&["owner"])?;
     groups.set(0, "cpuset.mems", "0")?;
     let (map, service) = (small_pages()?, Service::open()?);
-    let owner = Partner::new(
-        || pattern::fill(map.words(), 2),
-        || pattern::check(map.words(), 2).is_ok(),
-    )?;
-    let pid = owner.pid.as_raw();
-    groups.add(0, owner.pid)?;
+    let owner = Partner::copying(&map)?;
+    let pid = owner.pid().as_raw();
+    groups.add(0, owner.pid())?;
     let frames: Vec<u64> = kernel::frames_of(pid, &map)?
         .iter()
         .map(|frame| frame * PAGE as u64)
