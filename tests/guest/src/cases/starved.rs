@@ -128,9 +128,7 @@ fn starved(ask: impl Fn() -> Result<()> + Sync) -> Result<()> {
             "with PREEMPT_RT a preempted holder of a spinlock cannot leave its CPU",
         ));
     }
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, NEVER)?;
-    migrc.set(SHARE, "100")?;
+    let _migrc = Migrc::with(&[(AGE, NEVER), (SHARE, "100")])?;
     let _unthrottled = no_throttling()?;
     run_on(other)?;
     let mover = Mover::start(cpu, other)?;

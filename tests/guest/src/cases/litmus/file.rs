@@ -14,7 +14,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use super::{AGE, Change, FILES, MIGRC, Migrc, PAGES, Stage, count};
 use super::{never_stale_if_deferred, run_on};
 use crate::cases::disk::Ext4;
-use crate::cases::migrc::{beside_another, retained};
+use crate::cases::migrc::{beside_another, grows, retained, retains_none};
 use crate::harness::Log;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{kernel, region};
@@ -123,9 +123,7 @@ fn retain_some(map: &Mapping) -> Result<u64> {
 /// Opening a file for writing frees the retained folios of this file, and of no other.
 pub fn alone() -> Result<()> {
     beside_another(|| {
-        let mut migrc = Migrc::on()?;
-        migrc.set(AGE, "60000")?;
-        migrc.set(FILES, "1")?;
+        let _migrc = Migrc::with(&[(AGE, "60000"), (FILES, "1")])?;
         let (shown, map) = Shown::new()?;
         // One pair of files in 256 shares a bucket.
         let names = ["other", "second", "third"];
@@ -143,19 +141,12 @@ pub fn alone() -> Result<()> {
                 "expected retained and drained pages to stay {before:?}, got {after:?}"
             );
             retain_some(&other)?;
-            let (all, drained) = (retained()?, count(DRAINED)?);
-            drop(shown.ext4.open(name)?);
-            ensure!(
-                count(DRAINED)? > drained,
-                "expected drained_pages/write to grow when {name} is opened"
-            );
+            let all = retained()?;
+            grows(DRAINED, || shown.ext4.open(name).map(drop))
+                .with_context(|| format!("when {name} is opened"))?;
             spared |= retained()? >= first && retained()? < all;
             drop(shown.ext4.open(NAME)?);
-            ensure!(
-                retained()? == 0,
-                "expected no retained pages, found {}",
-                retained()?
-            );
+            retains_none()?;
             if spared {
                 break;
             }
@@ -178,8 +169,7 @@ pub fn refused() -> Result<()> {
 }
 
 fn refused_beside_another() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, "60000")?;
+    let mut migrc = Migrc::with(&[(AGE, "60000")])?;
     let (shown, map) = Shown::new()?;
     let addrs = map.addrs(PAGE);
     let deferred_by = |node| -> Result<u64> {
@@ -251,9 +241,7 @@ fn refusals() -> Result<String> {
 /// One task opens and writes the file, another opens it, and a third migrates it, all at the same
 /// time.
 pub fn race(log: &mut Log) -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, "60000")?;
-    migrc.set(FILES, "1")?;
+    let _migrc = Migrc::with(&[(AGE, "60000"), (FILES, "1")])?;
     let rounds = if kernel::is_slow() { 150 } else { 600 };
     log.repeat(|| {
         never_stale_if_deferred(|| race_for(rounds))?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 use nix::sys::wait::waitpid;
 
-use super::{AGE, Migrc, Written, mismatches, no_more_mismatches, run_on, until_seen, without};
+use super::{AGE, Migrc, Written, mismatches, no_more_mismatches, run_on, until_seen};
 use crate::harness::{Log, skip};
 use crate::kernel;
 use crate::plan::FolioSize;
@@ -162,8 +162,7 @@ impl Scene {
 
 /// No write may be lost.
 pub fn holds(log: &mut Log) -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, "1000")?;
+    let _migrc = Migrc::with(&[(AGE, "1000")])?;
     let forks = if kernel::is_slow() { 64 } else { 256 };
     log.repeat(|| {
         let mismatches = mismatches()?;
@@ -180,8 +179,6 @@ pub fn holds(log: &mut Log) -> Result<()> {
 
 /// Without the hook writes are lost.
 pub fn sees() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    without(&mut migrc, "fork")?;
-    migrc.set(AGE, "60000")?;
+    let _migrc = Migrc::without("fork", &[(AGE, "60000")])?;
     until_seen(|| Ok(Scene::new()?.play(1024, true)? > 0))
 }

@@ -133,6 +133,27 @@ impl Migrc {
         Ok(Self(settings))
     }
 
+    /// Enables migrc with these settings.
+    pub fn with(settings: &[(&str, &str)]) -> Result<Self> {
+        let mut migrc = Self::on()?;
+        for (path, value) in settings {
+            migrc.set(path, value)?;
+        }
+        Ok(migrc)
+    }
+
+    /// As [`with`](Self::with), with one of migrc's hooks disabled.
+    pub fn without(hook: &str, settings: &[(&str, &str)]) -> Result<Self> {
+        let mut migrc = Self::with(settings)?;
+        migrc.disable(hook)?;
+        Ok(migrc)
+    }
+
+    fn disable(&mut self, hook: &str) -> Result<()> {
+        need_debug(HOOK)?;
+        self.set(HOOK, hook)
+    }
+
     pub fn set(&mut self, path: &str, value: &str) -> Result<()> {
         self.0.push(Setting::change(path, value)?);
         Ok(())
@@ -333,9 +354,7 @@ fn never_stale_if_deferred(play: impl FnOnce() -> Result<u64>) -> Result<()> {
 }
 
 fn holds(change: Change, log: &mut Log) -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, "1000")?;
-    migrc.set(FILES, "1")?;
+    let _migrc = Migrc::with(&[(AGE, "1000"), (FILES, "1")])?;
     let half = rounds(change) / 2;
     let both = || {
         let stale = play(change, half, false)?;
@@ -362,10 +381,7 @@ fn holds(change: Change, log: &mut Log) -> Result<()> {
 }
 
 fn sees(change: Change, hook: &str) -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    without(&mut migrc, hook)?;
-    migrc.set(AGE, "60000")?;
-    migrc.set(FILES, "1")?;
+    let _migrc = Migrc::without(hook, &[(AGE, "60000"), (FILES, "1")])?;
     until_seen(|| Ok(play(change, PATIENCE, true)? > 0))
 }
 
@@ -418,12 +434,12 @@ impl Written<'_> {
     }
 }
 
-/// Disables a hook of migrc.
-pub fn without(migrc: &mut Migrc, hook: &str) -> Result<()> {
-    if !Path::new(HOOK).exists() {
-        return Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG"));
+/// Skips the test if the kernel lacks a file of migrc's `debug` folder.
+pub fn need_debug(path: &str) -> Result<()> {
+    match Path::new(path).exists() {
+        true => Ok(()),
+        false => Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG")),
     }
-    migrc.set(HOOK, hook)
 }
 
 fn count_at(path: &str) -> Result<u64> {

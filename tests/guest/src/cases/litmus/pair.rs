@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Result, anyhow, ensure};
 
 use super::{AGE, Change, Migrc, PAGES, PATIENCE, Stage, WORDS};
-use super::{never_stale_if_deferred, run_on, until_seen, without};
+use super::{never_stale_if_deferred, run_on, until_seen};
 use crate::harness::{Log, skip};
 use crate::kernel;
 use crate::sys::{Mapping, PAGE};
@@ -138,8 +138,7 @@ fn play(rounds: u64, until_stale: bool) -> Result<u64> {
 }
 
 pub fn holds(log: &mut Log) -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, "1000")?;
+    let _migrc = Migrc::with(&[(AGE, "1000")])?;
     let rounds = if kernel::is_slow() { 40 } else { 100 };
     log.repeat(|| {
         never_stale_if_deferred(|| play(rounds, false))?;
@@ -154,8 +153,6 @@ pub fn sees() -> Result<()> {
         // four runs of two minutes, two saw no failure.
         return Err(skip("needs three CPUs, for two writers at the same time"));
     }
-    let mut migrc = Migrc::on()?;
-    without(&mut migrc, "reuse")?;
-    migrc.set(AGE, "60000")?;
+    let _migrc = Migrc::without("reuse", &[(AGE, "60000")])?;
     until_seen(|| Ok(play(PATIENCE, true)? > 0))
 }

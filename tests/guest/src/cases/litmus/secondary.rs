@@ -3,14 +3,13 @@
 //! space. They must drop each translation when it is cleared, even if the flush of CPUs is
 //! deferred.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::{AGE, Change, Migrc, Stage, count, run_on};
-use crate::harness::{Log, skip};
+use super::{AGE, Change, Migrc, Stage, count, need_debug, run_on};
+use crate::harness::Log;
 use crate::kernel;
 
 /// Writing 1 registers a test device until 0 is written. Reading returns how often it was told to
@@ -23,9 +22,7 @@ struct Device;
 
 impl Device {
     fn new() -> Result<Self> {
-        if !Path::new(DEVICE).exists() {
-            return Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG"));
-        }
+        need_debug(DEVICE)?;
         kernel::write(DEVICE, "1")?;
         Ok(Self)
     }
@@ -45,8 +42,7 @@ impl Drop for Device {
 
 /// Checks that a device is told of every page whose flush of CPUs is deferred.
 pub fn told(log: &mut Log) -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, "60000")?;
+    let _migrc = Migrc::with(&[(AGE, "60000")])?;
     let cpus = kernel::online_cpus()?;
     ensure!(
         cpus.len() > 1,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use anyhow::{Result, bail};
 
-use super::{AGE, Migrc, never_stale_if_deferred, run_on, until_seen, without};
+use super::{AGE, Migrc, never_stale_if_deferred, run_on, until_seen};
 use crate::child::Child;
 use crate::harness::{Log, skip};
 use crate::kernel;
@@ -151,8 +151,7 @@ fn play(children: u64) -> Result<u64> {
 }
 
 pub fn holds(log: &mut Log) -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, "60000")?;
+    let _migrc = Migrc::with(&[(AGE, "60000")])?;
     log.repeat(|| {
         never_stale_if_deferred(|| play(CHILDREN))?;
         Ok(CHILDREN * ROUNDS * PAGES as u64)
@@ -167,8 +166,6 @@ pub fn sees() -> Result<()> {
             "needs three CPUs, so that freed folios are reused without a flush",
         ));
     }
-    let mut migrc = Migrc::on()?;
-    without(&mut migrc, "every")?;
-    migrc.set(AGE, "60000")?;
+    let _migrc = Migrc::without("every", &[(AGE, "60000")])?;
     until_seen(|| Ok(play(CHILDREN)? > 0))
 }

@@ -15,7 +15,7 @@ use nix::sys::mman::{MlockAllFlags, mlockall, munlockall};
 
 use nix::unistd::Pid;
 
-use super::{AGE, HOLD, Migrc, count, never_stale_if_deferred, run_on, until_seen, without};
+use super::{AGE, HOLD, Migrc, count, never_stale_if_deferred, run_on, until_seen};
 use crate::cases::disk::{Loop, Swap};
 use crate::cgroup::Groups;
 use crate::child::Child;
@@ -252,9 +252,10 @@ impl<'a> Scene<'a> {
 }
 
 fn on() -> Result<Migrc> {
-    let mut migrc = Migrc::on()?;
-    migrc.set("/sys/kernel/mm/numa/demotion_enabled", "false")?;
-    migrc.set(AGE, "60000")?;
+    let mut migrc = Migrc::with(&[
+        ("/sys/kernel/mm/numa/demotion_enabled", "false"),
+        (AGE, "60000"),
+    ])?;
     // Keeps reclaim between its unmap and its flush while a page is written.
     if Path::new(HOLD).exists() {
         migrc.set(HOLD, "50")?;
@@ -283,7 +284,7 @@ pub fn holds(log: &mut Log) -> Result<()> {
 
 pub fn sees() -> Result<()> {
     let mut migrc = on()?;
-    without(&mut migrc, "swap")?;
+    migrc.disable("swap")?;
     let place = Place::new()?;
     until_seen(|| {
         let scene = Scene::new(&place, ROUNDS)?;

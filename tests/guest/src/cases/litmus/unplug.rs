@@ -14,8 +14,7 @@ use crate::harness::{Log, skip};
 use crate::kernel;
 
 pub fn holds(log: &mut Log) -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, "1000")?;
+    let _migrc = Migrc::with(&[(AGE, "1000")])?;
     let cpus = kernel::online_cpus()?;
     let Some(last) = cpus.get(2..).and_then(<[usize]>::last) else {
         return Err(skip(

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{AGE, Migrc, never_stale_if_deferred, run_on, until_seen, without};
+use super::{AGE, Migrc, never_stale_if_deferred, run_on, until_seen};
 use crate::harness::{Log, skip};
 use crate::kernel;
 use crate::plan::FolioSize;
@@ -154,8 +154,7 @@ fn play(rounds: u64, until_stale: bool) -> Result<u64> {
 
 /// Written values must be read by the other CPU, however early the write is.
 pub fn holds(log: &mut Log) -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, "1000")?;
+    let _migrc = Migrc::with(&[(AGE, "1000")])?;
     let rounds = if kernel::is_slow() { 250 } else { 2000 };
     log.repeat(|| {
         never_stale_if_deferred(|| play(rounds, false))?;
@@ -165,8 +164,6 @@ pub fn holds(log: &mut Log) -> Result<()> {
 
 /// Without the hook, stale values are read.
 pub fn sees() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    without(&mut migrc, "batched")?;
-    migrc.set(AGE, "60000")?;
+    let _migrc = Migrc::without("batched", &[(AGE, "60000")])?;
     until_seen(|| Ok(play(4000, true)? > 0))
 }

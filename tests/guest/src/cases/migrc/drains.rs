@@ -32,26 +32,16 @@ pub(super) fn freed() -> Result<()> {
 
 /// Frees retained pages by another flush, which `counter` counts.
 pub(super) fn freed_by(counter: &str, flush: impl Fn(&Mapping) -> Result<()>) -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, NEVER)?;
+    let _migrc = Migrc::with(&[(AGE, NEVER)])?;
     let map = eligible(PAGES)?;
     beside_another(|| {
         kernel::write(DRAIN, "1")?;
-        let before = count(counter)?;
-        to(&map, 1)?;
-        ensure!(
-            retained()? == PAGES as u64,
-            "expected {PAGES} retained pages, found {}",
-            retained()?
-        );
-        flush(&map)?;
-        until_none()?;
-        let freed = count(counter)? - before;
-        ensure!(
-            freed == PAGES as u64,
-            "expected {counter} to grow by {PAGES}, got {freed}"
-        );
-        Ok(())
+        grows_by_all(counter, || {
+            to(&map, 1)?;
+            retains(PAGES)?;
+            flush(&map)?;
+            until_none()
+        })
     })
 }
 
@@ -79,11 +69,9 @@ pub(super) fn freed_by_parts() -> Result<()> {
     let Some((&last, others @ [_, _, ..])) = cpus.split_last() else {
         return Err(skip("needs three CPUs"));
     };
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, NEVER)?;
+    let _migrc = Migrc::with(&[(AGE, NEVER)])?;
     kernel::write(DRAIN, "1")?;
-    let before = count("drained_pages/flush")?;
-    beside_retained(PAGES, || {
+    let flush = || {
         for &other in others {
             let child = Child::start(|| {
                 let map = region::filled(FolioSize::Small, 64, 7)?;
@@ -92,19 +80,13 @@ pub(super) fn freed_by_parts() -> Result<()> {
             child.finish("the child to exit with 0")?;
         }
         until_none()
-    })?;
-    let freed = count("drained_pages/flush")? - before;
-    ensure!(
-        freed == PAGES as u64,
-        "expected drained_pages/flush to grow by {PAGES}, got {freed}"
-    );
-    Ok(())
+    };
+    grows_by_all("drained_pages/flush", || beside_retained(PAGES, flush))
 }
 
 /// The process that owned the pages exits while the old ones are retained.
 pub(super) fn owner_gone() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, "200")?;
+    let _migrc = Migrc::with(&[(AGE, "200")])?;
     for _ in 0..10 {
         let child = Child::start(|| {
             let map = eligible(PAGES)?;
@@ -117,33 +99,24 @@ pub(super) fn owner_gone() -> Result<()> {
 
 /// Allocations get retained memory.
 pub(super) fn pressure() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, NEVER)?;
-    migrc.set(SHARE, "100")?;
-    let before = count("drained_pages/pressure")?;
-    beside_retained(8 * PAGES, || {
-        // Takes all memory of the node with the retained pages.
+    let _migrc = Migrc::with(&[(AGE, NEVER), (SHARE, "100")])?;
+    let take_all = || {
+        // All memory of the node with the retained pages.
         let free = kernel::node_free_bytes(0)?;
         let take = || region::take(0, free + (16 << 20), libc::MADV_HUGEPAGE).map(drop);
         // The child may be killed, because it takes more than there is.
         Child::start(take)?.wait().map(drop)
-    })?;
-    ensure!(
-        count("drained_pages/pressure")? > before,
-        "expected drained_pages/pressure to grow"
-    );
-    Ok(())
+    };
+    grows("drained_pages/pressure", || {
+        beside_retained(8 * PAGES, take_all)
+    })
 }
 
 /// Atomic allocations take all free memory, and leave retained memory alone.
 pub(super) fn atomic() -> Result<()> {
-    let mut migrc = Migrc::on()?;
+    let _migrc = Migrc::with(&[(AGE, NEVER), (SHARE, "100")])?;
     let take = format!("{MIGRC}/debug/take_atomic");
-    if !fs::exists(&take)? {
-        return Err(skip("this kernel has no CONFIG_FERRY_MIGRC_DEBUG"));
-    }
-    migrc.set(AGE, NEVER)?;
-    migrc.set(SHARE, "100")?;
+    need_debug(&take)?;
     let map = eligible(8 * PAGES)?;
     beside_another(|| {
         // The retained pages are on node 1, where no other task needs much memory.
@@ -173,28 +146,16 @@ pub(super) fn atomic() -> Result<()> {
 
 /// A memory block with retained pages can go offline.
 pub(super) fn offline() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, NEVER)?;
-    migrc.set(SHARE, "100")?;
-    let before = count("drained_pages/asked")?;
+    let _migrc = Migrc::with(&[(AGE, NEVER), (SHARE, "100")])?;
     // Pages are retained on node 0. Its blocks may fail to go offline for other reasons.
-    beside_retained(8 * PAGES, || {
+    let unplug = || {
         for block in kernel::memory_blocks(0)? {
             let state = block.join("state");
             if fs::write(&state, "offline").is_ok() {
                 fs::write(&state, "online")?;
             }
         }
-        ensure!(
-            retained()? == 0,
-            "expected no retained pages, found {}",
-            retained()?
-        );
-        Ok(())
-    })?;
-    ensure!(
-        count("drained_pages/asked")? > before,
-        "expected drained_pages/asked to grow"
-    );
-    Ok(())
+        retains_none()
+    };
+    grows("drained_pages/asked", || beside_retained(8 * PAGES, unplug))
 }

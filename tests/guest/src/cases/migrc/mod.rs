@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::litmus::{MIGRC, Migrc, count, without};
+use super::litmus::{MIGRC, Migrc, count, need_debug};
 use crate::child::Child;
 use crate::harness::{Case, skip};
 use crate::kernel;
@@ -70,6 +70,43 @@ pub fn retained_of(node: u32) -> Result<u64> {
     let all = retained_by_node()?;
     let of_node = all.iter().filter(|(of, _)| *of == node);
     Ok(of_node.map(|(_, pages)| pages).sum())
+}
+
+/// Checks the number of retained pages.
+fn retains(pages: usize) -> Result<()> {
+    let found = retained()?;
+    ensure!(
+        found == pages as u64,
+        "expected {pages} retained pages, found {found}"
+    );
+    Ok(())
+}
+
+/// Checks that no page is retained.
+pub fn retains_none() -> Result<()> {
+    let found = retained()?;
+    ensure!(found == 0, "expected no retained pages, found {found}");
+    Ok(())
+}
+
+/// Checks that a counter of migrc grows while `body` runs.
+pub fn grows(counter: &str, body: impl FnOnce() -> Result<()>) -> Result<()> {
+    let before = count(counter)?;
+    body()?;
+    ensure!(count(counter)? > before, "expected {counter} to grow");
+    Ok(())
+}
+
+/// Checks that a counter grows by [`PAGES`] while `body` runs.
+fn grows_by_all(counter: &str, body: impl FnOnce() -> Result<()>) -> Result<()> {
+    let before = count(counter)?;
+    body()?;
+    let grown = count(counter)? - before;
+    ensure!(
+        grown == PAGES as u64,
+        "expected {counter} to grow by {PAGES}, got {grown}"
+    );
+    Ok(())
 }
 
 /// Runs `body` while another thread of this process runs on another CPU. Without that thread, no
@@ -162,40 +199,28 @@ fn settings() -> Result<()> {
 }
 
 fn deferred() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, NEVER)?;
+    let _migrc = Migrc::with(&[(AGE, NEVER)])?;
     kernel::write(DRAIN, "1")?;
     let map = eligible(PAGES)?;
-    let before = (count("deferred_pages")?, count("drained_pages/asked")?);
+    let before = count("deferred_pages")?;
     // The end of a thread unmaps its stack, which flushes the whole process and frees all folios.
-    beside_another(|| {
-        to(&map, 1)?;
-        ensure!(
-            count("deferred_pages")? == before.0 + PAGES as u64,
-            "expected deferred_pages to grow by {PAGES}"
-        );
-        ensure!(
-            retained()? == PAGES as u64,
-            "expected {PAGES} retained pages, found {}",
-            retained()?
-        );
-        kernel::write(DRAIN, "1")
+    grows_by_all("drained_pages/asked", || {
+        beside_another(|| {
+            to(&map, 1)?;
+            ensure!(
+                count("deferred_pages")? == before + PAGES as u64,
+                "expected deferred_pages to grow by {PAGES}"
+            );
+            retains(PAGES)?;
+            kernel::write(DRAIN, "1")
+        })
     })?;
     let rows = kernel::vmstat("nr_ferry_retained")?;
     ensure!(
         !rows.is_empty(),
         "/proc/vmstat has no row nr_ferry_retained"
     );
-    ensure!(
-        retained()? == 0,
-        "expected no retained pages after drain, found {}",
-        retained()?
-    );
-    ensure!(
-        count("drained_pages/asked")? == before.1 + PAGES as u64,
-        "expected drained_pages/asked to grow by {PAGES}"
-    );
-    Ok(())
+    retains_none().context("after drain")
 }
 
 /// Runs `body` while old pages of another process are retained.
@@ -217,17 +242,15 @@ pub fn beside_retained(pages: usize, body: impl FnOnce() -> Result<()>) -> Resul
 }
 
 fn refused() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, NEVER)?;
+    let _migrc = Migrc::with(&[(AGE, NEVER)])?;
     let deferred = count("deferred_pages")?;
     let gains = |what: &str, map: &Mapping| -> Result<()> {
-        let before = count(what)?;
-        beside_another(|| {
-            let (ret, _) = sys::move_to(0, &map.addrs(PAGE), 1, MF_MOVE);
-            ret.zero("move_pages")
-        })?;
-        ensure!(count(what)? > before, "expected {what} to grow");
-        Ok(())
+        grows(what, || {
+            beside_another(|| {
+                let (ret, _) = sys::move_to(0, &map.addrs(PAGE), 1, MF_MOVE);
+                ret.zero("move_pages")
+            })
+        })
     };
     let map = region::filled(FolioSize::Small, 64, 7)?;
     gains("refused/writable", &map)?;
@@ -248,27 +271,20 @@ fn refused() -> Result<()> {
 }
 
 fn bound() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, NEVER)?;
-    migrc.set(MAX, "600")?;
+    let _migrc = Migrc::with(&[(AGE, NEVER), (MAX, "600")])?;
     let map = eligible(PAGES)?;
-    let before = count("drained_pages/bound")?;
-    for round in 0..8 {
-        beside_another(|| to(&map, 1 - round % 2))?;
-        let text = kernel::read(format!("{MIGRC}/retained_pages"))?;
-        for line in text.lines() {
-            let pages: u64 = line.split_once(' ').map_or(Ok(0), |(_, n)| n.parse())?;
-            ensure!(
-                pages <= 600,
-                "expected at most 600 retained pages on a node, found {pages}"
-            );
+    grows("drained_pages/bound", || {
+        for round in 0..8 {
+            beside_another(|| to(&map, 1 - round % 2))?;
+            for (_, pages) in retained_by_node()? {
+                ensure!(
+                    pages <= 600,
+                    "expected at most 600 retained pages on a node, found {pages}"
+                );
+            }
         }
-    }
-    ensure!(
-        count("drained_pages/bound")? > before,
-        "expected drained_pages/bound to grow"
-    );
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Waits for nothing to be retained: what is no longer is counted.
@@ -277,60 +293,39 @@ fn until_none() -> Result<()> {
 }
 
 fn age() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, "20")?;
+    let _migrc = Migrc::with(&[(AGE, "20")])?;
     let map = eligible(PAGES)?;
-    let before = count("drained_pages/age")?;
-    beside_another(|| {
-        to(&map, 1)?;
-        until_none()
-    })?;
-    ensure!(
-        count("drained_pages/age")? > before,
-        "expected drained_pages/age to grow"
-    );
-    Ok(())
+    grows("drained_pages/age", || {
+        beside_another(|| {
+            to(&map, 1)?;
+            until_none()
+        })
+    })
 }
 
 /// Without the limit more pages are retained, which shows that `bound` tests the limit.
 fn no_bound() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    without(&mut migrc, "bound")?;
-    migrc.set(AGE, NEVER)?;
-    migrc.set(MAX, "600")?;
+    let _migrc = Migrc::without("bound", &[(AGE, NEVER), (MAX, "600")])?;
     let map = eligible(PAGES)?;
     beside_another(|| {
         to(&map, 1)?;
-        ensure!(
-            retained()? == PAGES as u64,
-            "expected {PAGES} retained pages, found {}",
-            retained()?
-        );
-        Ok(())
+        retains(PAGES)
     })
 }
 
 /// Without the limit pages are retained for longer, which shows that `age` tests the limit.
 fn no_age() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    without(&mut migrc, "age")?;
-    migrc.set(AGE, "20")?;
+    let _migrc = Migrc::without("age", &[(AGE, "20")])?;
     let map = eligible(PAGES)?;
     beside_another(|| {
         to(&map, 1)?;
         sleep(Duration::from_secs(3));
-        ensure!(
-            retained()? == PAGES as u64,
-            "expected {PAGES} retained pages, found {}",
-            retained()?
-        );
-        Ok(())
+        retains(PAGES)
     })
 }
 
 fn off() -> Result<()> {
-    let mut migrc = Migrc::on()?;
-    migrc.set(AGE, NEVER)?;
+    let _migrc = Migrc::with(&[(AGE, NEVER)])?;
     let map = eligible(PAGES)?;
     for round in 0..20 {
         beside_another(|| to(&map, 1 - round % 2))?;
