@@ -57,10 +57,7 @@ impl Readings {
 pub fn run(part: Part) -> Result<Vec<Reading>> {
     let mut readings = Readings::default();
     for (lru, of_generations) in [("lru", false), ("mglru", true)] {
-        let _generations = match of_generations {
-            true => Some(generations()?),
-            false => None,
-        };
+        let _generations = of_generations.then(generations).transpose()?;
         match part {
             Part::Cost => cost(lru, &mut readings)?,
             Part::Meanwhile => meanwhile(lru, &mut readings)?,

@@ -353,6 +353,12 @@ impl Setting {
         Ok(setting)
     }
 
+    /// As `change`, on a kernel that has the setting.
+    pub fn change_if_there(path: &str, value: &str) -> Result<Option<Self>> {
+        let there = Path::new(path).exists();
+        there.then(|| Self::change(path, value)).transpose()
+    }
+
     pub fn old(&self) -> &str {
         &self.old
     }

@@ -24,6 +24,7 @@ mod stats;
 mod stressor;
 #[allow(unsafe_code)]
 mod sys;
+mod threads;
 mod trace;
 mod turns;
 

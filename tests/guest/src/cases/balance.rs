@@ -58,10 +58,7 @@ fn setting(file: &str) -> String {
 /// policies.
 fn balance(method: &str) -> Result<()> {
     let needs_channels = ["dma", "hybrid"].contains(&method);
-    let _channels = match needs_channels {
-        true => Some(super::dma::channels()?),
-        false => None,
-    };
+    let _channels = needs_channels.then(super::dma::channels).transpose()?;
     let _patient = Setting::change(&setting("dma_timeout_ms"), "60000")?;
     let _method = Setting::change(&setting("method"), method)?;
     for engine in [Engine::On(4), Engine::CopyOnly(4), Engine::On(1)] {

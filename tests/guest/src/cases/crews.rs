@@ -251,10 +251,8 @@ fn asked_for() -> Result<()> {
     let _off = Setting::change(SWITCH, "0")?;
     let small = region::anon(FolioSize::Small, 4 * TABLE)?;
     // Four huge pages are too few for a crew, so they are copied together.
-    let huge = match kernel::has_folios(FolioSize::Huge) {
-        true => Some(region::anon(FolioSize::Huge, 4)?),
-        false => None,
-    };
+    let huge = || region::anon(FolioSize::Huge, 4);
+    let huge = kernel::has_folios(FolioSize::Huge).then(huge).transpose()?;
     let by_move_pages = |map: &Mapping, node: u32, flags: i32| {
         let size = match kernel::check_folios(map, HUGE) {
             Ok(()) => HUGE,

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -15,6 +15,7 @@ use crate::harness::Case;
 use crate::patience::{at_last, repeat_until};
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, Uring};
+use crate::threads::beside;
 use crate::{pattern, region};
 
 pub fn cases() -> Vec<Case> {
@@ -130,20 +131,18 @@ fn direct_io(folio: FolioSize, count: usize) -> Result<()> {
         })
         .collect::<Result<_>>()?;
     let addrs = map.addrs(folio.bytes());
-    let (stop, moved) = (AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        let mover = scope.spawn(|| {
-            let mut node = 0;
-            while !stop.load(Relaxed) {
-                node = 1 - node;
-                let places = try_move(&addrs, node)?;
-                let there = places.iter().filter(|&&n| n == node).count();
-                moved.fetch_add(there, Relaxed);
-            }
-            anyhow::Ok(())
-        });
+    let moved = AtomicUsize::new(0);
+    let mut node = 0;
+    let shuttle = || {
+        node = 1 - node;
+        let places = try_move(&addrs, node)?;
+        let there = places.iter().filter(|&&n| n == node).count();
+        moved.fetch_add(there, Relaxed);
+        Ok(())
+    };
+    beside("the moving thread", shuttle, || {
         let mut round = 0;
-        let read = repeat_until("pages move during the reads", || {
+        repeat_until("pages move during the reads", || {
             let seed = round % 2;
             let mut at = 0;
             while at < len {
@@ -152,9 +151,6 @@ fn direct_io(folio: FolioSize, count: usize) -> Result<()> {
             pattern::check(map.words(), seed).with_context(|| format!("after read {round}"))?;
             round += 1;
             Ok(round >= 40 && moved.load(Relaxed) > 0)
-        });
-        stop.store(true, Relaxed);
-        mover.join().ok().context("the moving thread panicked")??;
-        read
+        })
     })
 }

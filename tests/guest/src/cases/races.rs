@@ -14,6 +14,7 @@ use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::region::Mixed;
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE};
+use crate::threads::beside;
 use crate::{pattern, region};
 
 const HUGE: usize = 2 << 20;
@@ -154,18 +155,16 @@ fn forked(folio: FolioSize, count: usize) -> Result<()> {
 /// One thread moves the current mapping; another maps, fills, remaps and unmaps it.
 fn unmapped() -> Result<()> {
     const LEN: usize = 2 * HUGE;
-    let (current, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let moved = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        let mover = scope.spawn(|| {
-            while !stop.load(Relaxed) {
-                let at = current.load(Relaxed);
-                let addrs: Vec<usize> = (at..at + LEN).step_by(PAGE).collect();
-                moved.fetch_add(shuttle(&addrs, MF_MOVE, 2), Relaxed);
-            }
-        });
+    let (current, moved) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let shuttle = || {
+        let at = current.load(Relaxed);
+        let addrs: Vec<usize> = (at..at + LEN).step_by(PAGE).collect();
+        moved.fetch_add(shuttle(&addrs, MF_MOVE, 2), Relaxed);
+        Ok(())
+    };
+    beside("the moving thread", shuttle, || {
         let mut round = 0;
-        let result = repeat_until("pages move during the changes", || {
+        repeat_until("pages move during the changes", || {
             let map = Mapping::anon(LEN, HUGE)?;
             if round % 2 == 0 {
                 map.advise(0, LEN, libc::MADV_HUGEPAGE)?;
@@ -179,10 +178,7 @@ fn unmapped() -> Result<()> {
             pattern::check(map.words(), round).context("before munmap")?;
             round += 1;
             Ok(round >= 24 && moved.load(Relaxed) > 0)
-        });
-        stop.store(true, Relaxed);
-        mover.join().ok().context("the moving thread panicked")?;
-        result
+        })
     })
 }
 

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
 
@@ -13,6 +12,7 @@ use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region::Mixed;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
+use crate::threads::beside;
 use crate::{pattern, region};
 
 const MEMORY: &str = "/sys/devices/system/memory";
@@ -56,24 +56,12 @@ fn compaction() -> Result<()> {
     );
     check_kept(&map, gone, 1)?;
     // Compacts again while the owner moves the same pages.
-    let stop = AtomicBool::new(false);
-    let runs = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        let compactor = scope.spawn(|| {
-            while !stop.load(Relaxed) || runs.load(Relaxed) == 0 {
-                kernel::write("/proc/sys/vm/compact_memory", "1")?;
-                runs.fetch_add(1, Relaxed);
-            }
-            anyhow::Ok(())
-        });
+    let compact = || kernel::write("/proc/sys/vm/compact_memory", "1");
+    beside("the compacting thread", compact, || {
         for round in 0..6 {
             sys::move_to(0, &kept, (round + 1) % 2, MF_MOVE);
         }
-        stop.store(true, Relaxed);
-        compactor
-            .join()
-            .ok()
-            .context("the compacting thread panicked")?
+        Ok(())
     })?;
     check_kept(&map, gone, 1)
 }

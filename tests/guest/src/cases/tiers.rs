@@ -50,10 +50,7 @@ fn in_generations(body: impl FnOnce() -> Result<()>) -> Result<()> {
 
 /// Moves pages to node 0 without helpers, because the test counts those of the tested migration.
 fn bring_home(addrs: &[usize]) -> Result<()> {
-    let _alone = match kernel::has_engine() {
-        true => Some(Setting::change(kernel::SWITCH, "0")?),
-        false => None,
-    };
+    let _alone = Setting::change_if_there(kernel::SWITCH, "0")?;
     region::move_all(addrs, 0, MF_MOVE)
 }
 
@@ -122,10 +119,7 @@ fn in_use() -> Result<()> {
     const COUNT: usize = 8192;
     const GIVEN: usize = COUNT / 8;
     let rounds = if kernel::is_slow() { 3 } else { 6 };
-    let _busy = match kernel::has_engine() {
-        true => Some(Setting::change(CPUS, "any")?),
-        false => None,
-    };
+    let _busy = Setting::change_if_there(CPUS, "any")?;
     let reclaim = Reclaim::new()?;
     let map = region::anon(FolioSize::Small, COUNT)?;
     let written = region::anon(FolioSize::Small, COUNT)?;

@@ -149,10 +149,8 @@ pub fn run(shape: Shape, placement: Placement, accesses: u64, seed: u64) -> Resu
     run_on(first)?;
     let near = placement == Placement::Right;
     let work = Workload::start(move || run_on(last), shape, near, accesses, seed)?;
-    let found = match is_looked_at {
-        true => Some(find_and_migrate(&service, work.pid(), (first, last))?),
-        false => None,
-    };
+    let find = || find_and_migrate(&service, work.pid(), (first, last));
+    let found = is_looked_at.then(find).transpose()?;
     let Outcome {
         seconds,
         near_at_start,

@@ -10,14 +10,8 @@ fn fill_node_1(left: usize) -> Result<Mapping> {
         free > left,
         "expected more than {left} bytes free on node 1, found {free}"
     );
-    let hog = Mapping::anon((free - left) & !(PAGE - 1), FolioSize::Huge.bytes())?;
-    sys::mbind(hog.addr(), hog.len(), 1, 0).zero("mbind")?;
     // Uses huge pages if possible: small ones would take a minute on a slow kernel.
-    hog.advise(0, hog.len(), libc::MADV_HUGEPAGE)?;
-    for word in hog.words().iter().step_by(PAGE / 8) {
-        word.store(1, std::sync::atomic::Ordering::Relaxed);
-    }
-    Ok(hog)
+    region::take(1, (free - left) & !(PAGE - 1), libc::MADV_HUGEPAGE)
 }
 
 /// Moves more than the other node can hold: some pages stay, and none is lost.

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::{AGE, Change, FILES, MIGRC, Migrc, PAGES, Stage, count};
-use super::{never_stale_if_deferred, run_on};
+use super::{never_stale_if_deferred, run_on, two_cpus};
 use crate::cases::disk::Ext4;
 use crate::cases::migrc::{beside_another, grows, retained, retains_none};
 use crate::harness::Log;
@@ -251,11 +251,7 @@ pub fn race(log: &mut Log) -> Result<()> {
 
 /// Plays `rounds` rounds of the race. Returns the number of stale reads.
 fn race_for(rounds: u64) -> Result<u64> {
-    let cpus = kernel::online_cpus()?;
-    ensure!(
-        cpus.len() > 1,
-        "expected two CPUs: one reads, the other migrates"
-    );
+    let cpus = two_cpus("one reads, the other migrates")?;
     let stage = Stage::new(Change::File(WrittenBy::Call))?;
     let shown = stage.file.as_ref().context("the stage has no file")?;
     let (addrs, end) = (stage.map.addrs(PAGE), AtomicBool::new(false));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 use nix::sys::wait::waitpid;
 
-use super::{AGE, Migrc, Written, mismatches, no_more_mismatches, run_on, until_seen};
+use super::{AGE, Migrc, Written, mismatches, no_more_mismatches, run_on, three_cpus, until_seen};
 use crate::harness::{Log, skip};
 use crate::kernel;
 use crate::plan::FolioSize;
@@ -48,12 +48,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Result<Self> {
-        let cpus = kernel::online_cpus()?;
-        if cpus.len() < 3 {
-            return Err(skip(
-                "needs three CPUs: one forks, one writes, one migrates",
-            ));
-        }
+        let cpus = three_cpus(": one forks, one writes, one migrates")?;
         let Ok(service) = Service::open() else {
             return Err(skip("this kernel has no CONFIG_FERRY_SERVICE"));
         };

@@ -168,6 +168,22 @@ pub fn count(name: &str) -> Result<u64> {
         .with_context(|| format!("{name}: {text}"))
 }
 
+/// Returns the online CPUs, of which the test needs two. `what` says for which purpose.
+fn two_cpus(what: &str) -> Result<Vec<usize>> {
+    let cpus = kernel::online_cpus()?;
+    ensure!(cpus.len() > 1, "expected two CPUs: {what}");
+    Ok(cpus)
+}
+
+/// As `two_cpus`, but skips the test if there are fewer than three. `what` continues the reason.
+fn three_cpus(what: &str) -> Result<Vec<usize>> {
+    let cpus = kernel::online_cpus()?;
+    match cpus.len() {
+        ..3 => Err(skip(format!("needs three CPUs{what}"))),
+        _ => Ok(cpus),
+    }
+}
+
 /// State shared by reader and writer.
 struct Stage {
     map: Mapping,
@@ -287,11 +303,7 @@ impl Stage {
 
 /// Plays `rounds` rounds, or until stale contents were read. Returns the number of stale reads.
 fn play(change: Change, rounds: u64, until_stale: bool) -> Result<u64> {
-    let cpus = kernel::online_cpus()?;
-    ensure!(
-        cpus.len() > 1,
-        "expected two CPUs: one reads, the other migrates"
-    );
+    let cpus = two_cpus("one reads, the other migrates")?;
     let stage = Stage::new(change)?;
     stage.prepare(change, 0)?;
     let stop = AtomicU64::new(0);
@@ -359,10 +371,7 @@ fn holds(change: Change, log: &mut Log) -> Result<()> {
     let both = || {
         let stale = play(change, half, false)?;
         // The second half drains groups while others are filled.
-        let _drained = match Path::new(DRAIN_ONE_IN).exists() {
-            true => Some(Setting::change(DRAIN_ONE_IN, "3")?),
-            false => None,
-        };
+        let _drained = Setting::change_if_there(DRAIN_ONE_IN, "3")?;
         Ok(stale + play(change, half, false)?)
     };
     log.repeat(|| {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use super::{Migrc, Written, run_on};
+use super::{Migrc, Written, run_on, two_cpus};
 use crate::demotion;
 use crate::harness::{Log, skip};
 use crate::kernel::{self, Setting};
@@ -54,18 +54,9 @@ impl Nested {
             return Err(skip("node 1 is not on a lower memory tier"));
         }
         migrc.set(DEMOTES, "true")?;
-        let cpus = kernel::online_cpus()?;
-        ensure!(
-            cpus.len() > 1,
-            "expected two CPUs: one migrates, the other writes"
-        );
+        let cpus = two_cpus("one migrates, the other writes")?;
         let map = region::anon(FolioSize::Small, NESTED)?;
-        let hog = Mapping::anon(kernel::node_free_bytes(0)?, 2 << 20)?;
-        sys::mbind(hog.addr(), hog.len(), 0, 0).zero("mbind")?;
-        hog.advise(0, hog.len(), libc::MADV_HUGEPAGE)?;
-        for at in (0..hog.len()).step_by(PAGE) {
-            hog.words()[at / 8].store(1, Relaxed);
-        }
+        let hog = region::take(0, kernel::node_free_bytes(0)?, libc::MADV_HUGEPAGE)?;
         Ok(Self {
             map,
             hog,

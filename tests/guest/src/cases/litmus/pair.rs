@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::thread;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 
 use super::{AGE, Change, Migrc, PAGES, PATIENCE, Stage, WORDS};
-use super::{never_stale_if_deferred, run_on, until_seen};
-use crate::harness::{Log, skip};
+use super::{never_stale_if_deferred, run_on, three_cpus, two_cpus, until_seen};
+use crate::harness::Log;
 use crate::kernel;
 use crate::sys::{Mapping, PAGE};
 
@@ -103,11 +103,7 @@ impl Pair {
 
 /// Plays `rounds` rounds, or until a stale value was read. Returns the number of stale reads.
 fn play(rounds: u64, until_stale: bool) -> Result<u64> {
-    let cpus = kernel::online_cpus()?;
-    ensure!(
-        cpus.len() > 1,
-        "expected two CPUs: one reads, the other writes"
-    );
+    let cpus = two_cpus("one reads, the other writes")?;
     let pair = Pair::new()?;
     let seen = AtomicU64::new(0);
     let second = *cpus.get(2).unwrap_or(&cpus[1]);
@@ -148,11 +144,9 @@ pub fn holds(log: &mut Log) -> Result<()> {
 
 /// Without the flush before a write there is nothing that the second writer could wait for.
 pub fn sees() -> Result<()> {
-    if kernel::online_cpus()?.len() < 3 {
-        // With both writers on one CPU, the reader's CPU is often flushed between their writes: of
-        // four runs of two minutes, two saw no failure.
-        return Err(skip("needs three CPUs, for two writers at the same time"));
-    }
+    // With both writers on one CPU, the reader's CPU is often flushed between their writes: of four
+    // runs of two minutes, two saw no failure.
+    three_cpus(", for two writers at the same time")?;
     let _migrc = Migrc::without("reuse", &[(AGE, "60000")])?;
     until_seen(|| Ok(play(PATIENCE, true)? > 0))
 }

@@ -8,7 +8,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::{AGE, Change, Migrc, Stage, count, need_debug, run_on};
+use super::{AGE, Change, Migrc, Stage, count, need_debug, run_on, two_cpus};
 use crate::harness::Log;
 use crate::kernel;
 
@@ -43,11 +43,7 @@ impl Drop for Device {
 /// Checks that a device is told of every page whose flush of CPUs is deferred.
 pub fn told(log: &mut Log) -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, "60000")])?;
-    let cpus = kernel::online_cpus()?;
-    ensure!(
-        cpus.len() > 1,
-        "expected two CPUs: one reads, the other migrates"
-    );
+    let cpus = two_cpus("one reads, the other migrates")?;
     let device = Device::new()?;
     let stage = Stage::new(Change::Keep)?;
     stage.prepare(Change::Keep, 0)?;

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use anyhow::{Result, bail};
 
-use super::{AGE, Migrc, never_stale_if_deferred, run_on, until_seen};
+use super::{AGE, Migrc, never_stale_if_deferred, run_on, three_cpus, until_seen};
 use crate::child::Child;
-use crate::harness::{Log, skip};
+use crate::harness::Log;
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
@@ -160,12 +160,8 @@ pub fn holds(log: &mut Log) -> Result<()> {
 
 /// With the hook disabled, a flush of one address space counts for all.
 pub fn sees() -> Result<()> {
-    if kernel::online_cpus()?.len() < 3 {
-        // A folio freed on the child's CPU is not reused without a flush of its TLB.
-        return Err(skip(
-            "needs three CPUs, so that freed folios are reused without a flush",
-        ));
-    }
+    // A folio freed on the child's CPU is not reused without a flush of its TLB.
+    three_cpus(", so that freed folios are reused without a flush")?;
     let _migrc = Migrc::without("every", &[(AGE, "60000")])?;
     until_seen(|| Ok(play(CHILDREN)? > 0))
 }

@@ -15,11 +15,11 @@ use nix::sys::mman::{MlockAllFlags, mlockall, munlockall};
 
 use nix::unistd::Pid;
 
-use super::{AGE, HOLD, Migrc, count, never_stale_if_deferred, run_on, until_seen};
+use super::{AGE, HOLD, Migrc, count, never_stale_if_deferred, run_on, three_cpus, until_seen};
 use crate::cases::disk::{Loop, Swap};
 use crate::cgroup::Groups;
 use crate::child::Child;
-use crate::harness::{Log, skip};
+use crate::harness::Log;
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
@@ -51,12 +51,7 @@ struct Place {
 
 impl Place {
     fn new() -> Result<Self> {
-        let cpus = kernel::online_cpus()?;
-        if cpus.len() < 3 {
-            return Err(skip(
-                "needs three CPUs: one reclaims, one writes, one reads",
-            ));
-        }
+        let cpus = three_cpus(": one reclaims, one writes, one reads")?;
         let device = Loop::new((PAGES * PAGE) as u64)?;
         let disk = File::options()
             .write(true)

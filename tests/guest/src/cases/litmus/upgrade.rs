@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{AGE, Migrc, never_stale_if_deferred, run_on, until_seen};
-use crate::harness::{Log, skip};
+use super::{AGE, Migrc, never_stale_if_deferred, run_on, three_cpus, until_seen};
+use crate::harness::Log;
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
@@ -108,12 +108,7 @@ impl Stage {
 
 /// Plays `rounds` rounds, or until a stale value was read. Returns the number of stale reads.
 fn play(rounds: u64, until_stale: bool) -> Result<u64> {
-    let cpus = kernel::online_cpus()?;
-    if cpus.len() < 3 {
-        return Err(skip(
-            "needs three CPUs: one calls mprotect, one writes, one reads",
-        ));
-    }
+    let cpus = three_cpus(": one calls mprotect, one writes, one reads")?;
     let map = region::anon(FolioSize::Small, PAGES)?;
     map.words().iter().for_each(|word| word.store(0, Relaxed));
     let stage = Stage {

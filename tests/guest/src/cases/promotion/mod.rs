@@ -7,7 +7,7 @@ mod limits;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use crate::promotion::{
     Promotion, check, count_on, counter, is_built, knob, place, read_until, warm_up,
 };
 use crate::sys::{Mapping, PAGE, Policy, cached_pages, evict, fork_child};
+use crate::threads::beside;
 use crate::{pattern, promotion};
 
 const SLOW: u32 = 240;
@@ -195,18 +196,11 @@ fn forgotten() -> Result<()> {
     let file = on_lower(&disk, true)?;
     let none = Setting::change(&knob("rate_mbps"), "0")?;
     let on = Promotion::on()?;
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let reader = scope.spawn(|| -> Result<()> {
-            while !done.load(Relaxed) {
-                warm_up(&file, LEN)?;
-            }
-            Ok(())
-        });
+    let read = || warm_up(&file, LEN);
+    beside("the reader", read, || {
         sleep(Duration::from_millis(500));
         drop(on);
-        done.store(true, Relaxed);
-        reader.join().expect("the reader panicked")
+        Ok(())
     })?;
     drop(none);
     let before = (counter("candidates")?, counter("promoted_pages")?);
@@ -229,39 +223,16 @@ fn races() -> Result<()> {
     let half = LEN / 2;
     let _on = Promotion::on()?;
     let before = counter("promoted_pages")?;
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| -> Result<()> {
-        let readers: Vec<_> = (0..2)
-            .map(|_| {
-                scope.spawn(|| -> Result<()> {
-                    while !done.load(Relaxed) {
-                        check(&file, half, 1)?;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        let writer = scope.spawn(|| -> Result<()> {
-            while !done.load(Relaxed) {
-                for at in (0..half).step_by(64 * PAGE) {
-                    file.write_all_at(&pattern::bytes(at / 8, PAGE / 8, 1), at as u64)?;
-                }
-                file.sync_data()?;
-            }
-            Ok(())
-        });
-        let changed = (|| {
-            for round in 0..rounds {
-                change(&disk, &file, half, round)?;
-            }
-            Ok(())
-        })();
-        done.store(true, Relaxed);
-        for reader in readers {
-            reader.join().ok().context("a reader panicked")??;
+    let read = || check(&file, half, 1);
+    let write = || {
+        for at in (0..half).step_by(64 * PAGE) {
+            file.write_all_at(&pattern::bytes(at / 8, PAGE / 8, 1), at as u64)?;
         }
-        writer.join().ok().context("the writer panicked")??;
-        changed
+        Ok(file.sync_data()?)
+    };
+    let changes = || (0..rounds).try_for_each(|round| change(&disk, &file, half, round));
+    beside("a reader", read, || {
+        beside("a reader", read, || beside("the writer", write, changes))
     })?;
     ensure!(
         counter("promoted_pages")? > before,
@@ -420,14 +391,8 @@ fn offline() -> Result<()> {
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
     let _on = Promotion::on()?;
-    let done = AtomicBool::new(false);
-    let taken = std::thread::scope(|scope| -> Result<usize> {
-        let reader = scope.spawn(|| -> Result<()> {
-            while !done.load(Relaxed) {
-                check(&file, LEN, 1)?;
-            }
-            Ok(())
-        });
+    let read = || check(&file, LEN, 1);
+    let taken = beside("the reader", read, || {
         let mut taken = 0;
         for block in blocks.iter().rev().cycle().take(24) {
             let state = block.join("state");
@@ -438,8 +403,6 @@ fn offline() -> Result<()> {
                 kernel::write(&state, "online")?;
             }
         }
-        done.store(true, Relaxed);
-        reader.join().ok().context("the reader panicked")??;
         Ok(taken)
     })?;
     ensure!(

@@ -14,6 +14,7 @@ use crate::harness::{Case, Log};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, LONG, MT, SHARED, Service};
 use crate::sys::{Mapping, PAGE};
+use crate::threads::beside;
 use crate::trace::Tracing;
 use crate::{kernel, pattern, region};
 
@@ -282,25 +283,15 @@ fn unplugged(log: &mut Log) -> Result<()> {
 /// Takes a block offline and online, if possible, while its addresses are named. Returns whether it
 /// was offline.
 fn named_while_away(block: &Path, addresses: std::ops::Range<u64>) -> Result<bool> {
-    let (service, done) = (Service::open()?, AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        let namer = scope.spawn(|| -> Result<()> {
-            let pages: Vec<u64> = addresses.step_by(PAGE).collect();
-            for part in pages
-                .chunks(512)
-                .cycle()
-                .take_while(|_| !done.load(Relaxed))
-            {
-                may_be(service.phys(part, Call::to(0)).errno)?;
-            }
-            Ok(())
-        });
+    let service = Service::open()?;
+    let pages: Vec<u64> = addresses.step_by(PAGE).collect();
+    let mut parts = pages.chunks(512).cycle();
+    let name = || may_be(service.phys(parts.next().unwrap_or(&[]), Call::to(0)).errno);
+    beside("the naming thread", name, || {
         // Fails if a page cannot be moved.
         let away = Away::memory(block).ok();
         let was_away = away.is_some();
-        let back = away.map_or(Ok(()), Away::back);
-        done.store(true, Relaxed);
-        namer.join().expect("a naming thread panicked").and(back)?;
+        away.map_or(Ok(()), Away::back)?;
         Ok(was_away)
     })
 }
