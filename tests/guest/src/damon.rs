@@ -99,5 +99,5 @@ impl Drop for Damon {
 }
 
 fn migrated() -> Result<u64> {
-    Ok(kernel::vmstat("pgmigrate_success")?.values().sum())
+    kernel::vmstat_sum("pgmigrate_success")
 }

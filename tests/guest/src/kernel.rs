@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ pub const SWITCH: &str = "/proc/sys/vm/mt_page_copy";
 pub const THREADS: &str = "/proc/sys/vm/limit_mt_num";
 pub const CREW: &str = "/proc/sys/vm/mt_page_crew";
 pub const PULL: &str = "/proc/sys/vm/push_0_pull_1";
+const STATS: &str = "/sys/kernel/mm/ferry/stats";
 /// The folder of the other settings.
 pub const COPY: &str = "/sys/kernel/mm/ferry/copy";
 /// The number of threads that work, up to the limit.
@@ -51,6 +53,30 @@ pub fn read(path: impl AsRef<Path>) -> Result<String> {
 pub fn write(path: impl AsRef<Path>, value: &str) -> Result<()> {
     let path = path.as_ref();
     fs::write(path, value).with_context(|| format!("cannot write '{value}' to {}", path.display()))
+}
+
+/// Returns the text of a file without the space around it.
+pub fn value(path: impl AsRef<Path>) -> Result<String> {
+    Ok(read(path)?.trim().to_owned())
+}
+
+/// Reads a file that has one number.
+pub fn number(path: impl AsRef<Path>) -> Result<u64> {
+    let text = value(&path)?;
+    text.parse()
+        .with_context(|| format!("expected a number in {}: {text}", path.as_ref().display()))
+}
+
+/// Reads a file that has one hexadecimal number.
+fn hex(path: impl AsRef<Path>) -> Result<u64> {
+    let path = path.as_ref();
+    u64::from_str_radix(&value(path)?, 16)
+        .with_context(|| format!("not a hexadecimal number: {}", path.display()))
+}
+
+/// Writes a file. Returns the error number, if the kernel rejects the value.
+pub fn write_error(path: impl AsRef<Path>, value: &str) -> Option<i32> {
+    fs::write(path, value).err().and_then(|e| e.raw_os_error())
 }
 
 /// Returns whether this kernel has Ferry's copy engine.
@@ -91,19 +117,35 @@ pub fn adjust(config: &Config) -> Result<Vec<Setting>> {
 
 /// Returns the counters of `stats/` by name; none on a kernel without them.
 pub fn counters() -> Result<BTreeMap<String, u64>> {
-    let Ok(files) = fs::read_dir("/sys/kernel/mm/ferry/stats") else {
+    let Ok(files) = fs::read_dir(STATS) else {
         return Ok(BTreeMap::new());
     };
     files
         .map(|file| {
             let file = file?;
-            let text = fs::read_to_string(file.path())?;
-            Ok((
-                file.file_name().to_string_lossy().into_owned(),
-                text.trim().parse()?,
-            ))
+            let name = file.file_name().to_string_lossy().into_owned();
+            Ok((name, number(file.path())?))
         })
         .collect()
+}
+
+/// Returns a counter of `stats/`.
+pub fn counter(name: &str) -> Result<u64> {
+    number(format!("{STATS}/{name}"))
+}
+
+/// Returns the increase of the counters of `stats/` while `body` runs.
+pub fn gains(body: impl FnOnce() -> Result<()>) -> Result<BTreeMap<String, u64>> {
+    let before = counters()?;
+    body()?;
+    Ok(gained(&before, &counters()?))
+}
+
+/// Returns how many base pages helpers have copied or migrated; 0 without Ferry.
+pub fn helped() -> Result<u64> {
+    let rows = counters()?;
+    let helper = |(name, _): &(&String, _)| name.ends_with("_helper");
+    Ok(rows.iter().filter(helper).map(|(_, pages)| pages).sum())
 }
 
 /// Returns the rows of `/proc/vmstat` and the counters of `stats/`.
@@ -116,6 +158,23 @@ pub fn all_counters() -> Result<BTreeMap<String, u64>> {
 /// Returns the rows of `/proc/vmstat` whose names start with `prefix`.
 pub fn vmstat(prefix: &str) -> Result<BTreeMap<String, u64>> {
     Ok(rows(&read("/proc/vmstat")?, prefix))
+}
+
+/// Returns the sum of the rows of `/proc/vmstat` whose names start with `prefix`.
+pub fn vmstat_sum(prefix: &str) -> Result<u64> {
+    Ok(vmstat(prefix)?.values().sum())
+}
+
+/// Updates the counters of `/proc/vmstat` and `/proc/meminfo`, of which CPUs keep small changes to
+/// themselves.
+pub fn refresh_vmstat() -> Result<()> {
+    write("/proc/sys/vm/stat_refresh", "1")
+}
+
+/// As `vmstat_sum`, with all changes.
+pub fn fresh_vmstat_sum(prefix: &str) -> Result<u64> {
+    refresh_vmstat()?;
+    vmstat_sum(prefix)
 }
 
 fn rows(text: &str, prefix: &str) -> BTreeMap<String, u64> {
@@ -142,17 +201,32 @@ pub fn gained(
         .collect()
 }
 
-pub fn node_free_bytes(node: u32) -> Result<usize> {
-    let text = read(format!("/sys/devices/system/node/node{node}/meminfo"))?;
-    let kb = node_field(&text, "MemFree:").context("the node's meminfo has no MemFree")?;
+/// Returns a field of `/proc/meminfo` or of a node's `meminfo`, in bytes.
+fn meminfo(path: impl AsRef<Path>, field: &str) -> Result<usize> {
+    let path = path.as_ref();
+    let kb = node_field(&read(path)?, &format!("{field}:"))
+        .with_context(|| format!("{} has no {field}", path.display()))?;
     Ok(kb as usize * 1024)
+}
+
+fn node_meminfo(node: u32, field: &str) -> Result<usize> {
+    let path = format!("/sys/devices/system/node/node{node}/meminfo");
+    meminfo(path, field)
+}
+
+pub fn node_free_bytes(node: u32) -> Result<usize> {
+    node_meminfo(node, "MemFree")
 }
 
 /// Returns the total memory of a node.
 pub fn node_total_bytes(node: u32) -> Result<usize> {
-    let text = read(format!("/sys/devices/system/node/node{node}/meminfo"))?;
-    let kb = node_field(&text, "MemTotal:").context("the node's meminfo has no MemTotal")?;
-    Ok(kb as usize * 1024)
+    node_meminfo(node, "MemTotal")
+}
+
+/// Returns the memory that the kernel counts as available.
+pub fn available_bytes() -> Result<usize> {
+    refresh_vmstat()?;
+    meminfo("/proc/meminfo", "MemAvailable")
 }
 
 /// Returns the sum of the high watermarks of a node's zones.
@@ -194,7 +268,7 @@ fn free_pages(zoneinfo: &str) -> u64 {
     zoneinfo.lines().filter_map(number).sum()
 }
 
-pub fn node_field(text: &str, field: &str) -> Option<u64> {
+fn node_field(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.contains(field))?;
     let value = line.split(field).nth(1)?;
     value.split_whitespace().next()?.parse().ok()
@@ -214,9 +288,16 @@ pub fn memory_blocks(node: u32) -> Result<Vec<PathBuf>> {
     Ok(blocks)
 }
 
-/// Returns how many numbers a list such as `0-3,5` has.
-fn list_len(list: &str) -> usize {
-    parse_list(list).len()
+/// Returns the size of a memory block.
+pub fn block_bytes() -> Result<u64> {
+    hex("/sys/devices/system/memory/block_size_bytes")
+}
+
+/// Returns the physical addresses of a memory block.
+pub fn block_addresses(block: &Path) -> Result<Range<u64>> {
+    let bytes = block_bytes()?;
+    let first = hex(block.join("phys_index"))? * bytes;
+    Ok(first..first + bytes)
 }
 
 /// Returns the numbers of a list such as `0-3,5`.
@@ -251,9 +332,8 @@ pub fn machine() -> Result<Machine> {
     let uname = nix::sys::utsname::uname()?;
     Ok(Machine {
         cpus: online_cpus()?.len(),
-        nodes: list_len(&read("/sys/devices/system/node/online")?),
-        mem_kb: node_field(&read("/proc/meminfo")?, "MemTotal:")
-            .context("/proc/meminfo has no MemTotal")?,
+        nodes: parse_list(&read("/sys/devices/system/node/online")?).len(),
+        mem_kb: meminfo("/proc/meminfo", "MemTotal")? as u64 / 1024,
         release: uname.release().to_string_lossy().into_owned(),
     })
 }
@@ -261,6 +341,12 @@ pub fn machine() -> Result<Machine> {
 /// Returns the page frame of each page of `map`; 0 if it is absent.
 pub fn frames(map: &Mapping) -> Result<Vec<u64>> {
     frames_of(std::process::id() as i32, map)
+}
+
+/// Returns the physical address of each page of `map` in process `pid`; 0 if it is absent.
+pub fn addresses_of(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
+    let frames = frames_of(pid, map)?.into_iter();
+    Ok(frames.map(|frame| frame * PAGE as u64).collect())
 }
 
 /// As `frames`, for another process at the same addresses.

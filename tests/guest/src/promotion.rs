@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::demotion::has_lower_tier;
 use crate::kernel::{self, Setting};
@@ -27,10 +27,7 @@ pub fn knob(name: &str) -> String {
 }
 
 pub fn counter(name: &str) -> Result<u64> {
-    let text = kernel::read(knob(name))?;
-    text.trim()
-        .parse()
-        .with_context(|| format!("{name}: {text}"))
+    kernel::number(knob(name))
 }
 
 /// Promotion, enabled as long as this lives.

@@ -98,12 +98,7 @@ impl Stat {
 
 /// Returns the kernel's counter of helper time.
 fn counted() -> Result<Duration> {
-    const ROW: &str = "helper_usec";
-    let rows = kernel::counters()?;
-    let usec = rows
-        .get(ROW)
-        .with_context(|| format!("stats/ has no {ROW}"))?;
-    Ok(Duration::from_micros(*usec))
+    kernel::counter("helper_usec").map(Duration::from_micros)
 }
 
 /// Returns the CPU time of each kernel worker, by the scheduler.

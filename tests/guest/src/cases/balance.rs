@@ -98,9 +98,8 @@ fn is_balanced(folio: FolioSize, count: usize) -> Result<()> {
     let pages = (count * folio.bytes() / PAGE) as u64;
     repeat_until("as many pages are counted as moved", || {
         let map = region::filled(folio, count, 1)?;
-        let before = kernel::counters()?;
-        region::move_all(&map.addrs(folio.bytes()), 1, MF_MOVE)?;
-        let rows = kernel::gained(&before, &kernel::counters()?);
+        let addrs = map.addrs(folio.bytes());
+        let rows = kernel::gains(|| region::move_all(&addrs, 1, MF_MOVE))?;
         pattern::check(map.words(), 1)?;
         let counted = sum(&rows)?;
         ensure!(

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::pinned::Spliced;
 use crate::harness::Case;
-use crate::kernel::{self, NONTEMPORAL, SWITCH, Setting};
+use crate::kernel::{self, NONTEMPORAL, SWITCH, Setting, gains};
 use crate::patience::repeat_until;
 use crate::plan::{Engine, FolioSize};
 use crate::sys::{self, MF_MOVE};
@@ -30,13 +30,6 @@ pub fn cases() -> Vec<Case> {
         Case::new("counters/crew", |_| crew()),
         Case::new("counters/crew-small", |_| crew_small()),
     ]
-}
-
-/// Returns the increase of the counters while `body` runs.
-fn gains(body: impl FnOnce() -> Result<()>) -> Result<BTreeMap<String, u64>> {
-    let before = kernel::counters()?;
-    body()?;
-    Ok(kernel::gained(&before, &kernel::counters()?))
 }
 
 fn row(rows: &BTreeMap<String, u64>, name: &str) -> Result<u64> {

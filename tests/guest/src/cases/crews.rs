@@ -236,13 +236,6 @@ fn frozen() -> Result<()> {
     })
 }
 
-/// Returns the base pages that helpers copied or migrated.
-fn helped() -> Result<u64> {
-    let rows = kernel::counters()?;
-    let helper = |(name, _): &(&String, _)| name.ends_with("_helper");
-    Ok(rows.iter().filter(helper).map(|(_, pages)| pages).sum())
-}
-
 /// With the engine off, only calls that ask for helpers get them.
 fn asked_for() -> Result<()> {
     if !kernel::has_engine() {
@@ -288,10 +281,10 @@ fn asked_for() -> Result<()> {
             Ok(kernel::counters()?.get(row) > before.get(row))
         })?;
         let _nobody = Setting::change(THREADS, "1")?;
-        let before = helped()?;
+        let before = kernel::helped()?;
         shuttle(MF_MOVE_MT)?;
         ensure!(
-            helped()? == before,
+            kernel::helped()? == before,
             "expected no helpers with a limit of one thread"
         );
     }
@@ -335,7 +328,7 @@ fn confined(by_cpuset: bool) -> Result<()> {
     };
 
     let groups = Groups::new(&["confined"])?;
-    let before = helped()?;
+    let before = kernel::helped()?;
     if by_cpuset {
         groups.set(0, "cpuset.cpus", "0")?;
         groups.add(0, Pid::this())?;
@@ -344,7 +337,7 @@ fn confined(by_cpuset: bool) -> Result<()> {
     }
     shuttle()?;
     ensure!(
-        helped()? == before,
+        kernel::helped()? == before,
         "expected no helpers for a task confined to one CPU"
     );
     if by_cpuset {

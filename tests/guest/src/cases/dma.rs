@@ -16,10 +16,10 @@ use anyhow::{Context, Result, ensure};
 
 use super::sysctl::moves_while;
 use crate::harness::{Case, skip};
-use crate::kernel::{self, SWITCH, Setting};
+use crate::kernel::{self, SWITCH, Setting, counter, value, write_error};
 use crate::patience::wait_until;
 use crate::plan::{Engine, FolioSize};
-use crate::sys::{self, MF_MOVE, PAGE};
+use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{pattern, region};
 
 const METHOD: &str = "/sys/kernel/mm/ferry/copy/method";
@@ -58,14 +58,6 @@ fn need_soft() -> Result<()> {
         true => Ok(()),
         false => Err(skip("this kernel has no software DMA engine")),
     }
-}
-
-fn errno(path: &str, value: &str) -> Option<i32> {
-    fs::write(path, value).err().and_then(|e| e.raw_os_error())
-}
-
-fn value(path: &str) -> Result<String> {
-    Ok(kernel::read(path)?.trim_end().to_owned())
 }
 
 /// Changes the engine's behaviour, until the setting is dropped.
@@ -114,8 +106,22 @@ fn told(name: &str) -> Result<u64> {
         .sum()
 }
 
-fn counted(row: &str) -> Result<u64> {
-    Ok(kernel::counters()?.get(row).copied().unwrap_or_default())
+/// Moves pages to node 1 and back, and checks their contents.
+fn there_and_back(map: &Mapping, addrs: &[usize], seed: u64) -> Result<()> {
+    for node in [1, 0] {
+        region::move_all(addrs, node, MF_MOVE)?;
+        pattern::check(map.words(), seed)?;
+    }
+    Ok(())
+}
+
+fn none_parked() -> Result<()> {
+    ensure!(
+        told("parked")? == 0,
+        "expected no parked copies: {}",
+        value(STATUS)?
+    );
+    Ok(())
 }
 
 fn set() -> Result<()> {
@@ -135,7 +141,7 @@ fn set() -> Result<()> {
     ] {
         let before = value(path)?;
         for bad in bad.iter().chain(&["", "\n", "x"]) {
-            let errno = errno(path, bad);
+            let errno = write_error(path, bad);
             // An empty write does nothing.
             ensure!(
                 errno == Some(libc::EINVAL) || bad.is_empty() && errno.is_none(),
@@ -152,7 +158,7 @@ fn no_channel() -> Result<()> {
     if !Path::new(SOFT).exists() {
         for nr in ["1", "16"] {
             ensure!(
-                errno(CHANNELS, nr) == Some(libc::ENODEV),
+                write_error(CHANNELS, nr) == Some(libc::ENODEV),
                 "expected ENODEV for {nr} channels"
             );
         }
@@ -165,17 +171,14 @@ fn no_channel() -> Result<()> {
     kernel::write(CHANNELS, "0")?;
     for method in ["dma", "hybrid"] {
         ensure!(
-            errno(METHOD, method) == Some(libc::ENODEV),
+            write_error(METHOD, method) == Some(libc::ENODEV),
             "expected ENODEV for method {method} without channels"
         );
     }
     for method in ["serial", "cpu", "auto"] {
         kernel::write(METHOD, method)?;
         let (map, addrs) = region::large(4, 1)?;
-        for node in [1, 0] {
-            region::move_all(&addrs, node, MF_MOVE)?;
-            pattern::check(map.words(), 1)?;
-        }
+        there_and_back(&map, &addrs, 1)?;
     }
     ensure!(value(STATUS)?.is_empty(), "{}", value(STATUS)?);
     let mode = fs::metadata(STATUS)?.permissions().mode();
@@ -206,15 +209,12 @@ fn methods() -> Result<()> {
         .into_iter()
         .filter(|&(folio, _)| kernel::has_folios(folio))
         {
-            let before = kernel::counters()?;
-            for round in 0..rounds {
-                let map = region::filled(folio, count, round)?;
-                for node in [1, 0] {
-                    region::move_all(&map.addrs(folio.bytes()), node, MF_MOVE)?;
-                    pattern::check(map.words(), round)?;
-                }
-            }
-            let rows = kernel::gained(&before, &kernel::counters()?);
+            let rows = kernel::gains(|| {
+                (0..rounds).try_for_each(|round| {
+                    let map = region::filled(folio, count, round)?;
+                    there_and_back(&map, &map.addrs(folio.bytes()), round)
+                })
+            })?;
             let of = |row: &str| rows.get(row).copied().unwrap_or_default();
             let dma = of("pages_dma");
             let cpus = of("pages_caller") + of("pages_helper");
@@ -242,7 +242,7 @@ fn faults() -> Result<()> {
     let _patient = Setting::change(TIMEOUT, PATIENT)?;
     let (_all, _by) = (share_all()?, by("dma")?);
     let _bad = [behave("fail_ppm", "10000")?, behave("reverse", "1")?];
-    let (failed, errors) = (counted("dma_failed")?, told("errors")?);
+    let (failed, errors) = (counter("dma_failed")?, told("errors")?);
     moves_while(8, 50, |turn| {
         // Few descriptors at times.
         let few = ["64", "64", "5", "1", "0"][turn as usize % 5];
@@ -252,7 +252,7 @@ fn faults() -> Result<()> {
     })?;
     kernel::write(format!("{SOFT}/descriptors"), "64")?;
     ensure!(
-        counted("dma_failed")? > failed,
+        counter("dma_failed")? > failed,
         "expected dma_failed to grow"
     );
     ensure!(told("errors")? > errors, "expected errors in dma_status");
@@ -275,9 +275,9 @@ fn late() -> Result<()> {
     for _ in 0..3 {
         let mute = behave("mute", "1")?;
         kernel::write(TIMEOUT, "20")?;
-        let before = counted("dma_late")?;
+        let before = counter("dma_late")?;
         sys::move_to(0, &addrs, 1, MF_MOVE);
-        ensure!(counted("dma_late")? > before, "expected dma_late to grow");
+        ensure!(counter("dma_late")? > before, "expected dma_late to grow");
         pattern::check(map.words(), 1)?;
         ensure!(
             told("parked")? > 0,
@@ -296,10 +296,7 @@ fn late() -> Result<()> {
         drop(mute);
         wait_until("nothing is parked", || Ok(told("parked")? == 0))?;
         pattern::check(map.words(), 1)?;
-        region::move_all(&addrs, 1, MF_MOVE)?;
-        pattern::check(map.words(), 1)?;
-        region::move_all(&addrs, 0, MF_MOVE)?;
-        pattern::check(map.words(), 1)?;
+        there_and_back(&map, &addrs, 1)?;
     }
     ensure!(lost > 0, "expected timeouts in dma_status");
 
@@ -327,12 +324,7 @@ fn come_and_go() -> Result<()> {
         Ok(())
     })?;
     kernel::write(CHANNELS, ALL)?;
-    ensure!(
-        told("parked")? == 0,
-        "expected no parked copies: {}",
-        value(STATUS)?
-    );
-    Ok(())
+    none_parked()
 }
 
 /// Unbinds and binds the driver while pages move.
@@ -359,7 +351,7 @@ fn driver_goes() -> Result<()> {
 /// With the last channel the hooks go, whether it is given back or its driver leaves the device.
 fn hooks_off() -> Result<()> {
     need_soft()?;
-    let is_on = || Ok::<_, anyhow::Error>(value(&format!("{}/active", kernel::COPY))? == "1");
+    let is_on = || anyhow::Ok(value(format!("{}/active", kernel::COPY))? == "1");
     let _off = Setting::change(SWITCH, "0")?;
     wait_until("the hooks are off before", || Ok(!is_on()?))?;
     for _ in 0..3 {
@@ -420,14 +412,14 @@ fn suspend() -> Result<()> {
         Ok(())
     })?;
     ensure!(suspends.into_inner() > 0, "expected at least one suspend");
-    let before = counted("pages_dma")?;
+    let before = counter("pages_dma")?;
     let pause = |_| {
         sleep(Duration::from_millis(5));
         Ok(())
     };
     moves_while(8, 2, pause)?;
     ensure!(
-        counted("pages_dma")? > before,
+        counter("pages_dma")? > before,
         "expected copies by DMA after the suspends"
     );
     ensure!(
@@ -435,10 +427,5 @@ fn suspend() -> Result<()> {
         "expected {ALL} channels after the suspends, got {}",
         value(CHANNELS)?
     );
-    ensure!(
-        told("parked")? == 0,
-        "expected no parked copies: {}",
-        value(STATUS)?
-    );
-    Ok(())
+    none_parked()
 }

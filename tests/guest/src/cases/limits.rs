@@ -87,15 +87,7 @@ fn file(name: &str) -> String {
 }
 
 fn refused(why: &str) -> Result<u64> {
-    let count = kernel::read(file(&format!("refused/{why}")))?;
-    Ok(count.trim().parse()?)
-}
-
-/// Returns how many base pages helpers have copied or migrated.
-fn helped() -> Result<u64> {
-    let rows = kernel::counters()?;
-    let helper = |(name, _): &(&String, _)| name.ends_with("_helper");
-    Ok(rows.iter().filter(helper).map(|(_, pages)| pages).sum())
+    kernel::number(file(&format!("refused/{why}")))
 }
 
 /// Moves the memory to and fro, and asks for helpers.
@@ -122,7 +114,7 @@ fn list() -> Result<Mapping> {
 
 /// Calls `ask` until a crew took part, whether or not the engine is on.
 fn ask_until_crewed(map: &Mapping, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
-    let crews = || Ok::<_, anyhow::Error>(kernel::counters()?["crews"]);
+    let crews = || kernel::counter("crews");
     repeat_until("crews grows", || {
         let before = crews()?;
         ask(map)?;
@@ -132,11 +124,11 @@ fn ask_until_crewed(map: &Mapping, ask: fn(&Mapping) -> Result<()>) -> Result<()
 
 /// Calls `ask` a few times. Pages must move without helpers, and each refusal is counted.
 fn ask_in_vain(map: &Mapping, why: &str, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
-    let (before, count) = (helped()?, refused(why)?);
+    let (before, count) = (kernel::helped()?, refused(why)?);
     for _ in 0..8 {
         ask(map)?;
     }
-    ensure!(helped()? == before, "expected no pages by helpers");
+    ensure!(kernel::helped()? == before, "expected no pages by helpers");
     ensure!(refused(why)? > count, "expected refused/{why} to grow");
     Ok(())
 }
@@ -170,7 +162,7 @@ fn flag_privileged() -> Result<()> {
 
 /// Checks that a call that asks for helpers enables the hooks, and that they are disabled again.
 fn key_off_again() -> Result<()> {
-    let is_on = || Ok::<_, anyhow::Error>(kernel::read(file("active"))?.trim() == "1");
+    let is_on = || anyhow::Ok(kernel::value(file("active"))? == "1");
     let wait_off = || {
         while is_on()? {
             sleep(Duration::from_millis(50));
@@ -226,7 +218,7 @@ fn lanes_for_reclaim() -> Result<()> {
     let reclaim = Reclaim::new()?;
     let map = region::filled(FolioSize::Small, 4 * LIST, 1)?;
     let end = AtomicBool::new(false);
-    let busy = || Ok::<_, anyhow::Error>(kernel::counters()?["crew_busy"]);
+    let busy = || kernel::counter("crew_busy");
     scope(|scope| {
         let callers: Vec<_> = (0..CALLERS)
             .map(|_| {
@@ -418,7 +410,7 @@ fn meanwhile(migrate: fn(&[usize]) -> Result<()>, set: impl Fn(bool) -> Result<(
     let map = region::filled(FolioSize::Small, LONG, 1)?;
     let addrs = map.addrs(PAGE);
 
-    let carried = || Ok::<_, anyhow::Error>(kernel::counters()?["crew_pages_helper"]);
+    let carried = || kernel::counter("crew_pages_helper");
     repeat_until("help is forbidden early in the work of a crew", || {
         region::move_all(&addrs, 0, MF_MOVE)?;
         let before = carried()?;

@@ -146,9 +146,7 @@ impl Mover {
 
     /// Returns a page frame of its memory in one of the blocks, and the block.
     fn frame(&self) -> Result<(u64, PathBuf)> {
-        let size = kernel::read(format!("{MEMORY}/block_size_bytes"))?;
-        let size = u64::from_str_radix(size.trim(), 16)
-            .context("block_size_bytes is not a hexadecimal number")?;
+        let size = kernel::block_bytes()?;
         let mut found = None;
         repeat_until("memory is in a movable block", || {
             for frame in kernel::frames_of(self.child.pid().as_raw(), &self.map)? {
@@ -240,23 +238,14 @@ fn node_share() -> Result<()> {
     Ok(())
 }
 
-fn available_bytes() -> Result<usize> {
-    // CPUs keep small changes of counters to themselves until a refresh.
-    kernel::write("/proc/sys/vm/stat_refresh", "1")?;
-    let text = kernel::read("/proc/meminfo")?;
-    let kb =
-        kernel::node_field(&text, "MemAvailable:").context("/proc/meminfo has no MemAvailable")?;
-    Ok(kb as usize * 1024)
-}
-
 /// Retained pages are available, so freeing them does not raise the number of available pages.
 fn available() -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, NEVER), (SHARE, "100")])?;
     beside_retained(MANY, || {
-        let before = available_bytes()?;
+        let before = kernel::available_bytes()?;
         let kept = retained()? as usize * PAGE;
         kernel::write(DRAIN, "1")?;
-        let after = available_bytes()?;
+        let after = kernel::available_bytes()?;
         ensure!(
             after < before + kept / 2,
             "expected retained pages to be available: {before} bytes with {kept} retained, {after} \
@@ -307,15 +296,14 @@ impl SmallNode {
     /// Lets a process write that amount of memory of node 0, in small pages. Returns whether the
     /// OOM killer ended a process.
     fn fill(&self) -> Result<bool> {
-        let killed = || -> Result<u64> { Ok(kernel::vmstat("oom_kill")?.values().sum()) };
-        let before = killed()?;
+        let before = kernel::vmstat_sum("oom_kill")?;
         let child = Child::start(|| {
             // Otherwise the OOM killer might choose the process that holds the rest of the node.
             kernel::write("/proc/self/oom_score_adj", "1000")?;
             region::take(0, self.len, libc::MADV_NOHUGEPAGE).map(drop)
         })?;
         let status = child.wait()?;
-        let oom = killed()? > before;
+        let oom = kernel::vmstat_sum("oom_kill")? > before;
         ensure!(
             oom || matches!(status, WaitStatus::Exited(_, 0)),
             "expected the process to exit with 0 or be killed, got {status:?}"

@@ -2,12 +2,12 @@
 //! Settings in `/sys/kernel/mm/ferry/copy/`: accepted and rejected values, and their effects.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
 use nix::unistd::{Uid, setuid};
 
+use super::sysctl::is_refused;
 use crate::harness::{Case, Log};
 use crate::kernel::{self, CREW, SWITCH, Setting};
 use crate::patience::repeat_until;
@@ -94,7 +94,7 @@ fn path(name: &str) -> String {
 }
 
 fn read(name: &str) -> Result<String> {
-    Ok(kernel::read(path(name))?.trim_end().to_owned())
+    kernel::value(path(name))
 }
 
 fn change(name: &str, value: &str) -> Result<Setting> {
@@ -131,20 +131,7 @@ fn refused() -> Result<()> {
     for (name, bad) in REFUSED {
         let before = read(name)?;
         for bad in bad.iter().chain(&["\n", " ", "\u{0}", "x", &long]) {
-            let errno = fs::write(path(name), bad)
-                .err()
-                .and_then(|e| e.raw_os_error());
-            ensure!(
-                errno == Some(libc::EINVAL),
-                "{name}: expected EINVAL for '{}', got {errno:?}",
-                bad.escape_default()
-            );
-            ensure!(
-                read(name)? == before,
-                "{name}: expected {before} after '{}' was rejected, got {}",
-                bad.escape_default(),
-                read(name)?
-            );
+            is_refused(&path(name), bad, &before)?;
         }
     }
     Ok(())
@@ -154,14 +141,17 @@ fn unprivileged() -> Result<()> {
     setuid(Uid::from_raw(65534)).context("setuid")?;
     for (name, at_first, _) in SETTINGS {
         let word = at_first.split(['[', ']']).nth(1).unwrap_or(at_first);
-        let errno = fs::write(path(name), word)
-            .err()
-            .and_then(|e| e.raw_os_error());
-        ensure!(
-            errno == Some(libc::EACCES),
-            "{name}: expected EACCES, got {errno:?}"
-        );
+        is_denied(name, word)?;
     }
+    Ok(())
+}
+
+fn is_denied(name: &str, value: &str) -> Result<()> {
+    let errno = kernel::write_error(path(name), value);
+    ensure!(
+        errno == Some(libc::EACCES),
+        "{name}: expected EACCES, got {errno:?}"
+    );
     Ok(())
 }
 
@@ -211,12 +201,11 @@ fn written_by_many() -> Result<()> {
 /// Moves pages to and fro, up to `rounds` times, until a counter grows. Returns whether it did.
 fn moves(counter: &str, folio: FolioSize, count: usize, rounds: usize) -> Result<bool> {
     let map = region::filled(folio, count, 5)?;
-    let value = || Ok::<_, anyhow::Error>(kernel::counters()?.get(counter).copied());
-    let before = value()?.with_context(|| format!("stats/ has no {counter}"))?;
+    let before = kernel::counter(counter)?;
     for round in 0..rounds {
         region::move_all(&map.addrs(folio.bytes()), 1 - round as i32 % 2, MF_MOVE)?;
         pattern::check(map.words(), 5)?;
-        if value()? > Some(before) {
+        if kernel::counter(counter)? > before {
             return Ok(true);
         }
     }
@@ -372,28 +361,14 @@ fn histograms() -> Result<()> {
     };
     for name in HISTOGRAMS {
         // Root cannot write them either.
-        let errno = fs::write(path(name), "0")
-            .err()
-            .and_then(|e| e.raw_os_error());
-        ensure!(
-            errno == Some(libc::EACCES),
-            "{name}: expected EACCES, got {errno:?}"
-        );
+        is_denied(name, "0")?;
     }
     for (switch, rises) in [("1", true), ("0", false)] {
         let _switch = Setting::change(SWITCH, switch)?;
         let before = sums()?;
         for folio in [FolioSize::Small, FolioSize::Huge] {
             let map = region::anon(folio, 8)?;
-            region::move_all(
-                &map.addrs(if folio == FolioSize::Small {
-                    PAGE
-                } else {
-                    folio.bytes()
-                }),
-                1,
-                MF_MOVE,
-            )?;
+            region::move_all(&map.addrs(folio.bytes()), 1, MF_MOVE)?;
         }
         for (name, (before, after)) in HISTOGRAMS.iter().zip(before.iter().zip(sums()?)) {
             ensure!(

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use nix::unistd::{Uid, setuid};
 
 use crate::harness::{Case, Log};
-use crate::kernel::{self, CREW, PULL, SWITCH, Setting, THREADS};
+use crate::kernel::{self, CREW, PULL, SWITCH, Setting, THREADS, value};
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::region::Mixed;
@@ -25,10 +25,6 @@ pub fn cases() -> Vec<Case> {
         Case::new("sysctl/reasons", |_| reasons()),
         Case::new("sysctl/reasons-hold", |_| reasons_hold()),
     ]
-}
-
-fn value(path: &str) -> Result<String> {
-    Ok(kernel::read(path)?.trim().to_owned())
 }
 
 /// Valid only in the first run after boot; only the tests change these settings.
@@ -79,20 +75,24 @@ fn refused() -> Result<()> {
     for (path, kept, numbers) in cases {
         kernel::write(path, kept)?;
         for bad in numbers.iter().chain(&huge).chain(&words) {
-            let errno = fs::write(path, bad).err().and_then(|e| e.raw_os_error());
-            ensure!(
-                errno == Some(libc::EINVAL),
-                "{path}: expected EINVAL for '{}', got {errno:?}",
-                bad.escape_default()
-            );
-            let got = value(path)?;
-            ensure!(
-                got == kept,
-                "{path}: expected {kept} after '{}' was rejected, got {got}",
-                bad.escape_default()
-            );
+            is_refused(path, bad, kept)?;
         }
     }
+    Ok(())
+}
+
+/// Checks that a setting rejects a value, and keeps the value `kept`.
+pub fn is_refused(path: &str, bad: &str, kept: &str) -> Result<()> {
+    let (errno, got) = (kernel::write_error(path, bad), value(path)?);
+    let bad = bad.escape_default();
+    ensure!(
+        errno == Some(libc::EINVAL),
+        "{path}: expected EINVAL for '{bad}', got {errno:?}"
+    );
+    ensure!(
+        got == kept,
+        "{path}: expected {kept} after '{bad}' was rejected, got {got}"
+    );
     Ok(())
 }
 
@@ -217,7 +217,7 @@ fn reasons() -> Result<()> {
     }
     for name in ALL.split(' ') {
         let path = format!("{HELPED}/{name}");
-        value(&path)?.parse::<u64>().with_context(|| path.clone())?;
+        kernel::number(&path)?;
         ensure!(
             fs::write(&path, "0").is_err(),
             "expected {path} to be read-only"
@@ -231,7 +231,7 @@ fn reasons_hold() -> Result<()> {
     let _kept = Setting::keep(REASONS)?;
     let _on = Setting::change(SWITCH, "1")?;
     let map = region::filled(FolioSize::Small, 2048, 1)?;
-    let helped = || -> Result<u64> { Ok(value(&format!("{HELPED}/syscall"))?.parse()?) };
+    let helped = || kernel::number(format!("{HELPED}/syscall"));
     let shuttle = |flags: i32| -> Result<bool> {
         let before = helped()?;
         for node in [1, 0] {

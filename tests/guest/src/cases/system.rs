@@ -34,13 +34,7 @@ fn check_kept(map: &Mapping, gone: impl Fn(usize) -> bool, seed: u64) -> Result<
 
 fn compaction() -> Result<()> {
     const LEN: usize = 256 << 20;
-    const SUCCESS: &str = "pgmigrate_success";
-    let migrated = || {
-        kernel::vmstat(SUCCESS)?
-            .get(SUCCESS)
-            .copied()
-            .context("/proc/vmstat has no pgmigrate_success")
-    };
+    let migrated = || kernel::vmstat_sum("pgmigrate_success");
     // Holes everywhere, so that there is something to compact.
     let gone = |page: usize| page % 4 != 0;
     let map = region::filled(FolioSize::Small, LEN / PAGE, 1)?;
@@ -68,9 +62,7 @@ fn compaction() -> Result<()> {
 
 /// Returns the memory blocks that the pages of `maps` are in, with the number of pages in each.
 fn blocks_of(maps: [&Mapping; 2]) -> Result<BTreeMap<u64, usize>> {
-    let text = kernel::read(format!("{MEMORY}/block_size_bytes"))?;
-    let size = u64::from_str_radix(text.trim(), 16)
-        .context("block_size_bytes is not a hexadecimal number")?;
+    let size = kernel::block_bytes()?;
     let mut blocks = BTreeMap::new();
     for map in maps {
         for frame in kernel::frames(map)? {

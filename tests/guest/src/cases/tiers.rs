@@ -56,15 +56,9 @@ fn bring_home(addrs: &[usize]) -> Result<()> {
 
 /// Returns the increase of a row of `/proc/vmstat` while `body` runs.
 fn gain(row: &str, body: impl FnOnce() -> Result<()>) -> Result<u64> {
-    // CPUs keep small changes of counters to themselves until a refresh.
-    let refresh = || kernel::write("/proc/sys/vm/stat_refresh", "1");
-    refresh()?;
-    let before = kernel::vmstat(row)?;
+    let before = kernel::fresh_vmstat_sum(row)?;
     body()?;
-    refresh()?;
-    Ok(kernel::gained(&before, &kernel::vmstat(row)?)
-        .values()
-        .sum())
+    Ok(kernel::fresh_vmstat_sum(row)? - before)
 }
 
 /// At least half of the requested amount is demoted, with correct contents.
@@ -185,8 +179,7 @@ fn fork_and_check(words: &[AtomicU64], first: usize) -> Result<()> {
 /// Waits until no page is counted as isolated; other tasks may isolate pages at times.
 fn none_isolated() -> Result<()> {
     wait_until("no page is isolated", || {
-        kernel::write("/proc/sys/vm/stat_refresh", "1")?;
-        Ok(kernel::vmstat("nr_isolated_anon")?.values().sum::<u64>() == 0)
+        Ok(kernel::fresh_vmstat_sum("nr_isolated_anon")? == 0)
     })
 }
 

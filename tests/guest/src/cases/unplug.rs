@@ -43,13 +43,6 @@ fn rounds(usual: usize) -> usize {
     if kernel::is_slow() { usual / 4 } else { usual }
 }
 
-/// Returns the base pages that helpers handled, in crews or batches; 0 without helpers.
-fn helped() -> Result<u64> {
-    let rows = kernel::counters()?;
-    let of = |row: &str| rows.get(row).copied().unwrap_or(0);
-    Ok(of("pages_helper") + of("crew_pages_helper"))
-}
-
 /// A CPU or a memory block that is offline as long as this lives.
 pub struct Away {
     state: PathBuf,
@@ -131,13 +124,13 @@ fn moving(
         kernel::set_engine(way)?;
     }
     let folios = Mixed::new(2048, 10)?;
-    let before = helped()?;
+    let before = kernel::helped()?;
     let done = AtomicBool::new(false);
     let wait_for_help = || {
-        let before = helped()?;
+        let before = kernel::helped()?;
         for _ in 0..40 {
             sleep(Duration::from_millis(5));
-            if !has_help || helped()? > before {
+            if !has_help || kernel::helped()? > before {
                 break;
             }
         }
@@ -148,7 +141,7 @@ fn moving(
             // On a busy host a pass may have no helpers.
             let result = repeat_until("helpers work while CPUs or memory go offline", || {
                 unplug(&wait_for_help)?;
-                Ok(!has_help || helped()? > before)
+                Ok(!has_help || kernel::helped()? > before)
             });
             done.store(true, Relaxed);
             result

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use page_migrate::PhysAddr;
@@ -139,23 +139,16 @@ fn bits(all: impl Iterator<Item = bool>) -> u64 {
 
 /// Returns the page frames of a node, by memory block.
 fn frames_of(node: u32) -> Result<Vec<Range<u64>>> {
-    let hex = |path: &Path| -> Result<u64> {
-        let text = kernel::read(path)?;
-        u64::from_str_radix(text.trim(), 16)
-            .with_context(|| format!("not a hexadecimal number: {}", path.display()))
-    };
     let blocks = kernel::memory_blocks(node)?;
     ensure!(
         !blocks.is_empty(),
         "node {node} has no memory blocks in sysfs: is the kernel built with CONFIG_MEMORY_HOTPLUG?"
     );
-    let frames = hex(Path::new("/sys/devices/system/memory/block_size_bytes"))? / PAGE as u64;
-    let mut all = Vec::new();
-    for block in blocks {
-        let first = hex(&block.join("phys_index"))? * frames;
-        all.push(first..first + frames);
-    }
-    Ok(all)
+    let frames = |block: PathBuf| {
+        let Range { start, end } = kernel::block_addresses(&block)?;
+        Ok(start / PAGE as u64..end / PAGE as u64)
+    };
+    blocks.into_iter().map(frames).collect()
 }
 
 #[cfg(test)]

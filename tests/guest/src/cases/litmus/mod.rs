@@ -162,10 +162,7 @@ impl Migrc {
 
 /// Reads a counter of migrc.
 pub fn count(name: &str) -> Result<u64> {
-    let text = kernel::read(format!("{MIGRC}/{name}"))?;
-    text.trim()
-        .parse()
-        .with_context(|| format!("{name}: {text}"))
+    kernel::number(format!("{MIGRC}/{name}"))
 }
 
 /// Returns the online CPUs, of which the test needs two. `what` says for which purpose.
@@ -451,17 +448,11 @@ pub fn need_debug(path: &str) -> Result<()> {
     }
 }
 
-fn count_at(path: &str) -> Result<u64> {
-    Ok(kernel::read(path)?.trim().parse()?)
-}
-
 /// Returns the number of old folios that differed from the new ones; [`None`] if the kernel does
 /// not check.
 fn mismatches() -> Result<Option<u64>> {
-    match Path::new(MISMATCHES).exists() {
-        true => count_at(MISMATCHES).map(Some),
-        false => Ok(None),
-    }
+    let there = Path::new(MISMATCHES).exists();
+    there.then(|| kernel::number(MISMATCHES)).transpose()
 }
 
 fn no_more_mismatches(before: Option<u64>) -> Result<()> {

@@ -18,7 +18,7 @@ use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 
 const DEMOTES: &str = "/sys/kernel/mm/numa/demotion_enabled";
-const REFRESH: &str = "/proc/sys/vm/stat_refresh";
+
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 
 /// Size of mainline's batches. Most pages of a batch can be deferred. The last one is written all
@@ -106,11 +106,7 @@ impl Nested {
     }
 
     fn play(&self, rounds: u32) -> Result<Played> {
-        let demoted = || {
-            // CPUs keep small changes of counters to themselves until a refresh.
-            kernel::write(REFRESH, "1")?;
-            anyhow::Ok(kernel::vmstat("pgdemote_direct")?.values().sum::<u64>())
-        };
+        let demoted = || kernel::fresh_vmstat_sum("pgdemote_direct");
         let before = demoted()?;
         let written = Written {
             map: &self.map,

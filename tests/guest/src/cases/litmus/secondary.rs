@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 
 use super::{AGE, Change, Migrc, Stage, count, need_debug, run_on, two_cpus};
 use crate::harness::Log;
@@ -28,8 +28,7 @@ impl Device {
     }
 
     fn told(&self) -> Result<u64> {
-        let told = kernel::read(DEVICE)?;
-        told.trim().parse().context("a count in debug/secondary")
+        kernel::number(DEVICE)
     }
 }
 

@@ -10,7 +10,7 @@ pub(super) fn freed() -> Result<()> {
     let sum = || -> Result<u64> {
         let mut sum = 0;
         for entry in fs::read_dir(format!("{MIGRC}/drained_pages"))? {
-            sum += kernel::read(entry?.path())?.trim().parse::<u64>()?;
+            sum += kernel::number(entry?.path())?;
         }
         Ok(sum)
     };

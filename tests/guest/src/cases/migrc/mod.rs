@@ -184,7 +184,7 @@ fn settings() -> Result<()> {
         let path = format!("{MIGRC}/{file}");
         let before = fs::read_to_string(&path).ok();
         for value in bad.iter().filter(|value| !value.is_empty()) {
-            let error = fs::write(&path, value).err().and_then(|e| e.raw_os_error());
+            let error = kernel::write_error(&path, value);
             ensure!(
                 error == Some(libc::EINVAL),
                 "{file}: expected EINVAL for '{value}', got {error:?}"

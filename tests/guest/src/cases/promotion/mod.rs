@@ -120,8 +120,7 @@ fn refused() -> Result<String> {
 }
 
 fn stat(row: &str) -> Result<u64> {
-    // CPUs keep small changes of counters to themselves until a refresh.
-    kernel::write("/proc/sys/vm/stat_refresh", "1")?;
+    kernel::refresh_vmstat()?;
     let rows = kernel::vmstat(row)?;
     rows.get(row)
         .copied()

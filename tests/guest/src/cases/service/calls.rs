@@ -222,10 +222,7 @@ fn holes() -> Result<()> {
 }
 
 fn sysfs() -> Result<Counters> {
-    let value = |name: &str| -> Result<u64> {
-        let text = kernel::read(format!("/sys/kernel/mm/ferry/service/{name}"))?;
-        Ok(text.trim().parse()?)
-    };
+    let value = |name: &str| kernel::number(format!("/sys/kernel/mm/ferry/service/{name}"));
     Ok(Counters {
         size: size_of::<Counters>() as u32,
         flags: 0,

@@ -157,9 +157,7 @@ fn kernel_log() -> Result<String> {
 
 /// Returns how many pages are isolated now, by this test or other tasks.
 fn counts_isolated() -> Result<u64> {
-    // Adds up the counters of all CPUs.
-    kernel::write("/proc/sys/vm/stat_refresh", "1")?;
-    Ok(kernel::vmstat("nr_isolated")?.values().sum())
+    kernel::fresh_vmstat_sum("nr_isolated")
 }
 
 impl World {

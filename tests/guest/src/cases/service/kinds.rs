@@ -172,16 +172,12 @@ fn poisoned() -> Result<()> {
 /// Addresses of offline memory are skipped.
 fn offline() -> Result<()> {
     let service = Service::open()?;
-    let size = kernel::read("/sys/devices/system/memory/block_size_bytes")?;
-    let size = u64::from_str_radix(size.trim(), 16)?;
     for block in kernel::memory_blocks(1)? {
         let state = block.join("state");
         if kernel::write(&state, "offline").is_err() {
             continue;
         }
-        let number = kernel::read(block.join("phys_index"))?;
-        let first = u64::from_str_radix(number.trim(), 16)? * size;
-        let pages: Vec<u64> = (first..first + size).step_by(PAGE).collect();
+        let pages: Vec<u64> = kernel::block_addresses(&block)?.step_by(PAGE).collect();
         let result = sum(&service, &pages, Call::to(0));
         kernel::write(&state, "online")?;
         ensure!(result? == (0, 0), "expected no pages in offline memory");

@@ -44,12 +44,12 @@ fn small_pages() -> Result<Mapping> {
 
 /// Returns the physical addresses of the pages of `map`, all of which must be present.
 fn table(map: &Mapping) -> Result<Vec<u64>> {
-    let frames = kernel::frames(map)?;
+    let table = kernel::addresses_of(std::process::id() as i32, map)?;
     ensure!(
-        frames.iter().all(|&frame| frame != 0),
+        table.iter().all(|&address| address != 0),
         "expected all pages to be present"
     );
-    Ok(frames.iter().map(|frame| frame * PAGE as u64).collect())
+    Ok(table)
 }
 
 /// Returns a call that moves all of `map` to `node`.

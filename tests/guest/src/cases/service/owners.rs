@@ -38,8 +38,7 @@ fn another_process() -> Result<()> {
     region::check_status(&sys::places(pid, &addrs)?, 0)?;
     region::check_on(&addrs, 0)?;
     // By physical address too.
-    let frames = kernel::frames_of(pid, &map)?;
-    let table: Vec<u64> = frames.iter().map(|frame| frame * PAGE as u64).collect();
+    let table = kernel::addresses_of(pid, &map)?;
     says(service.phys(&table, Call::to(1).pid(pid)), 0, PAGES, 0)?;
     region::check_status(&sys::places(pid, &addrs)?, 1)?;
     region::check_on(&addrs, 0)?;
@@ -59,10 +58,7 @@ fn foreign_pages() -> Result<()> {
     let addrs = map.addrs(PAGE);
     let partner = Partner::copying(&map)?;
     let pid = partner.pid().as_raw();
-    let theirs: Vec<u64> = kernel::frames_of(pid, &map)?
-        .iter()
-        .map(|frame| frame * PAGE as u64)
-        .collect();
+    let theirs = kernel::addresses_of(pid, &map)?;
     let absent = vec![1 << 51; theirs.len()];
     let ours = table(&map)?;
     for flags in [0, SHARED] {

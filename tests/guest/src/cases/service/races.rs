@@ -73,17 +73,14 @@ fn mover(pid: i32, map: &Mapping, first: i32, flags: u32, progress: &Progress) -
         progress.moved.fetch_add(done.successful, Relaxed);
         node = 1 - node;
         // Old frames: by now some pages are elsewhere, or the frames belong to other tasks.
-        let Ok(frames) = kernel::frames_of(
-            if pid == 0 {
-                std::process::id() as i32
-            } else {
-                pid
-            },
-            map,
-        ) else {
+        let owner = if pid == 0 {
+            std::process::id() as i32
+        } else {
+            pid
+        };
+        let Ok(table) = kernel::addresses_of(owner, map) else {
             continue;
         };
-        let table: Vec<u64> = frames.iter().map(|frame| frame * PAGE as u64).collect();
         // One caller uses short tables, the other one long table with repeated entries.
         let (tables, long) = match first {
             0 => (table, 0),
@@ -260,16 +257,12 @@ fn executing(log: &mut Log) -> Result<()> {
 /// Memory blocks go offline and online while all their page frames are named, and other callers
 /// move pages that may be in them.
 fn unplugged(log: &mut Log) -> Result<()> {
-    let size = kernel::read("/sys/devices/system/memory/block_size_bytes")?;
-    let size = u64::from_str_radix(size.trim(), 16)?;
     let map = memory(FolioSize::Small, 512)?;
     let blocks = kernel::memory_blocks(1)?;
     let mut taken = 0;
     against(0, &map, 0, |_| {
         for block in blocks.iter().rev().cycle().take(4 * rounds(log) as usize) {
-            let number = kernel::read(block.join("phys_index"))?;
-            let first = u64::from_str_radix(number.trim(), 16)? * size;
-            taken += u64::from(named_while_away(block, first..first + size)?);
+            taken += u64::from(named_while_away(block)?);
         }
         Ok(())
     })?;
@@ -282,9 +275,9 @@ fn unplugged(log: &mut Log) -> Result<()> {
 
 /// Takes a block offline and online, if possible, while its addresses are named. Returns whether it
 /// was offline.
-fn named_while_away(block: &Path, addresses: std::ops::Range<u64>) -> Result<bool> {
+fn named_while_away(block: &Path) -> Result<bool> {
     let service = Service::open()?;
-    let pages: Vec<u64> = addresses.step_by(PAGE).collect();
+    let pages: Vec<u64> = kernel::block_addresses(block)?.step_by(PAGE).collect();
     let mut parts = pages.chunks(512).cycle();
     let name = || may_be(service.phys(parts.next().unwrap_or(&[]), Call::to(0)).errno);
     beside("the naming thread", name, || {
@@ -345,8 +338,8 @@ fn killed_once(moves: Moves, map: &Mapping) -> Result<()> {
             }
         }
     })?;
-    let started = kernel::vmstat("pgmigrate_success")?;
-    while kernel::vmstat("pgmigrate_success")? == started {
+    let started = kernel::vmstat_sum("pgmigrate_success")?;
+    while kernel::vmstat_sum("pgmigrate_success")? == started {
         std::thread::yield_now();
     }
     caller.kill("the caller to be killed")

@@ -156,10 +156,7 @@ fn owners_cpuset() -> Result<()> {
     let owner = Partner::copying(&map)?;
     let pid = owner.pid().as_raw();
     groups.add(0, owner.pid())?;
-    let frames: Vec<u64> = kernel::frames_of(pid, &map)?
-        .iter()
-        .map(|frame| frame * PAGE as u64)
-        .collect();
+    let frames = kernel::addresses_of(pid, &map)?;
     says(service.range(whole(&map, 1).pid(pid)), ENODEV, 0, 0)?;
     says(service.phys(&frames, Call::to(1).pid(pid)), ENODEV, 0, 0)?;
     region::check_status(&sys::places(pid, &map.addrs(PAGE))?, 0)?;
