@@ -113,9 +113,9 @@ impl World {
             zero,
             untouched: Mapping::anon(FEW * PAGE, PAGE)?,
             hole: Reserved::new(FEW * PAGE)?,
-            pages: before_a_hole(MOST * 8)?,
-            nodes: before_a_hole(MOST * 4)?,
-            status: before_a_hole(MOST * 4)?,
+            pages: Mapping::before_a_hole(MOST * 8)?,
+            nodes: Mapping::before_a_hole(MOST * 4)?,
+            status: Mapping::before_a_hole(MOST * 4)?,
         })
     }
 
@@ -310,13 +310,6 @@ fn nodes(rng: &mut Rng, count: usize) -> (&'static str, Vec<i32>) {
         _ => "to a node",
     };
     (whither, nodes)
-}
-
-/// Maps `len` bytes, followed by an inaccessible page.
-fn before_a_hole(len: usize) -> Result<Mapping> {
-    let map = Mapping::anon(len + PAGE, PAGE)?;
-    map.protect(len, PAGE, libc::PROT_NONE)?;
-    Ok(map)
 }
 
 fn fill_status(status: &Mapping) {

@@ -86,6 +86,13 @@ impl Mapping {
         Self::aligned(len, align, flags, -1)
     }
 
+    /// Maps `len` bytes, and an inaccessible page behind them as a part of the mapping.
+    pub fn before_a_hole(len: usize) -> Result<Self> {
+        let map = Self::anon(len + PAGE, PAGE)?;
+        map.protect(len, PAGE, libc::PROT_NONE)?;
+        Ok(map)
+    }
+
     /// Maps anonymous memory with flags such as MAP_SHARED or MAP_HUGETLB.
     pub fn anon_flags(len: usize, flags: i32) -> Result<Self> {
         map_at(

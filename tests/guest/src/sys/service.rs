@@ -76,6 +76,18 @@ impl Call {
         }
     }
 
+    /// Returns the structure as the kernel reads it.
+    pub fn words(&self) -> [u64; 6] {
+        [
+            u64::from(self.size) | u64::from(self.flags) << 32,
+            self.at,
+            self.length,
+            u64::from(self.node as u32) | u64::from(self.pid as u32) << 32,
+            self.successful,
+            self.failed,
+        ]
+    }
+
     /// Returns a call by physical address, without its table.
     pub fn to(node: i32) -> Self {
         Self::range(0, 0, node)

@@ -184,15 +184,11 @@ struct Arrays {
 impl Arrays {
     /// Creates arrays before an inaccessible page. The last four addresses end exactly there.
     fn new(addrs: &[usize], node: i32) -> Result<Self> {
-        let two = || {
-            let map = Mapping::anon(2 * PAGE, PAGE)?;
-            map.protect(PAGE, PAGE, libc::PROT_NONE)?;
-            anyhow::Ok(map)
-        };
+        let array = || Mapping::before_a_hole(PAGE);
         let arrays = Self {
-            pages: two()?,
-            nodes: two()?,
-            status: two()?,
+            pages: array()?,
+            nodes: array()?,
+            status: array()?,
         };
         let relaxed = std::sync::atomic::Ordering::Relaxed;
         let last = PAGE / 8;
@@ -221,36 +217,24 @@ impl Arrays {
     }
 }
 
+impl<'a> RawMove<'a> {
+    /// Returns the same call with one of its arrays at another address.
+    fn with(self, array: &str, at: UserPtr<'a>) -> Self {
+        match array {
+            "pages" => Self { pages: at, ..self },
+            "nodes" => Self { nodes: at, ..self },
+            _ => Self { status: at, ..self },
+        }
+    }
+}
+
 fn bad_arrays(log: &mut Log) -> Result<()> {
     let map = pages()?;
     let arrays = Arrays::new(&map.addrs(PAGE), 1)?;
     for (name, bad) in [("null", UserPtr::Null), ("bad", UserPtr::Bad)] {
-        let calls = [
-            (
-                "pages",
-                RawMove {
-                    pages: bad,
-                    ..arrays.all()
-                },
-            ),
-            (
-                "status",
-                RawMove {
-                    status: bad,
-                    ..arrays.all()
-                },
-            ),
-            // A null pointer for `nodes` would be a query, not an error.
-            (
-                "nodes",
-                RawMove {
-                    nodes: UserPtr::Bad,
-                    ..arrays.all()
-                },
-            ),
-        ];
-        for (which, raw) in calls {
-            let ret = sys::move_pages_raw(&raw);
+        // A null pointer for `nodes` would be a query, not an error.
+        for (which, bad) in [("pages", bad), ("status", bad), ("nodes", UserPtr::Bad)] {
+            let ret = sys::move_pages_raw(&arrays.all().with(which, bad));
             log.note(format!("{name} {which}"), ret, &[]);
             expect(which, ret, failed(EFAULT))?;
             pattern::check(map.words(), 1)?;
@@ -264,31 +248,12 @@ fn arrays_end_midway(log: &mut Log) -> Result<()> {
     let map = pages()?;
     let addrs = map.addrs(PAGE);
     let arrays = Arrays::new(&addrs, 1)?;
-    let calls = [
-        (
-            "pages",
-            RawMove {
-                pages: UserPtr::In(&arrays.pages, PAGE - 32),
-                ..arrays.all()
-            },
-        ),
-        (
-            "nodes",
-            RawMove {
-                nodes: UserPtr::In(&arrays.nodes, PAGE - 16),
-                ..arrays.all()
-            },
-        ),
-        (
-            "status",
-            RawMove {
-                status: UserPtr::In(&arrays.status, PAGE - 16),
-                ..arrays.all()
-            },
-        ),
-    ];
-    for (which, raw) in calls {
-        let ret = sys::move_pages_raw(&raw);
+    for (which, at) in [
+        ("pages", UserPtr::In(&arrays.pages, PAGE - 32)),
+        ("nodes", UserPtr::In(&arrays.nodes, PAGE - 16)),
+        ("status", UserPtr::In(&arrays.status, PAGE - 16)),
+    ] {
+        let ret = sys::move_pages_raw(&arrays.all().with(which, at));
         let after = sys::places(0, &addrs)?;
         log.note(format!("{which} ends after 4"), ret, &after);
         expect(which, ret, failed(EFAULT))?;
@@ -313,44 +278,18 @@ fn query(log: &mut Log) -> Result<()> {
 fn query_bad_arrays(log: &mut Log) -> Result<()> {
     let map = pages()?;
     let arrays = Arrays::new(&map.addrs(PAGE), 1)?;
-    let ask = || RawMove {
-        nodes: UserPtr::Null,
-        ..arrays.all()
-    };
-    let calls = [
-        (
-            "pages",
-            RawMove {
-                pages: UserPtr::Bad,
-                ..ask()
-            },
-        ),
-        (
-            "status",
-            RawMove {
-                status: UserPtr::Bad,
-                ..ask()
-            },
-        ),
-        (
-            "end of pages",
-            RawMove {
-                pages: UserPtr::In(&arrays.pages, PAGE - 32),
-                ..ask()
-            },
-        ),
-        (
-            "end of status",
-            RawMove {
-                status: UserPtr::In(&arrays.status, PAGE - 16),
-                ..ask()
-            },
-        ),
-    ];
-    for (which, raw) in calls {
-        let ret = sys::move_pages_raw(&raw);
-        log.note(format!("query with bad {which}"), ret, &[]);
-        expect(which, ret, failed(EFAULT))?;
+    let end_of_pages = UserPtr::In(&arrays.pages, PAGE - 32);
+    let end_of_status = UserPtr::In(&arrays.status, PAGE - 16);
+    for (what, array, at) in [
+        ("pages", "pages", UserPtr::Bad),
+        ("status", "status", UserPtr::Bad),
+        ("end of pages", "pages", end_of_pages),
+        ("end of status", "status", end_of_status),
+    ] {
+        let query = arrays.all().with("nodes", UserPtr::Null);
+        let ret = sys::move_pages_raw(&query.with(array, at));
+        log.note(format!("query with bad {what}"), ret, &[]);
+        expect(what, ret, failed(EFAULT))?;
     }
     Ok(())
 }

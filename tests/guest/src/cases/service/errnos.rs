@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use libc::{EBADF, EFAULT, EINVAL, ENODEV, ENOTTY, ESRCH};
 
-use super::{PAGES, says, small_pages, table, whole};
+use super::{PAGES, layout, says, small_pages, table, whole};
 use crate::harness::Case;
 use crate::plan::FolioSize;
 use crate::sys::service::{
@@ -152,8 +152,7 @@ fn efault() -> Result<()> {
         says(service.phys_raw(call), EFAULT, 0, 0)?;
     }
     // Counts that cannot be written: the pages move anyway.
-    pattern::fill(page.words(), 0);
-    put(&page, whole(&map, 0));
+    layout::put(&page, whole(&map, 0));
     page.protect(0, PAGE, libc::PROT_READ)?;
     let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
     ensure!(
@@ -162,21 +161,6 @@ fn efault() -> Result<()> {
     );
     region::check_on(&map.addrs(PAGE), 0)?;
     pattern::check(map.words(), 1)
-}
-
-/// Writes a call to the start of a mapping.
-fn put(page: &Mapping, call: Call) {
-    let words = [
-        u64::from(call.size) | u64::from(call.flags) << 32,
-        call.at,
-        call.length,
-        u64::from(call.node as u32) | u64::from(call.pid as u32) << 32,
-        0,
-        0,
-    ];
-    for (word, value) in page.words().iter().zip(words) {
-        word.store(value, std::sync::atomic::Ordering::Relaxed);
-    }
 }
 
 fn in_range(service: &Service, map: &Mapping) -> Result<Done> {

@@ -207,15 +207,7 @@ impl World {
             _ => self.range(size, rng),
         };
         words[..16].iter().for_each(|word| word.store(0, Relaxed));
-        let at = [
-            u64::from(call.size) | u64::from(call.flags) << 32,
-            call.at,
-            call.length,
-            u64::from(call.node as u32) | u64::from(call.pid as u32) << 32,
-            0,
-            0,
-        ];
-        for (word, value) in words.iter().zip(at) {
+        for (word, value) in words.iter().zip(call.words()) {
             word.store(value, Relaxed);
         }
         let spoilt = match size {

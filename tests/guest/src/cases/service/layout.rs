@@ -23,17 +23,9 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Writes a call to the start of a page, and zeroes the rest.
-fn put(page: &Mapping, call: Call) {
+pub fn put(page: &Mapping, call: Call) {
     page.words().iter().for_each(|word| word.store(0, Relaxed));
-    let words = [
-        u64::from(call.size) | u64::from(call.flags) << 32,
-        call.at,
-        call.length,
-        u64::from(call.node as u32) | u64::from(call.pid as u32) << 32,
-        call.successful,
-        call.failed,
-    ];
-    for (word, value) in page.words().iter().zip(words) {
+    for (word, value) in page.words().iter().zip(call.words()) {
         word.store(value, Relaxed);
     }
 }
