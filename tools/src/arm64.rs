@@ -91,49 +91,47 @@ fn initrd(context: &Context, kernel: &Built, scratch: &Path) -> Result<PathBuf> 
 /// Builds the init against the kernel's nolibc, so LLVM is the only cross compiler needed.
 fn init(context: &Context, kernel: &Built, scratch: &Path) -> Result<PathBuf> {
     let toolchain = context.toolchain()?;
-    Step::new(
-        "the arm64 kernel's headers",
-        context.cache.log("headers-arm64"),
-    )
-    .timeout(Duration::from_secs(600))
-    .quiet()
-    .run(
-        toolchain
-            .make(&kernel.tree, &kernel.out, "arm64")
-            .arg("headers"),
-    )?;
+    context
+        .cache
+        .step("the arm64 kernel's headers", "headers-arm64")
+        .timeout(Duration::from_secs(600))
+        .quiet()
+        .run(
+            toolchain
+                .make(&kernel.tree, &kernel.out, "arm64")
+                .arg("headers"),
+        )?;
     let init = scratch.join("init");
     let mut clang = Command::new("clang");
     toolchain.environment(&mut clang);
-    Step::new(
-        "building the arm64 guest's init",
-        context.cache.log("build-arm64-init"),
-    )
-    .timeout(Duration::from_secs(600))
-    .quiet()
-    .run(
-        clang
-            .args([
-                "--target=aarch64-linux-gnu",
-                "-Os",
-                "-Wall",
-                "-Werror",
-                "-static",
-            ])
-            .args([
-                "-ffreestanding",
-                "-nostdlib",
-                "-nostdlibinc",
-                "-fno-stack-protector",
-                "-fuse-ld=lld",
-            ])
-            .arg("-I")
-            .arg(kernel.tree.join("tools/include/nolibc"))
-            .arg("-isystem")
-            .arg(kernel.out.join("usr/include"))
-            .arg(context.repo.join("tests/arm64/dma_guest.c"))
-            .arg("-o")
-            .arg(&init),
-    )?;
+    context
+        .cache
+        .step("building the arm64 guest's init", "build-arm64-init")
+        .timeout(Duration::from_secs(600))
+        .quiet()
+        .run(
+            clang
+                .args([
+                    "--target=aarch64-linux-gnu",
+                    "-Os",
+                    "-Wall",
+                    "-Werror",
+                    "-static",
+                ])
+                .args([
+                    "-ffreestanding",
+                    "-nostdlib",
+                    "-nostdlibinc",
+                    "-fno-stack-protector",
+                    "-fuse-ld=lld",
+                ])
+                .arg("-I")
+                .arg(kernel.tree.join("tools/include/nolibc"))
+                .arg("-isystem")
+                .arg(kernel.out.join("usr/include"))
+                .arg(context.repo.join("tests/arm64/dma_guest.c"))
+                .arg("-o")
+                .arg(&init),
+        )?;
     Ok(init)
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The cache folder: everything downloaded or built, made so that an interrupted step is redone.
 
+use crate::step::Step;
 use anyhow::{anyhow, bail, Context as _, Result};
 use fs4::FileExt;
 use nix::fcntl::{fcntl, FcntlArg, FdFlag};
@@ -79,6 +80,11 @@ impl Cache {
         self.root.join("logs").join(format!("{name}.log"))
     }
 
+    /// Returns a step with the log of this name.
+    pub fn step(&self, title: impl Into<String>, log: &str) -> Step<'static> {
+        Step::new(title, self.log(log))
+    }
+
     /// A folder of the cache, created if missing.
     pub fn dir(&self, relative: impl AsRef<Path>) -> Result<PathBuf> {
         let dir = self.path(relative);
@@ -109,6 +115,12 @@ impl Cache {
     pub fn need_space(&self, gib: u64, what: &str) -> Result<()> {
         enough_space(&self.root, gib, what)
     }
+}
+
+/// Reads a log, which may have bytes that are no UTF-8.
+pub fn read_log(path: &Path) -> Result<String> {
+    let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 pub fn enough_space(dir: &Path, gib: u64, what: &str) -> Result<()> {

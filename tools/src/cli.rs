@@ -85,9 +85,8 @@ impl RunArgs {
 
 #[derive(Args)]
 pub struct HotArgs {
-    /// Write the figures to this file, as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: JsonArgs,
     /// Number of runs with each placement
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
@@ -133,14 +132,14 @@ enum Bench {
     /// once
     Policy(PolicyArgs),
     /// Deferred TLB flushes (migrc): TLB-shootdown IPIs and throughput while other threads read
-    Migrc(MigrcArgs),
+    Migrc(RepeatedArgs),
     /// Promotion of page cache: its cost to readers, and their gain
     Promotion(JsonArgs),
     /// 750 MB through the service of /dev/page_migrate, compared with move_pages() of the same
     /// pages
     Service(ServiceArgs),
     /// The settings in /sys/kernel/mm/ferry/copy/, each compared with the defaults
-    Settings(SettingsArgs),
+    Settings(RepeatedArgs),
     /// The copy engine at native speed (UML), compared with this machine's memcpy throughput
     Copy(OutputArgs),
     /// Copies by a DMA engine compared with copies by CPUs, on an emulated arm64 machine
@@ -160,11 +159,10 @@ impl Bench {
             Bench::Crew(args) => &args.measure.output,
             Bench::Demotion(args) => &args.measure.output,
             Bench::Policy(args) => &args.output,
-            Bench::Migrc(args) => &args.output,
+            Bench::Migrc(args) | Bench::Settings(args) => &args.output,
             Bench::Service(args) => &args.output,
-            Bench::Settings(args) => &args.output,
             Bench::Copy(args) | Bench::Dma(args) => args,
-            Bench::Phases(args) => return [args.json.as_ref(), None],
+            Bench::Phases(args) => return [args.output.json.as_ref(), None],
             Bench::Promotion(args) | Bench::Choice(args) | Bench::Method(args) => {
                 return [args.json.as_ref(), None]
             }
@@ -212,7 +210,7 @@ pub struct RepeatArgs {
 }
 
 #[derive(Args)]
-pub struct MigrcArgs {
+pub struct RepeatedArgs {
     #[command(flatten)]
     pub output: OutputArgs,
     #[command(flatten)]
@@ -240,14 +238,6 @@ pub struct PolicyArgs {
     /// Measure only these parts
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<bench::Part>,
-}
-
-#[derive(Args)]
-pub struct SettingsArgs {
-    #[command(flatten)]
-    pub output: OutputArgs,
-    #[command(flatten)]
-    pub repeat: RepeatArgs,
 }
 
 #[derive(Args)]
@@ -305,9 +295,8 @@ pub struct DemotionArgs {
 
 #[derive(Args)]
 pub struct PhasesArgs {
-    /// Write the figures to this file, as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: JsonArgs,
     /// Number of boots of each kernel in each of two modes: two CPUs, and a clock that counts
     /// instructions
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -360,7 +349,11 @@ impl Command {
     fn check_files(&self) -> Result<()> {
         match self {
             Command::Run(args) => args.files().iter().try_for_each(|file| check_result(file)),
-            Command::Hot(args) => args.json.iter().try_for_each(|file| check_result(file)),
+            Command::Hot(args) => args
+                .output
+                .json
+                .iter()
+                .try_for_each(|file| check_result(file)),
             Command::Bench { what } => {
                 let mut files = what.files().into_iter().flatten();
                 files.try_for_each(|file| check_result(file))

@@ -2,7 +2,7 @@
 //! Boots a kernel with virtme-ng under software emulation and runs one script in it as root.
 
 use crate::{
-    cache::write_atomic,
+    cache::{read_log, write_atomic},
     context::Context,
     step::{output, tail, Step},
 };
@@ -58,6 +58,10 @@ pub struct Shape {
 }
 
 impl Shape {
+    pub const fn new(cpus: u32, node_gib: u32) -> Self {
+        Shape { cpus, node_gib }
+    }
+
     fn args(self) -> Vec<String> {
         let Shape { cpus, node_gib } = self;
         let last = cpus - 1;
@@ -185,8 +189,7 @@ impl Guest {
 
     /// Returns the kernel log of `run`.
     pub fn dmesg(&self) -> Result<String> {
-        let path = self.share().join("dmesg");
-        Ok(String::from_utf8_lossy(&fs::read(&path)?).into_owned())
+        read_log(&self.share().join("dmesg"))
     }
 
     /// `vng` ready for what it shall run.
@@ -242,7 +245,8 @@ fn virtme_ng(context: &Context) -> Result<PathBuf> {
     if !python.is_ok_and(|made| made.status.success()) {
         bail!("cannot make a Python environment: install the package python3-venv");
     }
-    Step::new("installing virtme-ng", cache.log("virtme-ng"))
+    cache
+        .step("installing virtme-ng", "virtme-ng")
         .timeout(Duration::from_secs(600))
         .remedy("check that the network can be reached")
         .run(
@@ -268,21 +272,20 @@ pub fn program_in(cache: &Path) -> PathBuf {
 pub fn program(context: &Context) -> Result<PathBuf> {
     virtme_ng(context)?;
     let target = context.cache.dir("cargo-guest")?;
-    Step::new(
-        "building the guest's programs",
-        context.cache.log("cargo-guest"),
-    )
-    .timeout(Duration::from_secs(1800))
-    .quiet()
-    .remedy("check that the network can be reached, then read the log")
-    .run(
-        Command::new("cargo")
-            .args(["build", "--release", "--locked", "--package", "ferry-guest"])
-            .args(["--package", "page-migrate-programs"])
-            .arg("--manifest-path")
-            .arg(context.repo.join("Cargo.toml"))
-            .env("CARGO_TARGET_DIR", &target),
-    )?;
+    context
+        .cache
+        .step("building the guest's programs", "cargo-guest")
+        .timeout(Duration::from_secs(1800))
+        .quiet()
+        .remedy("check that the network can be reached, then read the log")
+        .run(
+            Command::new("cargo")
+                .args(["build", "--release", "--locked", "--package", "ferry-guest"])
+                .args(["--package", "page-migrate-programs"])
+                .arg("--manifest-path")
+                .arg(context.repo.join("Cargo.toml"))
+                .env("CARGO_TARGET_DIR", &target),
+        )?;
     let program = program_in(context.cache.root());
     let mode = fs::metadata(&program)?.permissions().mode();
     if mode & 0o111 == 0 {
@@ -297,10 +300,7 @@ mod tests {
 
     #[test]
     fn every_cpu_is_on_the_first_node() {
-        let shape = Shape {
-            cpus: 4,
-            node_gib: 1,
-        };
+        let shape = Shape::new(4, 1);
         assert_eq!(
             shape.args(),
             [

@@ -18,10 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{fs, time::Duration};
 
-const SHAPE: Shape = Shape {
-    cpus: 2,
-    node_gib: 2,
-};
+const SHAPE: Shape = Shape::new(2, 2);
 /// Time limit of a run, as a multiple of its intended duration: the host may be slow.
 const SLOW: u32 = 4;
 
@@ -99,7 +96,7 @@ pub fn hot(context: &Context, args: &HotArgs) -> Result<()> {
         machine: Machine::this("qemu-tcg", Some(answer.machine.clone()), &steal),
         answer,
     };
-    save_json(&report, args.json.as_deref())
+    save_json(&report, args.output.json.as_deref())
 }
 
 /// Returns the whole report as text.

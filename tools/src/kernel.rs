@@ -2,7 +2,7 @@
 //! The kernels: their variants, their configuration, and building them only when the input changed.
 
 use crate::{
-    cache::{write_atomic, Key, Stamp},
+    cache::{read_log, write_atomic, Key, Stamp},
     context::Context,
     step::Step,
     tree::{self, Tree},
@@ -52,24 +52,14 @@ impl Variant {
     }
 
     fn fragments(self) -> &'static [&'static str] {
+        const X86: &str = "tools/configs/x86_64.config";
+        const FERRY: &str = "tools/configs/ferry.config";
         match self {
-            Variant::Vanilla => &["tools/configs/x86_64.config"],
-            Variant::Ferry => &["tools/configs/x86_64.config", "tools/configs/ferry.config"],
-            Variant::Debug => &[
-                "tools/configs/x86_64.config",
-                "tools/configs/ferry.config",
-                "tools/configs/debug.config",
-            ],
-            Variant::Litmus => &[
-                "tools/configs/x86_64.config",
-                "tools/configs/ferry.config",
-                "tools/configs/litmus.config",
-            ],
-            Variant::Rt => &[
-                "tools/configs/x86_64.config",
-                "tools/configs/ferry.config",
-                "tools/configs/rt.config",
-            ],
+            Variant::Vanilla => &[X86],
+            Variant::Ferry => &[X86, FERRY],
+            Variant::Debug => &[X86, FERRY, "tools/configs/debug.config"],
+            Variant::Litmus => &[X86, FERRY, "tools/configs/litmus.config"],
+            Variant::Rt => &[X86, FERRY, "tools/configs/rt.config"],
             Variant::Uml => &[".kunitconfig"],
             Variant::Arm64 => &["tools/configs/arm64.config"],
         }
@@ -203,8 +193,7 @@ impl Input {
 /// Fails if the compiler or objtool warned. Then removes Ferry's objects, so that the next build
 /// compiles them again and repeats the warning.
 fn no_warnings(log: &Path, out: &Path) -> Result<()> {
-    let text = fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
-    let Some(warning) = warning(&String::from_utf8_lossy(&text)) else {
+    let Some(warning) = warning(&read_log(log)?) else {
         return Ok(());
     };
     for entry in WalkDir::new(out.join("mm/ferry")) {
@@ -258,19 +247,21 @@ pub fn configure(
 ) -> Result<()> {
     let fragment = out.join("ferry.fragment");
     write_atomic(&fragment, config.text().as_bytes())?;
-    Step::new(
-        format!("configuring the {name} kernel"),
-        context.cache.log(&format!("configure-{name}")),
-    )
-    .timeout(Duration::from_secs(600))
-    .quiet()
-    .run(
-        context
-            .toolchain()?
-            .make(&tree.dir, out, arch)
-            .arg("allnoconfig")
-            .env("KCONFIG_ALLCONFIG", &fragment),
-    )?;
+    context
+        .cache
+        .step(
+            format!("configuring the {name} kernel"),
+            &format!("configure-{name}"),
+        )
+        .timeout(Duration::from_secs(600))
+        .quiet()
+        .run(
+            context
+                .toolchain()?
+                .make(&tree.dir, out, arch)
+                .arg("allnoconfig")
+                .env("KCONFIG_ALLCONFIG", &fragment),
+        )?;
     let result = fs::read_to_string(out.join(".config"))?;
     let missing = config.missing(&result);
     if !missing.is_empty() {

@@ -160,13 +160,16 @@ mod tests {
         diff --git a/mm/new.c b/mm/new.c\nnew file mode 100644\n--- /dev/null\n+++ b/mm/new.c\n\
         @@ -0,0 +1 @@\n+new\n-- \n2.39.5\n";
 
-    fn patch(dir: &Path) -> Patch {
-        let path = dir.join("0001-x.patch");
-        fs::write(&path, PATCH).unwrap();
-        Patch {
-            path,
-            touches: touched(PATCH),
+    /// Applies the patch to a tree with these files in `temp`.
+    fn patched_tree(temp: &Path, files: &[(&str, &str)]) -> Result<Overlay> {
+        let (tree, path) = (temp.join("k"), temp.join("0001-x.patch"));
+        fs::create_dir_all(tree.join("mm")).unwrap();
+        for (name, text) in files {
+            fs::write(tree.join(name), text).unwrap();
         }
+        fs::write(&path, PATCH).unwrap();
+        let touches = touched(PATCH);
+        patched(&tree, &[Patch { path, touches }], "7.3.4")
     }
 
     #[test]
@@ -185,10 +188,8 @@ mod tests {
     #[test]
     fn patched_files_leave_the_source_alone() {
         let temp = tempfile::tempdir().unwrap();
+        let overlay = patched_tree(temp.path(), &[("mm/a.c", "one\ntwo\n")]).unwrap();
         let tree = temp.path().join("k");
-        fs::create_dir_all(tree.join("mm")).unwrap();
-        fs::write(tree.join("mm/a.c"), "one\ntwo\n").unwrap();
-        let overlay = patched(&tree, &[patch(temp.path())], "7.3.4").unwrap();
         let content = |path: &str| overlay.get(Path::new(path)).cloned().flatten();
         assert_eq!(content("mm/a.c").unwrap(), b"one\n2\n");
         assert_eq!(content("mm/new.c").unwrap(), b"new\n");
@@ -199,21 +200,15 @@ mod tests {
     #[test]
     fn patch_that_is_there_already_is_told_apart() {
         let temp = tempfile::tempdir().unwrap();
-        let tree = temp.path().join("k");
-        fs::create_dir_all(tree.join("mm")).unwrap();
-        fs::write(tree.join("mm/a.c"), "one\n2\n").unwrap();
-        fs::write(tree.join("mm/new.c"), "new\n").unwrap();
-        let error = patched(&tree, &[patch(temp.path())], "7.3.4").unwrap_err();
+        let files = [("mm/a.c", "one\n2\n"), ("mm/new.c", "new\n")];
+        let error = patched_tree(temp.path(), &files).unwrap_err();
         assert!(error.to_string().contains("already"), "{error}");
     }
 
     #[test]
     fn patch_that_does_not_apply_is_named() {
         let temp = tempfile::tempdir().unwrap();
-        let tree = temp.path().join("k");
-        fs::create_dir_all(tree.join("mm")).unwrap();
-        fs::write(tree.join("mm/a.c"), "other\n").unwrap();
-        let error = patched(&tree, &[patch(temp.path())], "7.3.4").unwrap_err();
+        let error = patched_tree(temp.path(), &[("mm/a.c", "other\n")]).unwrap_err();
         assert!(error
             .to_string()
             .starts_with("0001-x.patch does not apply to Linux 7.3.4"));

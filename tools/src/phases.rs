@@ -100,7 +100,7 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
         machine: Machine::this("qemu-tcg", None, &steal),
         results,
     };
-    bench::save_json(&report, args.json.as_deref())
+    bench::save_json(&report, args.output.json.as_deref())
 }
 
 /// Returns one kernel's answers, from a guest that runs alone.

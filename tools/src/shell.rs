@@ -20,10 +20,7 @@ pub fn shell(context: &Context) -> Result<()> {
         bail!("`ferry shell` needs a terminal");
     }
     let kernel = kernel::build(context, Variant::Ferry)?;
-    let shape = Shape {
-        cpus: 2,
-        node_gib: 1,
-    };
+    let shape = Shape::new(2, 1);
     let guest = Guest::new(context, &kernel.image, "shell", shape)?;
     guest.bring_programs(&guest::program(context)?)?;
     guest.bring(&env::current_exe()?)?;

@@ -4,7 +4,7 @@
 use crate::{
     cache::{Cache, Key, Stamp},
     context::jobs,
-    step::{output, Step},
+    step::output,
 };
 use anyhow::{bail, Context as _, Result};
 use std::{
@@ -114,7 +114,8 @@ fn from_kdir(cache: &Cache, dir: &Path) -> Result<Source> {
     if !stamp.is(&key) {
         cache.need_space(SPACE_GIB, "a copy of the kernel tree and the builds")?;
         stamp.clear()?;
-        Step::new("copying the kernel tree", cache.log("source-copy"))
+        cache
+            .step("copying the kernel tree", "source-copy")
             .timeout(Duration::from_secs(1800))
             .run(
                 Command::new("rsync")
@@ -227,11 +228,13 @@ fn download(cache: &Cache) -> Result<PathBuf> {
         "check that the network and the distribution's mirror can be reached, \
          or give a Linux {SERIES} tree of your own with --kdir"
     );
-    Step::new("reading the package lists", cache.log("apt-update"))
+    cache
+        .step("reading the package lists", "apt-update")
         .timeout(Duration::from_secs(600))
         .remedy(remedy.clone())
         .run(&mut apt("update"))?;
-    Step::new("downloading the kernel source", cache.log("apt-download"))
+    cache
+        .step("downloading the kernel source", "apt-download")
         .timeout(Duration::from_secs(3600))
         .remedy(remedy)
         .run(apt("download").arg(PACKAGE))?;
@@ -270,7 +273,8 @@ fn pick_mirror(targets: &str) -> Option<String> {
 fn unpack(cache: &Cache, package: &Path, dir: &Path) -> Result<()> {
     let temp = tempfile::tempdir_in(cache.root())?;
     let minutes = Duration::from_secs(1800);
-    Step::new("unpacking the package", cache.log("unpack-package"))
+    cache
+        .step("unpacking the package", "unpack-package")
         .timeout(minutes)
         .remedy("remove the folder apt/packages of the cache and try again")
         .run(
@@ -282,7 +286,8 @@ fn unpack(cache: &Cache, package: &Path, dir: &Path) -> Result<()> {
     let archive = temp.path().join(format!("usr/src/{PACKAGE}.tar.xz"));
     let tree = dir.join("vanilla");
     fs::create_dir(&tree)?;
-    Step::new("extracting the kernel source", cache.log("unpack-source"))
+    cache
+        .step("extracting the kernel source", "unpack-source")
         .timeout(minutes)
         .remedy("check the free space, then try again")
         .run(

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Finds compilers that can build this kernel: rustc with the core sources, LLVM and bindgen.
 
-use crate::{
-    cache::Cache,
-    context::jobs,
-    step::{output, Step},
-};
+use crate::{cache::Cache, context::jobs, step::output};
 use anyhow::{bail, Context as _, Result};
 use std::{
     env,
@@ -194,7 +190,8 @@ fn find_bindgen(cache: &Cache, llvm: &Path) -> Result<(PathBuf, String)> {
             return Ok((bindgen, version));
         }
     }
-    Step::new("building bindgen", cache.log("bindgen"))
+    cache
+        .step("building bindgen", "bindgen")
         .timeout(Duration::from_secs(1800))
         .remedy("check the network, or install bindgen 0.71.1 or later yourself")
         .run(

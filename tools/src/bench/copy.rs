@@ -3,6 +3,7 @@
 
 use super::save;
 use crate::{
+    cache::read_log,
     cli::OutputArgs,
     context::Context,
     kernel::{self, Variant},
@@ -13,13 +14,12 @@ use crate::{
 };
 use anyhow::{bail, Context as _, Result};
 use serde::Deserialize;
-use std::fs;
 
 pub fn copy(context: &Context, args: &OutputArgs) -> Result<()> {
     let kernel = kernel::build(context, Variant::Uml)?;
     let steal = Steal::start();
     let log = uml::kunit(context, &kernel, "ferry_copy_bench", "bench-copy")?;
-    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let text = read_log(&log)?;
     let mut results = parse_copy(&text).with_context(|| {
         format!(
             "cannot parse the figures that the kernel printed; log: {}",

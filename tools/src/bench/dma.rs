@@ -4,6 +4,7 @@
 use super::save;
 use crate::{
     arm64::{self, Clock},
+    cache::read_log,
     cli::OutputArgs,
     context::Context,
     results::{find, Figure, Machine, Pool, Report},
@@ -11,7 +12,6 @@ use crate::{
     table,
 };
 use anyhow::{Context as _, Result};
-use std::fs;
 
 /// Number of 4 KB pages that the guest moves in a call.
 const PAGES: u32 = 2048;
@@ -44,7 +44,7 @@ pub fn dma(context: &Context, args: &OutputArgs) -> Result<()> {
 /// Returns the guest's figures of each method, and the microseconds to take and release a channel.
 fn figures(context: &Context, clock: Clock) -> Result<(Pool, u64)> {
     let log = arm64::run(context, clock)?;
-    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let text = read_log(&log)?;
     let mut pool = Pool::default();
     let mut channel = None;
     for line in text.lines() {

@@ -3,10 +3,10 @@
 //! other CPUs read it. Clean read-only memory should need almost no TLB-shootdown IPIs; written
 //! memory needs all of them, and must not lose data.
 
-use super::{draw, measure_all, save_json, Plan};
+use super::{case, draw, measure_all, save_json, Plan};
 use crate::{
     chart::Sheet,
-    cli::{Folio, MigrcArgs},
+    cli::{Folio, RepeatedArgs},
     context::Context,
     results::{find, Figure},
     table,
@@ -27,7 +27,7 @@ const COUNTS: [u32; 4] = [32, 512, 4096, 16384];
 /// Fraction of the IPIs that must be avoided.
 const SPARED: f64 = 0.97;
 
-pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
+pub fn migrc(context: &Context, args: &RepeatedArgs) -> Result<()> {
     let plan = |name, stuff| Plan {
         // The reading process itself migrates. A thread for each call would have its stack unmapped
         // when it ends, which flushes everything that is deferred.
@@ -54,7 +54,6 @@ pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
             figures.iter().filter(ours).cloned().collect()
         };
         println!("\n{what}: GB/s (median)");
-        let case = |f: &Figure| format!("{} x {}", f.count, f.folio);
         println!(
             "{}",
             table::cases(&of(&measured.report.results), case, table::number)
@@ -72,12 +71,7 @@ pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
             table::cases(&of(&measured.rows), row, |n| format!("{n:.0}"))
         );
     }
-    let received: Vec<Figure> = measured
-        .rows
-        .iter()
-        .filter(|f| f.bench == "migrc_clean_nr_tlb_remote_flush_received")
-        .cloned()
-        .collect();
+    let received = super::of(&measured.rows, "migrc_clean_nr_tlb_remote_flush_received");
     for count in COUNTS {
         if let Some(left) = left(&received, count) {
             let verdict = if left <= 1.0 - SPARED { "yes" } else { "NO" };

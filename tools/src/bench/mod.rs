@@ -29,7 +29,7 @@ use crate::{
     guest::{self, Guest, Shape},
     kernel::{self, Built, Variant},
     requirements,
-    results::{Figure, Machine, Report},
+    results::{distinct, Figure, Machine, Report},
     steal::Steal,
     table,
 };
@@ -178,10 +178,7 @@ impl Plan {
         (side, boot): (usize, u32),
         turns: Option<&Path>,
     ) -> Result<Guest> {
-        let shape = Shape {
-            cpus: if self.instructions { 1 } else { self.cpus },
-            node_gib: NODE_GIB,
-        };
+        let shape = Shape::new(if self.instructions { 1 } else { self.cpus }, NODE_GIB);
         let name = format!(
             "{}-{}-{boot}-of-{}",
             self.bench(),
@@ -280,6 +277,32 @@ fn measure_and_tell(
         output.json.as_deref(),
         output.svg.as_deref(),
     )
+}
+
+/// Prints a table for each benchmark among the figures.
+fn tell(unit: &str, figures: &[Figure]) {
+    for bench in distinct(figures, |f| f.bench.clone()) {
+        let of_it = of(figures, &bench);
+        println!(
+            "\n{bench}: {unit} (median)\n{}",
+            table::cases(&of_it, case, table::number)
+        );
+    }
+}
+
+/// Returns the figures of one benchmark.
+fn of(figures: &[Figure], bench: &str) -> Vec<Figure> {
+    let same = figures.iter().filter(|f| f.bench == bench);
+    same.cloned().collect()
+}
+
+/// Returns the words for a case.
+fn case(figure: &Figure) -> String {
+    let Figure { count, folio, .. } = figure;
+    match figure.processes {
+        Some(n) if n > 1 => format!("{n} times {count} x {folio}"),
+        _ => format!("{count} x {folio}"),
+    }
 }
 
 pub fn save(report: &Report, title: &str, json: Option<&Path>, svg: Option<&Path>) -> Result<()> {
@@ -434,12 +457,14 @@ fn answer(guest: &Guest, unwanted: impl Fn() -> bool) -> Result<Answer> {
 
 /// Returns the answer of the guest's program to the guest's plan.
 pub fn ask(guest: &Guest, command: &str, unwanted: impl Fn() -> bool) -> Result<Vec<u8>> {
+    run_program(guest, &format!("{command} --plan plan.json"), unwanted)
+}
+
+/// Returns the answer of the guest's program to a command.
+fn run_program(guest: &Guest, command: &str, unwanted: impl Fn() -> bool) -> Result<Vec<u8>> {
     let label = guest.name();
-    let status = guest.run_unless(
-        &format!("exec ./ferry-guest {command} --plan plan.json --out answer.json\n"),
-        unwanted,
-    )?;
-    if status != 0 {
+    let script = format!("exec ./ferry-guest {command} --out answer.json\n");
+    if guest.run_unless(&script, unwanted)? != 0 {
         bail!(
             "{label}: the benchmark failed in the guest\n  | {}\n  log: {}",
             crate::step::tail(guest.console(), 8).join("\n  | "),

@@ -2,7 +2,7 @@
 //! Tests the policy that chooses helpers: with every CPU busy, with few folios and with several
 //! processes at once helpers must not slow anything down. Also measures the time to choose them.
 
-use super::{draw, measure_all, save_json, Measured, Plan};
+use super::{draw, measure_all, of, save_json, tell, Measured, Plan};
 use crate::{
     chart::Sheet,
     choice::{self, Choice},
@@ -10,7 +10,6 @@ use crate::{
     context::Context,
     requirements::{self, Other},
     results::{Figure, Measure, Report},
-    table,
 };
 use anyhow::Result;
 use clap::ValueEnum;
@@ -149,30 +148,6 @@ pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
     drawn
 }
 
-/// Prints a table for each benchmark among the figures.
-fn tell(unit: &str, figures: &[Figure]) {
-    for bench in crate::results::distinct(figures, |f| f.bench.clone()) {
-        let of_it = of(figures, &bench);
-        println!(
-            "\n{bench}: {unit} (median)\n{}",
-            table::cases(&of_it, case, table::number)
-        );
-    }
-}
-
-fn of(figures: &[Figure], bench: &str) -> Vec<Figure> {
-    let same = figures.iter().filter(|f| f.bench == bench);
-    same.cloned().collect()
-}
-
-fn case(figure: &Figure) -> String {
-    let Figure { count, folio, .. } = figure;
-    match figure.processes {
-        Some(n) if n > 1 => format!("{n} times {count} x {folio}"),
-        _ => format!("{count} x {folio}"),
-    }
-}
-
 /// Returns the slowest choice, as a requirement.
 fn chosen(choices: &[Choice]) -> Option<Other> {
     let slowest = choices
@@ -224,7 +199,7 @@ fn draw_all(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::case, *};
     use crate::results::folio_bytes;
 
     #[test]

@@ -3,7 +3,7 @@
 //! top tier over time, and its effect on linear reads of a file that fits there and of one that
 //! does not.
 
-use super::{save_json, COUNT_INSTRUCTIONS};
+use super::{run_program, save_json, COUNT_INSTRUCTIONS};
 use crate::{
     cli::JsonArgs,
     context::Context,
@@ -11,11 +11,11 @@ use crate::{
     kernel::{self, Built, Variant},
     results::Machine,
     steal::Steal,
-    step, table,
+    table,
 };
-use anyhow::{bail, Context as _, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(3600);
 
@@ -107,26 +107,14 @@ fn ask(
     program: &Path,
     (part, instructions): (&str, bool),
 ) -> Result<Vec<Reading>> {
-    let shape = Shape {
-        cpus: if instructions { 1 } else { 2 },
-        node_gib: 1,
-    };
+    let shape = Shape::new(if instructions { 1 } else { 2 }, 1);
     let name = format!("promotion-{part}-{kernel}");
     let mut guest = Guest::new(context, &built.image, &name, shape)?.timeout(LIMIT);
     if instructions {
         guest = guest.qemu_args(COUNT_INSTRUCTIONS);
     }
     guest.bring(program)?;
-    let script = format!("exec ./ferry-guest promotion {part} --out answer.json\n");
-    if guest.run(&script)? != 0 {
-        bail!(
-            "{name}: the benchmark failed in the guest\n  | {}\n  log: {}",
-            step::tail(guest.console(), 8).join("\n  | "),
-            guest.console().display()
-        );
-    }
-    let answer = fs::read(guest.share().join("answer.json"))
-        .with_context(|| format!("{name}: the guest wrote no answer"))?;
+    let answer = run_program(&guest, &format!("promotion {part}"), || false)?;
     let mut readings: Vec<Reading> = serde_json::from_slice(&answer)?;
     for reading in &mut readings {
         kernel.clone_into(&mut reading.kernel);

@@ -2,7 +2,7 @@
 //! The 750 MB of the 2004 service, moved as a range, by physical address and by `move_pages()`.
 //! Each is compared with `move_pages()` of the vanilla kernel, which measures in turns with it.
 
-use super::{draw, measure_all, save_json, Plan};
+use super::{case, draw, measure_all, save_json, Plan};
 use crate::{
     chart::Sheet,
     cli::{Folio, ServiceArgs},
@@ -43,10 +43,9 @@ pub fn service(context: &Context, args: &ServiceArgs) -> Result<()> {
     let measured = measure_all(context, &plans)?;
     let figures = &measured.report.results;
     let names = plans.map(|plan| plan.bench());
-    let of = names.each_ref().map(|name| figures_of(figures, name));
+    let of = names.each_ref().map(|name| super::of(figures, name));
     for ((way, _), figures) in WAYS.iter().zip(&of) {
         println!("\n{way}: GB/s (median); vanilla: move_pages()");
-        let case = |f: &Figure| format!("{} x {}", f.count, f.folio);
         println!("{}", table::cases(figures, case, table::number));
     }
     for (i, (way, _)) in WAYS.iter().enumerate().skip(1) {
@@ -66,14 +65,6 @@ pub fn service(context: &Context, args: &ServiceArgs) -> Result<()> {
     save_json(&measured.report, args.output.json.as_deref())?;
     let sheet = |i: usize| Sheet::by_count(WAYS[i].0, &of[i]);
     draw(&[sheet(0), sheet(1), sheet(2)], args.output.svg.as_deref())
-}
-
-fn figures_of(figures: &[Figure], name: &str) -> Vec<Figure> {
-    figures
-        .iter()
-        .filter(|f| f.bench == name)
-        .cloned()
-        .collect()
 }
 
 /// Returns the throughput of the second interface relative to the first, for the same kernel and

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The settings of `/sys/kernel/mm/ferry/copy/`, each compared with the defaults.
 
-use super::{draw, measure_all, save_json, Plan};
+use super::{draw, measure_all, of, save_json, tell, Plan};
 use crate::{
     chart::Sheet,
-    cli::{Folio, SettingsArgs},
+    cli::{Folio, RepeatedArgs},
     context::Context,
     results::{distinct, Figure},
-    table,
 };
 use anyhow::Result;
 
@@ -72,7 +71,7 @@ const LEAST: Setting = (
     ],
 );
 
-pub fn settings(context: &Context, args: &SettingsArgs) -> Result<()> {
+pub fn settings(context: &Context, args: &RepeatedArgs) -> Result<()> {
     let plans = [UNMAPPED, QUEUE, LEAST].map(|(name, ferry, cells)| Plan {
         cells: cells.to_vec(),
         vanilla: &["vanilla"],
@@ -81,22 +80,15 @@ pub fn settings(context: &Context, args: &SettingsArgs) -> Result<()> {
         ..Plan::new(&[], &[], args.repeat.boots, args.repeat.runs)
     });
     let report = measure_all(context, &plans)?.report;
-    let mut sheets = Vec::new();
-    let all: Vec<(String, Vec<Figure>)> = distinct(&report.results, |f| f.bench.clone())
-        .into_iter()
-        .map(|bench| {
-            let same = report.results.iter().filter(|f| f.bench == bench);
-            (bench.clone(), same.cloned().collect())
-        })
+    tell("GB/s", &report.results);
+    let benches = distinct(&report.results, |f| f.bench.clone()).into_iter();
+    let all: Vec<(String, Vec<Figure>)> = benches
+        .map(|bench| (bench.clone(), of(&report.results, &bench)))
         .collect();
-    for (bench, figures) in &all {
-        let case = |f: &Figure| format!("{} x {}", f.count, f.folio);
-        println!(
-            "\n{bench}: GB/s (median)\n{}",
-            table::cases(figures, case, table::number)
-        );
-        sheets.push(Sheet::by_count(bench, figures));
-    }
+    let sheets: Vec<Sheet> = all
+        .iter()
+        .map(|(bench, figures)| Sheet::by_count(bench, figures))
+        .collect();
     save_json(&report, args.output.json.as_deref())?;
     draw(&sheets, args.output.svg.as_deref())
 }

@@ -4,15 +4,15 @@
 use super::{guest::clean_log, Tally};
 use crate::{
     arm64::{self, Clock},
+    cache::read_log,
     context::Context,
     ktap,
 };
 use anyhow::Result;
-use std::fs;
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let log = arm64::run(context, Clock::Time)?;
-    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let text = read_log(&log)?;
     tally.cases("arm64: ", ktap::tap(&text));
     tally.case("arm64: kernel log", clean_log(&text));
     Ok(())

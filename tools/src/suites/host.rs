@@ -3,12 +3,13 @@
 
 use super::Tally;
 use crate::{
+    cache::read_log,
     context::Context,
     ktap::{Case, Outcome},
     step::Step,
 };
-use anyhow::{Context as _, Result};
-use std::{fs, process::Command, time::Duration};
+use anyhow::Result;
+use std::{process::Command, time::Duration};
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     cargo_test(context, tally, "tests", "", &["--workspace"])?;
@@ -30,11 +31,10 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
 }
 
 fn step(context: &Context, name: &str) -> Step<'static> {
-    Step::new(
-        format!("host: {name}"),
-        context.cache.log(&format!("host-{name}")),
-    )
-    .timeout(Duration::from_secs(1800))
+    context
+        .cache
+        .step(format!("host: {name}"), &format!("host-{name}"))
+        .timeout(Duration::from_secs(1800))
 }
 
 fn cargo(context: &Context, target: &str) -> Command {
@@ -65,8 +65,7 @@ fn cargo_test(
     }
     let status = step(context, name).run_any(&mut cargo)?;
     let log = context.cache.log(&format!("host-{name}"));
-    let text = fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
-    let cases = libtest(&String::from_utf8_lossy(&text));
+    let cases = libtest(&read_log(&log)?);
     let failed = cases
         .iter()
         .any(|case| matches!(case.1, Outcome::Failed(_)));

@@ -3,6 +3,7 @@
 
 use super::{guest::clean_log, Tally};
 use crate::{
+    cache::read_log,
     context::Context,
     guest::{Guest, Shape},
     kernel::{self, Variant},
@@ -10,7 +11,7 @@ use crate::{
     tree, uml,
 };
 use anyhow::Result;
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 /// A benchmark without test cases; `ferry bench copy` reads its output.
 const BENCH: &str = "ferry_copy_bench";
@@ -25,17 +26,14 @@ pub fn uml(context: &Context, tally: &mut Tally) -> Result<()> {
         &log,
         "kunit-uml-results",
     )?;
-    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let text = read_log(&log)?;
     tally.case("UML: kernel log", clean_log(&text));
     Ok(())
 }
 
 pub fn x86(context: &Context, tally: &mut Tally) -> Result<()> {
     let kernel = kernel::build(context, Variant::Debug)?;
-    let shape = Shape {
-        cpus: 2,
-        node_gib: 1,
-    };
+    let shape = Shape::new(2, 1);
     let guest = Guest::new(context, &kernel.image, "kunit-x86", shape)?
         .kernel_args("kunit.enable=1")
         .kernel_args(Variant::Debug.boot_args())

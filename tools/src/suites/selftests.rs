@@ -8,7 +8,6 @@ use crate::{
     guest::{Guest, Shape},
     kernel::{self, Variant},
     ktap::{self, Outcome},
-    step::Step,
 };
 use anyhow::Result;
 use std::{
@@ -24,10 +23,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let programs = build(context)?;
     let kernel = kernel::build(context, Variant::Ferry)?;
     // `migration` skips all its tests with fewer than four CPUs.
-    let shape = Shape {
-        cpus: 4,
-        node_gib: 1,
-    };
+    let shape = Shape::new(4, 1);
     let guest =
         Guest::new(context, &kernel.image, "selftests", shape)?.timeout(Duration::from_secs(1500));
     // The tests map their files, and the shared folder does not support mmap, so they run in a
@@ -81,17 +77,16 @@ fn build(context: &Context) -> Result<PathBuf> {
     fs::create_dir_all(&out)?;
     let limit = Duration::from_secs(600);
     let headers = home.join("headers");
-    Step::new(
-        "exporting the kernel's headers",
-        context.cache.log("selftests-headers"),
-    )
-    .timeout(limit)
-    .run(
-        context
-            .toolchain()?
-            .make(&source.vanilla(), &headers, Variant::Ferry.arch())
-            .arg("headers"),
-    )?;
+    context
+        .cache
+        .step("exporting the kernel's headers", "selftests-headers")
+        .timeout(limit)
+        .run(
+            context
+                .toolchain()?
+                .make(&source.vanilla(), &headers, Variant::Ferry.arch())
+                .arg("headers"),
+        )?;
     let tree = home.join("tree");
     for dir in ["tools", "mm"] {
         fs::create_dir_all(tree.join(dir))?;
@@ -102,25 +97,23 @@ fn build(context: &Context) -> Result<PathBuf> {
         tree.join("mm/gup_test.h"),
     )?;
     let tools = tree.join("tools");
-    Step::new(
-        "copying the kernel's tools",
-        context.cache.log("selftests-copy"),
-    )
-    .timeout(limit)
-    .quiet()
-    .run(
-        Command::new("rsync")
-            .args(["-a", "--delete"])
-            .arg(source.vanilla().join("tools").join(""))
-            .arg(&tools),
-    )?;
-    Step::new(
-        "building the kernel's own tests",
-        context.cache.log("selftests-build"),
-    )
-    .timeout(limit)
-    .remedy("install libnuma-dev if numa.h is missing")
-    .run(&mut make(&tools, &out, &headers))?;
+    context
+        .cache
+        .step("copying the kernel's tools", "selftests-copy")
+        .timeout(limit)
+        .quiet()
+        .run(
+            Command::new("rsync")
+                .args(["-a", "--delete"])
+                .arg(source.vanilla().join("tools").join(""))
+                .arg(&tools),
+        )?;
+    context
+        .cache
+        .step("building the kernel's own tests", "selftests-build")
+        .timeout(limit)
+        .remedy("install libnuma-dev if numa.h is missing")
+        .run(&mut make(&tools, &out, &headers))?;
     stamp.set(&source.key)?;
     Ok(out)
 }

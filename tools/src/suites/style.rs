@@ -7,7 +7,6 @@ use crate::{
     context::Context,
     kernel::{self, Variant},
     patches,
-    step::Step,
 };
 use anyhow::{Context as _, Result};
 use std::{
@@ -33,7 +32,9 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
 const SPELLED_SO: &str = "crate,damon,inflight,fro,hoever,inout,nevers";
 
 fn spelling(context: &Context, tally: &mut Tally) -> Result<()> {
-    let result = Step::new("spelling", context.cache.log("style-spelling"))
+    let result = context
+        .cache
+        .step("spelling", "style-spelling")
         .timeout(Duration::from_secs(120))
         .quiet()
         .run(
@@ -52,7 +53,9 @@ fn spelling(context: &Context, tally: &mut Tally) -> Result<()> {
 fn rustfmt(context: &Context, tally: &mut Tally) -> Result<()> {
     let config = context.source()?.vanilla().join(".rustfmt.toml");
     let files = files(&context.repo.join("rust"), &["rs"])?;
-    let result = Step::new("rustfmt", context.cache.log("style-rustfmt"))
+    let result = context
+        .cache
+        .step("rustfmt", "style-rustfmt")
         .timeout(Duration::from_secs(120))
         .quiet()
         .remedy("rustfmt --edition 2021 the named files")
@@ -84,21 +87,20 @@ fn check_one(context: &Context, tally: &mut Tally, args: &[&str], file: &Path) -
         .unwrap_or(file)
         .display()
         .to_string();
-    let result = Step::new(
-        format!("checkpatch {shown}"),
-        context.cache.log("style-checkpatch"),
-    )
-    .timeout(Duration::from_secs(120))
-    .quiet()
-    .run(
-        Command::new("perl")
-            .arg(tree.join("scripts/checkpatch.pl"))
-            .args(["--quiet", "--no-summary", "--show-types", "--color=never"])
-            .arg(format!("--root={}", tree.display()))
-            .args(args)
-            .arg(file)
-            .current_dir(&tree),
-    );
+    let result = context
+        .cache
+        .step(format!("checkpatch {shown}"), "style-checkpatch")
+        .timeout(Duration::from_secs(120))
+        .quiet()
+        .run(
+            Command::new("perl")
+                .arg(tree.join("scripts/checkpatch.pl"))
+                .args(["--quiet", "--no-summary", "--show-types", "--color=never"])
+                .arg(format!("--root={}", tree.display()))
+                .args(args)
+                .arg(file)
+                .current_dir(&tree),
+        );
     tally.check(&format!("checkpatch {shown}"), result)
 }
 
@@ -115,7 +117,9 @@ fn clippy(context: &Context, tally: &mut Tally) -> Result<()> {
         let scratch = tempfile::tempdir()?;
         let command = clippy_command(&saved, &driver, scratch.path())
             .context("the debug build has no saved command that compiles mm/ferry")?;
-        Step::new("kernel clippy", context.cache.log("style-clippy"))
+        context
+            .cache
+            .step("kernel clippy", "style-clippy")
             .timeout(Duration::from_secs(600))
             .quiet()
             .run(

@@ -449,10 +449,7 @@ fn top_gives_back(context: &Context) -> Result<()> {
 
 fn hanging_guest(context: &Context) -> Result<()> {
     let kernel = kernel::build(context, Variant::Ferry)?;
-    let shape = Shape {
-        cpus: 1,
-        node_gib: 1,
-    };
+    let shape = Shape::new(1, 1);
     let guest = Guest::new(context, &kernel.image, "hang", shape)?.timeout(Duration::from_secs(45));
     let error = match guest.run("echo here >started\nsleep 10000\n") {
         Ok(status) => bail!("expected a timeout, but the guest ended with status {status}"),
