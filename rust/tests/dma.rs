@@ -70,6 +70,13 @@ impl Drop for Open {
     }
 }
 
+/// Injects the faults that `set` chooses, until the result is dropped.
+fn inject(set: impl FnOnce(&mut Faults)) -> FaultInjection {
+    let mut faults = Faults::default();
+    set(&mut faults);
+    FaultInjection::new(faults)
+}
+
 /// Posts `pairs` with every free channel, and calls `each` with the outcome of each folio.
 fn copy(
     pairs: &mut OwnedPairs,
@@ -154,10 +161,7 @@ fn more_folios_than_places() -> Result {
 
 fn owner_and_channels_share() -> Result {
     let _open = Open::new(CHANNELS)?;
-    let _slow = FaultInjection::new(Faults {
-        delay_us: 200,
-        ..Faults::default()
-    });
+    let _slow = inject(|faults| faults.delay_us = 200);
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
         let copied = copy_all(&mut pairs, Copiers::All)?;
@@ -168,10 +172,9 @@ fn owner_and_channels_share() -> Result {
 
 fn the_last_lands_first() -> Result {
     let _open = Open::new(CHANNELS)?;
-    let _reverse = FaultInjection::new(Faults {
-        reverse: true,
-        delay_us: 50,
-        ..Faults::default()
+    let _reverse = inject(|faults| {
+        faults.reverse = true;
+        faults.delay_us = 50;
     });
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..20 {
@@ -186,10 +189,7 @@ fn failed_copies_are_made_good() -> Result {
     let _open = Open::new(CHANNELS)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for fail_ppm in [10_000, 200_000, 1_000_000] {
-        let _bad = FaultInjection::new(Faults {
-            fail_ppm,
-            ..Faults::default()
-        });
+        let _bad = inject(|faults| faults.fail_ppm = fail_ppm);
         let mut failed = 0;
         for _ in 0..50 {
             let copied = copy_all(&mut pairs, Copiers::EnginesFirst)?;
@@ -205,10 +205,9 @@ fn engine_takes_few() -> Result {
     let _open = Open::new(CHANNELS)?;
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for descriptors in [0, 1, 3] {
-        let _few = FaultInjection::new(Faults {
-            descriptors,
-            delay_us: 20,
-            ..Faults::default()
+        let _few = inject(|faults| {
+            faults.descriptors = descriptors;
+            faults.delay_us = 20;
         });
         let copied = copy_all(&mut pairs, Copiers::EnginesFirst)?;
         assert_eq!(copied.by_dma == 0, descriptors == 0);
@@ -243,10 +242,7 @@ fn lose(pairs: &mut OwnedPairs) -> Result<usize> {
 
 fn late_copies_are_parked() -> Result {
     let _open = Open::new(CHANNELS)?;
-    let mute = FaultInjection::new(Faults {
-        mute: true,
-        ..Faults::default()
-    });
+    let mute = inject(|faults| faults.mute = true);
     let mut pairs = OwnedPairs::new(&MIXED)?;
     assert!(lose(&mut pairs)? > 0);
     // A channel with a copy that timed out is not used; CPUs copy.
@@ -270,10 +266,7 @@ fn late_copies_are_parked() -> Result {
 }
 
 fn dead_engine_is_stopped() -> Result {
-    let _mute = FaultInjection::new(Faults {
-        mute: true,
-        ..Faults::default()
-    });
+    let _mute = inject(|faults| faults.mute = true);
     let mut pairs = OwnedPairs::new(&MIXED)?;
     for _ in 0..3 {
         let open = Open::new(CHANNELS)?;
@@ -302,10 +295,7 @@ fn no_cpu_copies() -> Result {
     let copied = copy_all(&mut pairs, Copiers::EnginesOnly)?;
     assert_eq!((copied.by_dma, copied.helped), (copied.pages, 0));
     {
-        let _few = FaultInjection::new(Faults {
-            descriptors: 3,
-            ..Faults::default()
-        });
+        let _few = inject(|faults| faults.descriptors = 3);
         let mut came = 0;
         let copied = copy(
             &mut pairs,
@@ -323,10 +313,7 @@ fn no_cpu_copies() -> Result {
         assert!(copied.by_dma >= came && came + copied.left == copied.pages);
         assert!(pairs.all_marked());
     }
-    let _bad = FaultInjection::new(Faults {
-        fail_ppm: 1_000_000,
-        ..Faults::default()
-    });
+    let _bad = inject(|faults| faults.fail_ppm = 1_000_000);
     let copied = copy(&mut pairs, Copiers::EnginesOnly, PATIENCE_NS, refused)?;
     assert_eq!((copied.folios, copied.by_dma), (0, 0));
     assert!(pairs.all_marked());
@@ -336,10 +323,7 @@ fn no_cpu_copies() -> Result {
 /// A caller that may not copy itself does not wait for ever for an engine that never answers.
 fn no_cpu_copies_for_a_dead_engine() -> Result {
     let _open = Open::new(1)?;
-    let _mute = FaultInjection::new(Faults {
-        mute: true,
-        ..Faults::default()
-    });
+    let _mute = inject(|faults| faults.mute = true);
     let mut pairs = OwnedPairs::new(&[0; MAX_FOLIOS])?;
     let mut lost = 0;
     let copied = copy(
