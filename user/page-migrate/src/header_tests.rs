@@ -48,30 +48,24 @@ fn expected() -> BTreeMap<String, u64> {
             $(put(concat!($of, ".", stringify!($name)), offset_of!($type, $field) as u64);)*
         };
     }
-    members!(
-        "page_migrate_phys",
-        abi::Migrate,
-        size = size,
-        flags = flags,
-        table = at,
-        length = length,
-        node = node,
-        pid = pid,
-        successful = successful,
-        failed = failed
-    );
-    members!(
-        "page_migrate_range",
-        abi::Migrate,
-        size = size,
-        flags = flags,
-        address = at,
-        length = length,
-        node = node,
-        pid = pid,
-        successful = successful,
-        failed = failed
-    );
+    macro_rules! migrate {
+        ($of:literal, $at:ident) => {
+            members!(
+                $of,
+                abi::Migrate,
+                size = size,
+                flags = flags,
+                $at = at,
+                length = length,
+                node = node,
+                pid = pid,
+                successful = successful,
+                failed = failed
+            )
+        };
+    }
+    migrate!("page_migrate_phys", table);
+    migrate!("page_migrate_range", address);
     members!(
         "page_migrate_counters",
         abi::Counters,
