@@ -130,15 +130,52 @@ enum Verdict {
     Failed(String),
 }
 
+#[derive(clap::Args)]
 pub struct Options {
-    pub filters: Vec<String>,
-    pub except: Vec<String>,
-    pub times: u64,
-    pub iterations: u64,
-    /// Whether the copy engine is on.
-    pub engine: bool,
-    pub parity: Option<String>,
-    pub counts: Option<String>,
+    /// Run only tests whose names contain one of these; * stands for any characters.
+    filters: Vec<String>,
+    /// Skip tests whose names contain one of these.
+    #[arg(long)]
+    except: Vec<String>,
+    /// Multiply the rounds of tests that search for rare events.
+    #[arg(long, default_value_t = 1)]
+    times: u64,
+    /// Run at least this many iterations of tests that count them.
+    #[arg(long, default_value_t = 0)]
+    iterations: u64,
+    /// Turn the copy engine on or off; off by default.
+    #[arg(long)]
+    engine: Option<Switch>,
+    /// Write outcomes here that must be the same on every kernel, as JSON.
+    #[arg(long)]
+    parity: Option<String>,
+    /// Write the numbers of iterations here, of tests that count them, as JSON.
+    #[arg(long)]
+    counts: Option<String>,
+    /// Print the names of the tests, and run none.
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+#[derive(clap::Args)]
+pub struct One {
+    name: String,
+    #[arg(long, default_value_t = 1)]
+    times: u64,
+    #[arg(long, default_value_t = 0)]
+    iterations: u64,
+    /// Factor for each time limit.
+    #[arg(long, default_value_t = 1)]
+    slowdown: u32,
+    /// The engine's settings before the tests, in the order of the list of settings.
+    #[arg(long)]
+    found: Vec<String>,
 }
 
 /// Returns the tests whose names contain a filter and no exception.
@@ -156,11 +193,16 @@ fn has(name: &str, text: &str) -> bool {
     rest.is_some()
 }
 
-/// Prints the names of tests, including those that this kernel does not support.
-pub fn list(filters: &[String], except: &[String]) {
-    for case in selected(cases::every(), filters, except) {
-        println!("{}", case.name);
+/// Runs the tests, or prints their names, including those that this kernel does not support.
+pub fn test(options: &Options) -> Result<()> {
+    if options.list {
+        for case in selected(cases::every(), &options.filters, &options.except) {
+            println!("{}", case.name);
+        }
+        return Ok(());
     }
+    ensure!(run(options)?, "some tests failed");
+    Ok(())
 }
 
 /// Kills this process after `seconds` seconds. Its waits fail shortly before.
@@ -188,7 +230,7 @@ fn slowdown() -> Result<u32> {
 }
 
 /// Runs the tests. Returns whether all passed.
-pub fn run(options: &Options) -> Result<bool> {
+fn run(options: &Options) -> Result<bool> {
     ensure!(
         nix::unistd::geteuid().is_root(),
         "the tests need root: run them in the guest"
@@ -202,7 +244,8 @@ pub fn run(options: &Options) -> Result<bool> {
     let found = kernel::keep_engine()?;
     let others = kernel::keep_others()?;
     let swaps = kernel::swaps()?;
-    if options.engine && found.is_none() {
+    let engine_is_on = options.engine == Some(Switch::On);
+    if engine_is_on && found.is_none() {
         bail!("--engine on, but this kernel has no vm.mt_page_copy");
     }
     let slowdown = slowdown().context("measuring how fast pages move")?;
@@ -217,7 +260,7 @@ pub fn run(options: &Options) -> Result<bool> {
             kernel::write(WORKING, &TEST_THREADS.to_string())?;
             // On a slow kernel, batches would become too short to share.
             kernel::write(UNMAPPED, "1000000")?;
-            kernel::write(SWITCH, if options.engine { "1" } else { "0" })?;
+            kernel::write(SWITCH, if engine_is_on { "1" } else { "0" })?;
         }
         let start = Instant::now();
         let verdict = run_child(case, options, slowdown, found.as_ref())
@@ -327,17 +370,17 @@ fn run_child(
 }
 
 /// Runs one test in this process, which `run_child` started.
-pub fn one(name: &str, times: u64, iterations: u64, slowdown: u32, found: &[String]) -> Result<()> {
+pub fn one(one: &One) -> Result<()> {
     let case = cases::all()
         .into_iter()
-        .find(|case| case.name == name)
-        .with_context(|| format!("no test '{name}'"))?;
-    let limit = case.limit * slowdown;
-    set_limit(u32::try_from(u64::from(limit) * times)?);
+        .find(|case| case.name == one.name)
+        .with_context(|| format!("no test '{}'", one.name))?;
+    let limit = case.limit * one.slowdown;
+    set_limit(u32::try_from(u64::from(limit) * one.times)?);
     let mut log = Log {
-        found: found.to_vec(),
-        times,
-        iterations,
+        found: one.found.clone(),
+        times: one.times,
+        iterations: one.iterations,
         limit,
         ..Log::default()
     };

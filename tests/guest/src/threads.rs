@@ -2,6 +2,7 @@
 //! Threads that disturb a test.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::ScopedJoinHandle;
 
 use anyhow::{Result, anyhow};
 
@@ -24,7 +25,12 @@ pub fn beside<T>(
         });
         let done = body();
         stop.store(true, Relaxed);
-        thread.join().map_err(|_| anyhow!("{name} panicked"))??;
+        join(thread, name)?;
         done
     })
+}
+
+/// Waits for a thread, and returns its result. `name` names the thread if it panicked.
+pub fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>, name: &str) -> Result<T> {
+    thread.join().map_err(|_| anyhow!("{name} panicked"))?
 }

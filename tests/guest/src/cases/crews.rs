@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use nix::errno::Errno;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
@@ -22,6 +22,7 @@ use crate::plan::FolioSize;
 use crate::sys::{
     self, MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, Mapping, PAGE, confine, mbind,
 };
+use crate::threads::join;
 use crate::{pattern, region};
 
 const HUGE: usize = 2 << 20;
@@ -156,14 +157,14 @@ fn same_huge_page(log: &mut Log) -> Result<()> {
 /// A process that moves its memory until it is stopped or killed. It exits with 0 if all its checks
 /// of the contents passed.
 struct Shuttle {
-    child: Child,
+    process: Child,
     stop: Mapping,
 }
 
 impl Shuttle {
     fn start() -> Result<Self> {
         let stop = Mapping::anon_flags(PAGE, libc::MAP_SHARED)?;
-        let child = Child::start(|| {
+        let process = Child::start(|| {
             let map = region::filled(FolioSize::Small, 4 * TABLE, 5)?;
             let addrs = map.addrs(PAGE);
             while stop.words()[0].load(Relaxed) == 0 {
@@ -173,7 +174,7 @@ impl Shuttle {
             }
             Ok(())
         })?;
-        Ok(Self { child, stop })
+        Ok(Self { process, stop })
     }
 
     /// Waits for its next round.
@@ -182,7 +183,7 @@ impl Shuttle {
         let before = rounds();
         wait_until("the child goes on", || {
             // A child that found wrong contents has exited.
-            let status = self.child.status()?;
+            let status = self.process.status()?;
             ensure!(
                 status == WaitStatus::StillAlive,
                 "expected the child to run, but it ended: {status:?}"
@@ -193,7 +194,7 @@ impl Shuttle {
 
     fn finish(self) -> Result<()> {
         self.stop.words()[0].store(1, Relaxed);
-        self.child.finish(AFTER_CHECKS)
+        self.process.finish(AFTER_CHECKS)
     }
 }
 
@@ -206,7 +207,7 @@ fn killed() -> Result<()> {
             let child = Shuttle::start()?;
             child.work()?;
             sleep(Duration::from_millis(3 * i));
-            child.child.kill("a killed child")?;
+            child.process.kill("a killed child")?;
         }
         let lost = before.saturating_sub(kernel::free_bytes()?);
         let moved = kills as usize * 4 * HUGE;
@@ -224,7 +225,7 @@ fn frozen() -> Result<()> {
     let groups = Groups::new(&["frozen"])?;
     crewed(|| {
         let child = Shuttle::start()?;
-        groups.add(0, child.child.pid())?;
+        groups.add(0, child.process.pid())?;
         for i in 0..rounds(12) {
             child.work()?;
             sleep(Duration::from_millis(i as u64));
@@ -359,7 +360,7 @@ fn regrouped() -> Result<()> {
     crewed(|| {
         let child = Shuttle::start()?;
         for i in 0..8 {
-            groups.add(i % 2, child.child.pid())?;
+            groups.add(i % 2, child.process.pid())?;
             child.work()?;
             groups.set(i % 2, "cpuset.mems", if i % 4 < 2 { "0" } else { "1" })?;
             child.work()?;
@@ -386,7 +387,7 @@ fn many(callers: u64) -> Result<()> {
                 .collect();
             threads
                 .into_iter()
-                .try_for_each(|thread| thread.join().ok().context("a caller panicked")?)
+                .try_for_each(|thread| join(thread, "a caller"))
         })
     };
     // With a caller for each CPU there may be no idle one.

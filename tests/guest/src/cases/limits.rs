@@ -23,6 +23,7 @@ use crate::patience::{repeat_until, wait_until};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, MT, Service};
 use crate::sys::{self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE, run_on};
+use crate::threads::join;
 use crate::trace::Tracing;
 use crate::{pattern, region};
 
@@ -250,7 +251,7 @@ fn lanes_for_reclaim() -> Result<()> {
         let demoted = demoted();
         end.store(true, Relaxed);
         for caller in callers {
-            caller.join().ok().context("a caller panicked")??;
+            join(caller, "a caller")?;
         }
         demoted
     })
@@ -354,9 +355,9 @@ fn real_time() -> Result<()> {
                     sleep(Duration::from_millis(1));
                 }
                 hogs.set(Hogs::SPIN);
-                let moved = mover.join().ok().context("the moving thread panicked");
+                let moved = join(mover, "the moving thread");
                 hogs.set(Hogs::SLEEP);
-                moved?
+                moved
             })?;
             pattern::check(map.words(), 1)?;
         }
@@ -420,9 +421,9 @@ fn meanwhile(migrate: fn(&[usize]) -> Result<()>, set: impl Fn(bool) -> Result<(
                 sleep(Duration::from_millis(1));
             }
             let there = set(true).and_then(|()| count_on(&addrs, 1));
-            let moved = mover.join().ok().context("the mover panicked");
+            let moved = join(mover, "the mover");
             set(false)?;
-            moved??;
+            moved?;
             there
         })?;
         pattern::check(map.words(), 1)?;

@@ -14,7 +14,7 @@ use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::region::Mixed;
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE};
-use crate::threads::beside;
+use crate::threads::{beside, join};
 use crate::{pattern, region};
 
 const HUGE: usize = 2 << 20;
@@ -76,7 +76,7 @@ fn against<T: Send>(
         stop.store(true, Relaxed);
         let results: Result<Vec<T>> = handles
             .into_iter()
-            .map(|h| h.join().ok().context("a thread panicked")?)
+            .map(|thread| join(thread, "a thread"))
             .collect();
         let results = results?;
         ensure!(moved > 0, "no page moved in any round");

@@ -230,16 +230,16 @@ fn finds_what_is_hot() -> Result<()> {
     let run = hot::run(shape, Placement::Migrated, accesses, 1)?;
     let found = run.found.context("the run has no tracking result")?;
     ensure!(
-        run.near_at_start < 0.6 && run.near_at_end > 0.9 && found.successful > 0,
+        run.outcome.near_at_start < 0.6 && run.outcome.near_at_end > 0.9 && found.successful > 0,
         "expected hot pages to move to the near node: share {} before, {} after; {} of {} addresses migrated",
-        run.near_at_start,
-        run.near_at_end,
+        run.outcome.near_at_start,
+        run.outcome.near_at_end,
         found.successful,
         found.addresses
     );
     let right = hot::run(shape, Placement::Right, accesses / 10, 1)?;
     ensure!(
-        right.near_at_start == 1.0 && right.near_accesses == 1.0,
+        right.outcome.near_at_start == 1.0 && right.outcome.near_accesses == 1.0,
         "expected all hot pages on the near node from the start"
     );
     Ok(())

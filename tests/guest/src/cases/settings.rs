@@ -14,6 +14,7 @@ use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::stressor::Stressor;
 use crate::sys::{MF_MOVE, PAGE};
+use crate::threads::join;
 use crate::trace::Tracing;
 use crate::{pattern, region};
 
@@ -192,7 +193,7 @@ fn written_by_many() -> Result<()> {
         });
         stop.store(true, Relaxed);
         for writer in writers {
-            writer.join().ok().context("a writer panicked")??;
+            join(writer, "a writer")?;
         }
         seen
     })

@@ -20,6 +20,7 @@ use crate::harness::{Case, skip};
 use crate::kernel;
 use crate::patience::{repeat_until, wait_until};
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, run_on};
+use crate::threads::join;
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -140,7 +141,7 @@ fn starved(ask: impl Fn() -> Result<()> + Sync) -> Result<()> {
             let before = (mover.switches()?, count("deferred_pages")?);
             let asker = scope.spawn(&ask);
             wait_until("kept pages are given up", || Ok(asker.is_finished()))?;
-            asker.join().ok().context("the asker panicked")??;
+            join(asker, "the asker")?;
             // If the mover ran all the same, it was not starved, and the attempt says nothing. Nothing
             // else is migrated, so this counts what was taken from the batch of the mover.
             Ok(mover.switches()? == before.0 && count("deferred_pages")? > before.1)

@@ -13,6 +13,7 @@ use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::region::Mixed;
 use crate::sys::{MF_MOVE, MF_MOVE_MT, PAGE};
+use crate::threads::join;
 use crate::{pattern, region};
 
 pub fn cases() -> Vec<Case> {
@@ -154,10 +155,7 @@ pub fn moves_while(
             folios.check()
         });
         stop.store(true, Relaxed);
-        changer
-            .join()
-            .ok()
-            .context("the changing thread panicked")??;
+        join(changer, "the changing thread")?;
         moved
     })
 }

@@ -17,6 +17,7 @@ use crate::kernel::{self, Setting};
 use crate::patience::wait_until;
 use crate::plan::FolioSize;
 use crate::sys::{MF_MOVE, Mapping, PAGE};
+use crate::threads::join;
 use crate::{pattern, region};
 
 const CPUS: &str = "/sys/kernel/mm/ferry/copy/cpus";
@@ -141,7 +142,7 @@ fn in_use() -> Result<()> {
                     let asked = reclaim.ask((map.len() + written.len()) / 4 * 3);
                     end.store(true, Relaxed);
                     let lost = writer.join().ok().context("the writer panicked")?;
-                    forker.join().ok().context("the forker panicked")??;
+                    join(forker, "the forker")?;
                     ensure!(
                         lost == 0,
                         "expected no lost writes, but {lost} pages lost some"

@@ -57,13 +57,8 @@ pub const PLACEMENTS: [Placement; 3] = [Placement::Random, Placement::Migrated, 
 #[derive(Serialize)]
 pub struct Run {
     pub placement: Placement,
-    /// Time from the first access to the last, including everything else in between.
-    pub seconds: f64,
-    /// Share of the hot pages on the near node before the first access, and after the last.
-    pub near_at_start: f64,
-    pub near_at_end: f64,
-    /// Share of the accesses to hot pages that went to the near node.
-    pub near_accesses: f64,
+    #[serde(flatten)]
+    pub outcome: Outcome,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<Found>,
 }
@@ -126,7 +121,7 @@ pub fn answer(plan: &str, out: &str) -> Result<()> {
 pub fn how_many(shape: Shape, seconds: f64) -> Result<u64> {
     const TRIAL: u64 = 4_000_000;
     let trial = run(shape, Placement::Random, TRIAL, 0)?;
-    Ok((TRIAL as f64 * seconds / trial.seconds) as u64)
+    Ok((TRIAL as f64 * seconds / trial.outcome.seconds) as u64)
 }
 
 /// Runs the workload once, in its own process on the last CPU. `seed` determines all random
@@ -151,18 +146,9 @@ pub fn run(shape: Shape, placement: Placement, accesses: u64, seed: u64) -> Resu
     let work = Workload::start(move || run_on(last), shape, near, accesses, seed)?;
     let find = || find_and_migrate(&service, work.pid(), (first, last));
     let found = is_looked_at.then(find).transpose()?;
-    let Outcome {
-        seconds,
-        near_at_start,
-        near_at_end,
-        near_accesses,
-    } = work.finish()?;
     Ok(Run {
         placement,
-        seconds,
-        near_at_start,
-        near_at_end,
-        near_accesses,
+        outcome: work.finish()?,
         found,
     })
 }

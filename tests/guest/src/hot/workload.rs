@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
+use serde::Serialize;
 
 use super::{FAR, NEAR, Shape};
 use crate::child::Child;
@@ -31,10 +32,14 @@ pub struct Workload {
     shared: Mapping,
 }
 
+#[derive(Serialize)]
 pub struct Outcome {
+    /// Time from the first access to the last, including everything else in between.
     pub seconds: f64,
+    /// Share of the hot pages on the near node before the first access, and after the last.
     pub near_at_start: f64,
     pub near_at_end: f64,
+    /// Share of the accesses to hot pages that went to the near node.
     pub near_accesses: f64,
 }
 

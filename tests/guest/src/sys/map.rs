@@ -151,16 +151,16 @@ impl Mapping {
         }
         // SAFETY: `self` owns the range, which holds only atomics. Advice can at most zero them.
         let ret = unsafe { libc::madvise(addr as *mut _, len, advice) };
-        Errno::result(ret).with_context(|| format!("madvise({advice}) of {len} bytes"))?;
-        Ok(())
+        Errno::result(ret)
+            .map(drop)
+            .with_context(|| format!("madvise({advice}) of {len} bytes"))
     }
 
     pub fn protect(&self, offset: usize, len: usize, prot: i32) -> Result<()> {
         let addr = self.checked(offset, len);
         // SAFETY: `self` owns the range. A forbidden access raises a signal.
         let ret = unsafe { libc::mprotect(addr as *mut _, len, prot) };
-        Errno::result(ret).context("mprotect")?;
-        Ok(())
+        Errno::result(ret).map(drop).context("mprotect")
     }
 
     /// Atomically replaces a part with new memory, whose first word is `value`.
@@ -182,23 +182,20 @@ impl Mapping {
     pub fn lock(&self) -> Result<()> {
         // SAFETY: Locking changes no contents.
         let ret = unsafe { libc::mlock(self.addr as *const _, self.len) };
-        Errno::result(ret).context("mlock")?;
-        Ok(())
+        Errno::result(ret).map(drop).context("mlock")
     }
 
     pub fn unlock(&self) -> Result<()> {
         // SAFETY: Unlocking changes no contents.
         let ret = unsafe { libc::munlock(self.addr as *const _, self.len) };
-        Errno::result(ret).context("munlock")?;
-        Ok(())
+        Errno::result(ret).map(drop).context("munlock")
     }
 
     /// Writes back dirty pages of a file mapping.
     pub fn sync(&self) -> Result<()> {
         // SAFETY: Writeback changes no contents.
         let ret = unsafe { libc::msync(self.addr as *mut _, self.len, libc::MS_SYNC) };
-        Errno::result(ret).context("msync")?;
-        Ok(())
+        Errno::result(ret).map(drop).context("msync")
     }
 
     /// Unmaps the memory beyond the first `len` bytes.

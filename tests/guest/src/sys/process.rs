@@ -58,8 +58,7 @@ pub fn run_on(cpu: usize) -> Result<()> {
 pub fn renice(pid: Pid, nice: i32) -> Result<()> {
     // SAFETY: setpriority() takes no pointers.
     let ret = unsafe { libc::setpriority(libc::PRIO_PROCESS, pid.as_raw() as u32, nice) };
-    Errno::result(ret).context("setpriority")?;
-    Ok(())
+    Errno::result(ret).map(drop).context("setpriority")
 }
 
 /// Makes the calling task a SCHED_FIFO task.
@@ -69,8 +68,7 @@ pub fn run_first_in_first_out(priority: i32) -> Result<()> {
     };
     // SAFETY: `param` is valid during the call.
     let ret = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) };
-    Errno::result(ret).context("sched_setscheduler")?;
-    Ok(())
+    Errno::result(ret).map(drop).context("sched_setscheduler")
 }
 
 /// Creates a file whose memory is not in the kernel's direct map.
@@ -85,13 +83,15 @@ pub fn memfd_secret() -> Result<OwnedFd> {
 pub fn swap_on(path: &str) -> Result<()> {
     let path = CString::new(path)?;
     // SAFETY: `path` is a valid C string.
-    Errno::result(unsafe { libc::swapon(path.as_ptr(), 0) }).context("swapon")?;
-    Ok(())
+    Errno::result(unsafe { libc::swapon(path.as_ptr(), 0) })
+        .map(drop)
+        .context("swapon")
 }
 
 pub fn swap_off(path: &str) -> Result<()> {
     let path = CString::new(path)?;
     // SAFETY: `path` is a valid C string.
-    Errno::result(unsafe { libc::swapoff(path.as_ptr()) }).context("swapoff")?;
-    Ok(())
+    Errno::result(unsafe { libc::swapoff(path.as_ptr()) })
+        .map(drop)
+        .context("swapoff")
 }

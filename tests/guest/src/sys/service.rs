@@ -3,7 +3,7 @@
 
 use std::arch::asm;
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
@@ -231,12 +231,4 @@ fn check_room(arg: UserPtr<'_>) -> Result<()> {
 /// Maps memory at a 32-bit address.
 pub fn low_memory(len: usize) -> Result<Mapping> {
     Mapping::anon_flags(len, libc::MAP_PRIVATE | libc::MAP_32BIT)
-}
-
-pub fn pidfd_open(pid: i32) -> Result<OwnedFd> {
-    // SAFETY: pidfd_open() takes no pointers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let fd = Errno::result(fd).context("pidfd_open")?;
-    // SAFETY: The system call returned a new descriptor, which nothing else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

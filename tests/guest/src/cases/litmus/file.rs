@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::{AGE, Change, FILES, MIGRC, Migrc, PAGES, Stage, count};
@@ -17,6 +17,7 @@ use crate::cases::disk::Ext4;
 use crate::cases::migrc::{beside_another, grows, retained, retains_none};
 use crate::harness::Log;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
+use crate::threads::join;
 use crate::{kernel, region};
 
 const NAME: &str = "read";
@@ -292,10 +293,9 @@ fn race_for(rounds: u64) -> Result<u64> {
             })
         });
         end.store(true, Relaxed);
-        let lost = || anyhow!("a thread panicked");
-        migrator.join().map_err(|_| lost())??;
-        opener.join().map_err(|_| lost())??;
-        let stale = reader.join().map_err(|_| lost())??;
+        join(migrator, "the migrator")?;
+        join(opener, "the opener")?;
+        let stale = join(reader, "the reader")?;
         written.map(|()| stale)
     })
 }

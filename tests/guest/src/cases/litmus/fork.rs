@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use nix::sys::wait::waitpid;
 
 use super::{AGE, Migrc, Written, mismatches, no_more_mismatches, run_on, three_cpus, until_seen};
@@ -20,6 +20,7 @@ use crate::plan::FolioSize;
 use crate::region;
 use crate::sys::service::{Call, SHARED, Service};
 use crate::sys::{Mapping, PAGE, fork_child};
+use crate::threads::join;
 
 /// Pages to migrate: few, so that migration ends during the fork.
 const PAGES: usize = 64;
@@ -142,9 +143,7 @@ impl Scene {
                 }
             }
             self.order.store(END, Release);
-            mover
-                .join()
-                .map_err(|_| anyhow!("the migrating thread panicked"))??;
+            join(mover, "the migrating thread")?;
             played
         })?;
         ensure!(

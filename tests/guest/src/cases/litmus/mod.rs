@@ -33,6 +33,7 @@ use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child, run_on};
+use crate::threads::join;
 use file::{Shown, WrittenBy};
 
 pub const MIGRC: &str = "/sys/kernel/mm/ferry/migrc";
@@ -316,19 +317,27 @@ fn play(change: Change, rounds: u64, until_stale: bool) -> Result<u64> {
             }
             Ok(stale)
         });
-        let mut played = Ok(());
-        for round in 1..=rounds {
-            played = stage.round(change, round);
-            if played.is_err() || until_stale && seen.load(Relaxed) > 0 {
-                break;
-            }
-        }
+        let is_enough = || until_stale && seen.load(Relaxed) > 0;
+        let played = each_round(1..=rounds, |round| stage.round(change, round), is_enough);
         stop.store(1, Relaxed);
-        let stale = reader
-            .join()
-            .map_err(|_| anyhow::anyhow!("the reader panicked"))??;
+        let stale = join(reader, "the reader")?;
         played.map(|()| stale)
     })
+}
+
+/// Plays rounds until one fails, or `is_enough` is true after one.
+fn each_round(
+    rounds: impl Iterator<Item = u64>,
+    mut round: impl FnMut(u64) -> Result<()>,
+    is_enough: impl Fn() -> bool,
+) -> Result<()> {
+    for nr in rounds {
+        round(nr)?;
+        if is_enough() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the rounds of a pass.
@@ -430,9 +439,7 @@ impl Written<'_> {
             });
             let done = others();
             stop.store(true, Relaxed);
-            let written = writer
-                .join()
-                .map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+            let written = join(writer, "the writer")?;
             done?;
             ensure!(written > 0, "the writer made no round");
             Ok(all().filter(|word| word.load(Relaxed) != written).count())

@@ -6,13 +6,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::thread;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
 use super::{AGE, Change, Migrc, PAGES, PATIENCE, Stage, WORDS};
-use super::{never_stale_if_deferred, run_on, three_cpus, two_cpus, until_seen};
+use super::{each_round, never_stale_if_deferred, run_on, three_cpus, two_cpus, until_seen};
 use crate::harness::Log;
 use crate::kernel;
 use crate::sys::{Mapping, PAGE};
+use crate::threads::join;
 
 const WRITERS: usize = 2;
 const END: u64 = u64::MAX;
@@ -117,17 +118,11 @@ fn play(rounds: u64, until_stale: bool) -> Result<u64> {
             Ok(())
         });
         let writer = scope.spawn(|| run_on(second).map(|()| pair.write_when_told()));
-        let mut played = Ok(());
-        for round in 1..=rounds {
-            played = pair.round(round);
-            if played.is_err() || until_stale && seen.load(Relaxed) > 0 {
-                break;
-            }
-        }
+        let is_enough = || until_stale && seen.load(Relaxed) > 0;
+        let played = each_round(1..=rounds, |round| pair.round(round), is_enough);
         pair.order.store(END, Release);
-        for thread in [reader, writer] {
-            thread.join().map_err(|_| anyhow!("a thread panicked"))??;
-        }
+        join(reader, "the reader")?;
+        join(writer, "the writer")?;
         played
     })?;
     Ok(seen.into_inner())

@@ -6,11 +6,12 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 
 use super::{AGE, Change, Migrc, Stage, count, need_debug, run_on, two_cpus};
 use crate::harness::Log;
 use crate::kernel;
+use crate::threads::join;
 
 /// Writing 1 registers a test device until 0 is written. Reading returns how often it was told to
 /// drop translations.
@@ -50,12 +51,12 @@ pub fn told(log: &mut Log) -> Result<()> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         // If no other CPU uses the address space, there is no flush to defer.
-        let reader = scope.spawn(|| {
-            run_on(cpus[1]).map(|()| {
-                while !stop.load(Relaxed) {
-                    stage.read();
-                }
-            })
+        let reader = scope.spawn(|| -> Result<()> {
+            run_on(cpus[1])?;
+            while !stop.load(Relaxed) {
+                stage.read();
+            }
+            Ok(())
         });
         // The memory is on node 0, where odd rounds put it.
         let mut round = 1;
@@ -63,10 +64,7 @@ pub fn told(log: &mut Log) -> Result<()> {
             .repeat(|| all_told(&stage, &device, &mut round))
             .and_then(|()| none_told(&stage, device, round + 1));
         stop.store(true, Relaxed);
-        reader
-            .join()
-            .map_err(|_| anyhow!("the reader panicked"))?
-            .and(result)
+        join(reader, "the reader").and(result)
     })
 }
 

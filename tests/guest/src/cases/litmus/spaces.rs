@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use anyhow::{Result, bail};
 
-use super::{AGE, Migrc, never_stale_if_deferred, run_on, three_cpus, until_seen};
+use super::{AGE, Migrc, each_round, never_stale_if_deferred, run_on, three_cpus, until_seen};
 use crate::child::Child;
 use crate::harness::Log;
 use crate::kernel;
@@ -116,13 +116,8 @@ impl Shared {
         self.map.advise(0, self.map.len(), libc::MADV_FREE)?;
         board[STOP].store(0, Release);
         let child = Child::start(|| self.read_on(cpu))?;
-        let mut played = Ok(());
-        for round in 0..ROUNDS {
-            played = self.round(1 - (round % 2) as i32, others);
-            if played.is_err() || self.stale() > 0 {
-                break;
-            }
-        }
+        let round = |nr: u64| self.round(1 - (nr % 2) as i32, others);
+        let played = each_round(0..ROUNDS, round, || self.stale() > 0);
         board[STOP].store(1, Release);
         let ended = child.finish("the reading child to exit with 0");
         played.and(ended)

@@ -10,12 +10,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 use std::thread;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use nix::sys::mman::{MlockAllFlags, mlockall, munlockall};
 
 use nix::unistd::Pid;
 
-use super::{AGE, HOLD, Migrc, count, never_stale_if_deferred, run_on, three_cpus, until_seen};
+use super::{
+    AGE, HOLD, Migrc, count, each_round, never_stale_if_deferred, run_on, three_cpus, until_seen,
+};
 use crate::cases::disk::{Loop, Swap};
 use crate::cgroup::Groups;
 use crate::child::Child;
@@ -24,6 +26,7 @@ use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
+use crate::threads::join;
 
 /// About as many pages as reclaim takes at once, so that its first flush covers all migrated ones.
 const PAGES: usize = 64;
@@ -230,17 +233,12 @@ impl<'a> Scene<'a> {
         thread::scope(|scope| {
             let reader = scope.spawn(|| run_on(cpus[1]).map(|()| self.reads()));
             let writer = scope.spawn(|| run_on(cpus[2]).and_then(|()| self.writes()));
-            let mut played = Ok(());
-            for round in 0..self.maps.len() {
-                played = self.play_round(round);
-                if played.is_err() || until_stale && self.stale.load(Relaxed) > 0 {
-                    break;
-                }
-            }
+            let is_enough = || until_stale && self.stale.load(Relaxed) > 0;
+            let rounds = 0..self.maps.len() as u64;
+            let played = each_round(rounds, |nr| self.play_round(nr as usize), is_enough);
             self.end.store(true, Relaxed);
-            for other in [reader, writer] {
-                other.join().map_err(|_| anyhow!("a thread panicked"))??;
-            }
+            join(reader, "the reader")?;
+            join(writer, "the writer")?;
             played
         })
     }

@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{AGE, Migrc, never_stale_if_deferred, run_on, three_cpus, until_seen};
+use super::{AGE, Migrc, each_round, never_stale_if_deferred, run_on, three_cpus, until_seen};
 use crate::harness::Log;
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
+use crate::threads::join;
 
 /// Number of pages that become writable together, so that mprotect(2) takes long.
 const PAGES: usize = 1024;
@@ -124,24 +125,16 @@ fn play(rounds: u64, until_stale: bool) -> Result<u64> {
         let reader = scope.spawn(|| run_on(cpus[1]).map(|()| stage.read(&seen)));
         let writer = scope.spawn(|| run_on(cpus[2]).and_then(|()| stage.write()));
         let mut took = Duration::ZERO;
-        let mut played = Ok(());
-        for round in 1..=rounds {
-            // The write falls into each part of the mprotect(2) in turn.
-            let delay = took * (round % 8) as u32 / 8;
-            match stage.round(round, delay) {
-                Ok(now) => took = now,
-                Err(error) => played = Err(error),
-            }
-            if played.is_err() || until_stale && seen.load(Relaxed) > 0 {
-                break;
-            }
-        }
+        // The write falls into each part of the mprotect(2) in turn.
+        let mut round = |nr: u64| {
+            took = stage.round(nr, took * (nr % 8) as u32 / 8)?;
+            Ok(())
+        };
+        let is_enough = || until_stale && seen.load(Relaxed) > 0;
+        let played = each_round(1..=rounds, &mut round, is_enough);
         stage.order.store(END, Release);
-        for thread in [reader, writer] {
-            thread
-                .join()
-                .map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-        }
+        join(reader, "the reader")?;
+        join(writer, "the writer")?;
         played
     })?;
     Ok(seen.into_inner())

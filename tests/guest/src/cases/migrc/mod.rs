@@ -19,6 +19,7 @@ use crate::kernel;
 use crate::patience::wait_until;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, run_on};
+use crate::threads::join;
 use crate::{pattern, region};
 
 pub const AGE: &str = "/sys/kernel/mm/ferry/migrc/max_age_ms";
@@ -136,9 +137,7 @@ pub fn on_two_cpus<T>(first: usize, second: usize, body: impl FnOnce() -> Result
         }
         let done = run_on(first).and_then(|()| body());
         stop.store(true, Relaxed);
-        other
-            .join()
-            .map_err(|_| anyhow::anyhow!("the other thread panicked"))??;
+        join(other, "the other thread")?;
         done
     })
 }

@@ -121,31 +121,25 @@ fn compat() -> Result<()> {
     if !runs_32_bits(&service)? {
         return Err(skip("this kernel does not run 32-bit programs"));
     }
-    service
-        .raw_compat(RANGE, UserPtr::In(&page, 0))?
-        .zero("a range call by a 32-bit program")?;
-    ensure!(
-        counts(&page) == (PAGES as u64, 0),
-        "expected {PAGES} migrated pages, got {:?}",
-        counts(&page)
-    );
-    region::check_on(&map.addrs(PAGE), 1)?;
-    pattern::check(map.words(), 1)?;
+    let moves = |cmd: u32, node: i32, call: &str| {
+        service
+            .raw_compat(cmd, UserPtr::In(&page, 0))?
+            .zero(&format!("a {call} call by a 32-bit program"))?;
+        ensure!(
+            counts(&page) == (PAGES as u64, 0),
+            "expected {PAGES} migrated pages, got {:?}",
+            counts(&page)
+        );
+        region::check_on(&map.addrs(PAGE), node)?;
+        pattern::check(map.words(), 1)
+    };
+    moves(RANGE, 1, "range")?;
     // The table follows the structure.
     put(&page, Call::range(page.addr() + PAGE, PAGES, 0));
     for (word, entry) in page.words()[PAGE / 8..].iter().zip(table(&map)?) {
         word.store(entry, Relaxed);
     }
-    service
-        .raw_compat(PHYS, UserPtr::In(&page, 0))?
-        .zero("a table call by a 32-bit program")?;
-    ensure!(
-        counts(&page) == (PAGES as u64, 0),
-        "expected {PAGES} migrated pages, got {:?}",
-        counts(&page)
-    );
-    region::check_on(&map.addrs(PAGE), 0)?;
-    pattern::check(map.words(), 1)?;
+    moves(PHYS, 0, "table")?;
     // 32-bit and 64-bit programs read the same counters.
     let read = |compat: bool| -> Result<Vec<u64>> {
         page.words().iter().for_each(|word| word.store(0, Relaxed));

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Ownership: a call moves pages of the named process, and of processes that share its memory.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use anyhow::{Context, Result, ensure};
+use page_migrate::PidFd;
 
 use super::{PAGES, says, small_pages, table, whole};
 use crate::cases::policy::Partner;
 use crate::child::Child;
 use crate::harness::Case;
-use crate::sys::service::{Call, PIDFD, SHARED, Service, pidfd_open};
+use crate::sys::service::{Call, PIDFD, SHARED, Service};
 use crate::sys::{self, Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
@@ -32,8 +33,9 @@ fn another_process() -> Result<()> {
     let pid = partner.pid().as_raw();
     says(service.range(whole(&map, 1).pid(pid)), 0, PAGES, 0)?;
     region::check_status(&sys::places(pid, &addrs)?, 1)?;
-    let pidfd = pidfd_open(pid)?;
-    let by_fd = whole(&map, 0).pid(pidfd.as_raw_fd()).flags(PIDFD);
+    let owner = page_migrate::Pid::new(pid).context("invalid process number")?;
+    let pidfd = PidFd::open(owner)?;
+    let by_fd = whole(&map, 0).pid(pidfd.as_fd().as_raw_fd()).flags(PIDFD);
     says(service.range(by_fd), 0, PAGES, 0)?;
     region::check_status(&sys::places(pid, &addrs)?, 0)?;
     region::check_on(&addrs, 0)?;

@@ -14,7 +14,7 @@ use crate::harness::{Case, Log};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, LONG, MT, SHARED, Service};
 use crate::sys::{Mapping, PAGE};
-use crate::threads::beside;
+use crate::threads::{beside, join};
 use crate::trace::Tracing;
 use crate::{kernel, pattern, region};
 
@@ -114,7 +114,7 @@ fn against(
         let result = body(&progress);
         progress.stop.store(true, Relaxed);
         for mover in movers {
-            mover.join().expect("a moving thread panicked")?;
+            join(mover, "a moving thread")?;
         }
         result
     })?;

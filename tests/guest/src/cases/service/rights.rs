@@ -58,15 +58,20 @@ fn without_rights(
     pattern::check(map.words(), 1)
 }
 
-fn ordinary_user() -> Result<()> {
+/// Checks the calls of a child that gives up its rights.
+fn after(give_up: impl FnOnce() -> Result<()>) -> Result<()> {
     let (map, roots) = (small_pages()?, Service::open()?);
     let frames = table(&map)?;
     let root = Partner::sharing(&map)?;
     in_child(|| {
-        setuid(NOBODY).context("setuid")?;
+        give_up()?;
         without_rights(&map, &Service::open()?, &roots, root.pid(), &frames)
     })?;
     root.finish()
+}
+
+fn ordinary_user() -> Result<()> {
+    after(|| setuid(NOBODY).context("setuid"))
 }
 
 /// A process of an ordinary user may move memory of another one of that user, if it may ptrace it.
@@ -114,19 +119,15 @@ fn user_namespace() -> Result<()> {
     if !std::path::Path::new("/proc/self/ns/user").exists() {
         return Err(skip("this kernel has no user namespaces"));
     }
-    let (map, roots) = (small_pages()?, Service::open()?);
-    let frames = table(&map)?;
-    let root = Partner::sharing(&map)?;
-    in_child(|| {
+    after(|| {
         unshare(CloneFlags::CLONE_NEWUSER).context("unshare")?;
         kernel::write("/proc/self/uid_map", "0 0 1")?;
         ensure!(
             Uid::effective().is_root(),
             "expected to be root of the namespace"
         );
-        without_rights(&map, &Service::open()?, &roots, root.pid(), &frames)
-    })?;
-    root.finish()
+        Ok(())
+    })
 }
 
 fn callers_cpuset() -> Result<()> {
