@@ -49,7 +49,30 @@ const AMONG_MANY: &[&str] = &[
 
 /// Tests that take long in the debug kernel, which the suite `debug` runs. Other tests of the same
 /// code run there by default, and all of them run in the Ferry kernel.
-const LONG_IN_DEBUG: &[&str] = &[];
+const LONG_IN_DEBUG: &[&str] = &[
+    "counters/balance-auto",
+    "counters/balance-dma",
+    "counters/balance-hybrid",
+    "counters/balance-serial",
+    "errors/huge-pages-to-full-node",
+    "generated/4",
+    "generated/5",
+    "generated/6",
+    "generated/7",
+    "generated/8",
+    "generated/9",
+    "limits/lanes-for-reclaim",
+    "migrc/starved-batch",
+    "pinned/direct-io-4k",
+    "promotion/crowded",
+    "promotion/races-generations",
+    "races/forked-4k",
+    "races/many-threads",
+    "service/enomem-long",
+    "tiers/full-generations",
+    "tiers/in-use-generations",
+    "tiers/kswapd-generations",
+];
 
 /// Litmus tests that disable a hook of migrc and must observe the failure that the hook prevents,
 /// which shows that the tests can fail. They take long, so only the suites `nightly` and `litmus`
@@ -58,6 +81,11 @@ pub const CONTROLS: &str = "without-";
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
+    let names = names(&program)?;
+    for test in LONG_IN_DEBUG {
+        let is_there = names.iter().any(|name| name == test);
+        ensure!(is_there, "there is no test {test}: see LONG_IN_DEBUG");
+    }
     let ferry = ready(context, &program, Variant::Ferry, (2, &USUAL), LIMIT)?;
     in_debug(context, tally, LONG_IN_DEBUG)?;
     let (ferry, top) = together(|| boot(&ferry, "on", ""), || Ok(top(context, &program)))?;
