@@ -7,7 +7,7 @@
 //! - [`logic`]: decisions and lock-free protocols without kernel calls, also tested on the host;
 //! - [`kernel`]: safe wrappers over kernel C that know nothing of Ferry's features;
 //! - [`workers`]: the CPUs that help, how they are chosen and called, and the settings;
-//! - [`crew`]: several tasks that migrate one list;
+//! - [`crew`]: several tasks that migrate one list; without `CONFIG_FERRY_CREW`, a stand-in;
 //! - [`copy`]: the engine that copies the folios of a migration batch together;
 //! - `migrc`: deferred TLB flushes, and the folios retained until a flush completes;
 //! - `promotion`: promotes unmapped page cache to the top memory tier;
@@ -24,6 +24,10 @@
 const __LOG_PREFIX: &[u8] = b"ferry\0";
 
 pub mod copy;
+#[cfg(CONFIG_FERRY_CREW)]
+pub mod crew;
+#[cfg(not(CONFIG_FERRY_CREW))]
+#[path = "no_crew.rs"]
 pub mod crew;
 pub mod kernel;
 pub mod logic;

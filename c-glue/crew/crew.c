@@ -13,7 +13,6 @@
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/rt.h>
-#include <linux/sched/stat.h>
 #include <linux/sched/task_stack.h>
 
 #include <trace/events/migrate.h>
@@ -387,15 +386,6 @@ bool ferry_callback_is_shared(const struct migrate_control *call)
 int ferry_target_node(unsigned long private)
 {
 	return ((const struct migration_target_control *)private)->nid;
-}
-
-/*
- * Returns whether another task waits for this CPU. need_resched() alone does
- * not tell: it is clear again when a preempted task resumes.
- */
-bool ferry_others_want_cpu(void)
-{
-	return ferry_need_resched() || !single_task_running();
 }
 
 void ferry_list_splice_tail_init(struct list_head *list, struct list_head *head)

@@ -14,6 +14,7 @@
 #include <linux/sched.h>
 #include <linux/sched/cputime.h>
 #include <linux/sched/isolation.h>
+#include <linux/sched/stat.h>
 #include <linux/sched/topology.h>
 #include <linux/swap.h>
 #include <linux/topology.h>
@@ -179,4 +180,13 @@ void ferry_charge_cgroup(u64 ns)
 	__cgroup_account_cputime(cgrp, ns);
 	__cgroup_account_cputime_field(cgrp, CPUTIME_SYSTEM, ns);
 #endif
+}
+
+/*
+ * Returns whether another task waits for this CPU. need_resched() alone does
+ * not tell: it is clear again when a preempted task resumes.
+ */
+bool ferry_others_want_cpu(void)
+{
+	return ferry_need_resched() || !single_task_running();
 }

@@ -221,7 +221,9 @@ static const struct ctl_table ferry_sysctls[] = {
 	FERRY_SYSCTL("limit_mt_num", FERRY_SET_LIMIT, SYSCTL_ONE,
 		     (void *)&ferry_max_threads),
 	FERRY_SYSCTL("push_0_pull_1", FERRY_SET_PULL, SYSCTL_ZERO, SYSCTL_ONE),
+#ifdef CONFIG_FERRY_CREW
 	FERRY_SYSCTL("mt_page_crew", FERRY_SET_CREW, SYSCTL_ZERO, SYSCTL_ONE),
+#endif
 };
 
 /* Base pages that helpers have copied or migrated, by reason. */

@@ -26,12 +26,14 @@ static const char * const ferry_stat_names[FERRY_NR_STATS] = {
 	[FERRY_COPY_FAILED]		= "copy_failed",
 	[FERRY_DMA_FAILED]		= "dma_failed",
 	[FERRY_DMA_LATE]		= "dma_late",
+#ifdef CONFIG_FERRY_CREW
 	[FERRY_CREWS]			= "crews",
 	[FERRY_CREW_PAGES_CALLER]	= "crew_pages_caller",
 	[FERRY_CREW_PAGES_HELPER]	= "crew_pages_helper",
 	[FERRY_CREW_SMALL]		= "crew_small",
 	[FERRY_CREW_ALONE]		= "crew_alone",
 	[FERRY_CREW_BUSY]		= "crew_busy",
+#endif
 };
 
 /* Returns the sum of a counter over all CPUs, those offline among them. */

@@ -270,7 +270,7 @@ static void test_flush_time(struct kunit *test)
 	/* The time of the unmap. */
 	fsleep(20 * USEC_PER_MSEC);
 	unmapped = ktime_get();
-	ferry_unmap_flush(&batch);
+	ferry_batch_unmapped(&batch);
 	ferry_batch_post(&batch, &dst_folios, &src_folios);
 	KUNIT_EXPECT_GE(test, batch.flush_ns, 0);
 	KUNIT_EXPECT_LE(test, batch.flush_ns, ktime_get() - unmapped);

@@ -52,6 +52,7 @@ TRACE_EVENT(ferry_batch,
 		  __entry->copy_ns, __entry->unmapped_ns)
 );
 
+#ifdef CONFIG_FERRY_CREW
 /*
  * A migrate_folios() call that a crew worked on. ns is the time from taking the
  * list until it is complete.
@@ -87,6 +88,7 @@ TRACE_EVENT(ferry_crew,
 		  __entry->pages, __entry->chunks, __entry->helped_chunks,
 		  __entry->helped_pages, __entry->helpers, __entry->ns)
 );
+#endif
 
 #ifdef CONFIG_FERRY_SERVICE
 /* A call of /dev/page_migrate, with the arguments of the caller. */

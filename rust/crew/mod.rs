@@ -63,7 +63,6 @@ use crate::{
         },
         sched::{
             self,
-            charge_cgroup,
             is_confined,
             is_idle,
             may_help,
@@ -84,6 +83,7 @@ use crate::{
         thread_choice, //
     },
     workers::{
+        self,
         counters::Counter,
         idle_cpus::{
             self,
@@ -214,8 +214,7 @@ pub fn charge(ns: u64) {
     if ns == 0 || (members::any() && all_members().any(|members| members.note_borrowed(ns))) {
         return;
     }
-    Counter::HelperUsec.count((ns.saturating_add(500) / 1000) as usize);
-    charge_cgroup(ns);
+    workers::charge(ns);
 }
 
 /// A list that a crew migrates while its caller may still add folios.

@@ -73,7 +73,7 @@ impl Folio {
     }
 
     /// Returns the list head by which the folio is linked.
-    pub(crate) fn lru(&self) -> *mut bindings::list_head {
+    pub fn lru(&self) -> *mut bindings::list_head {
         self.as_raw().wrapping_byte_add(LRU).cast()
     }
 

@@ -20,6 +20,8 @@ pub mod mem_hotplug;
 #[cfg(CONFIG_FERRY_SERVICE)]
 pub mod misc_device;
 pub mod sched;
+#[cfg(CONFIG_FERRY_CREW)]
 pub mod scoped_share;
+#[cfg(CONFIG_FERRY_CREW)]
 pub mod task_context;
 pub mod workqueue;

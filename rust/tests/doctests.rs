@@ -26,14 +26,15 @@ examples!(
     cputime,
     dmaengine,
     folio,
-    scoped_share,
     owned_pairs,
     sched,
-    task_context,
     workqueue
 );
 
-#[cfg(CONFIG_NUMA_MIGRATION)]
+#[cfg(CONFIG_FERRY_CREW)]
+examples!(scoped_share, task_context);
+
+#[cfg(CONFIG_FERRY_CREW_MOVE_PAGES)]
 examples!(user_pages);
 
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
@@ -50,8 +51,9 @@ suite! {
     cputime,
     dmaengine,
     folio,
+    #[cfg(CONFIG_FERRY_CREW)]
     scoped_share,
-    #[cfg(CONFIG_NUMA_MIGRATION)]
+    #[cfg(CONFIG_FERRY_CREW_MOVE_PAGES)]
     user_pages,
     owned_pairs,
     #[cfg(CONFIG_FERRY_SERVICE)]
@@ -61,6 +63,7 @@ suite! {
     sched,
     #[cfg(CONFIG_FERRY_SERVICE)]
     target,
+    #[cfg(CONFIG_FERRY_CREW)]
     task_context,
     workqueue,
 }

@@ -60,7 +60,9 @@ macro_rules! suite {
     };
 }
 
+#[cfg(CONFIG_FERRY_CREW)]
 mod chunks;
+#[cfg(CONFIG_FERRY_CREW)]
 mod crew;
 #[cfg(CONFIG_FERRY_SOFT_DMA)]
 mod dma;

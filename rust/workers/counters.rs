@@ -47,17 +47,23 @@ pub enum Counter {
     /// copies.
     DmaLate = bindings::ferry_stat_FERRY_DMA_LATE,
     /// Lists that a crew migrated; counts lists.
+    #[cfg(CONFIG_FERRY_CREW)]
     Crews = bindings::ferry_stat_FERRY_CREWS,
     /// Pages that the callers of crews migrated.
+    #[cfg(CONFIG_FERRY_CREW)]
     CrewPagesCaller = bindings::ferry_stat_FERRY_CREW_PAGES_CALLER,
     /// Pages that the helpers of crews migrated.
+    #[cfg(CONFIG_FERRY_CREW)]
     CrewPagesHelper = bindings::ferry_stat_FERRY_CREW_PAGES_HELPER,
     /// Lists left to the caller: the list is too short. Counts lists.
+    #[cfg(CONFIG_FERRY_CREW)]
     CrewSmall = bindings::ferry_stat_FERRY_CREW_SMALL,
     /// Lists left to the caller: no CPU that may help is idle, or a helper is not worth it. Counts
     /// lists.
+    #[cfg(CONFIG_FERRY_CREW)]
     CrewAlone = bindings::ferry_stat_FERRY_CREW_ALONE,
     /// Lists left to the caller: all lanes are in use. Counts lists.
+    #[cfg(CONFIG_FERRY_CREW)]
     CrewBusy = bindings::ferry_stat_FERRY_CREW_BUSY,
 }
 

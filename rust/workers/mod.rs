@@ -21,8 +21,21 @@ pub mod throughput;
 
 use kernel::bindings;
 
+use self::counters::Counter;
+
+use crate::kernel::sched::charge_cgroup;
+
 /// Maximum number of threads that work on a call, including the migrating task.
 pub const MAX_THREADS: u32 = bindings::FERRY_MAX_THREADS;
 
 /// Maximum number of helpers of a task.
 pub const MAX_HELPERS: usize = MAX_THREADS as usize - 1;
+
+/// Counts `ns` nanoseconds of helper time, and charges them to the cgroup of the calling task. For
+/// any context but NMI.
+pub fn charge(ns: u64) {
+    if ns > 0 {
+        Counter::HelperUsec.count((ns.saturating_add(500) / 1000) as usize);
+        charge_cgroup(ns);
+    }
+}

@@ -125,7 +125,7 @@ static inline unsigned int ferry_is_short(const struct list_head *list)
 	return nr;
 }
 
-/* rust/copy/hooks.rs, rust/crew/hooks.rs */
+/* rust/copy/hooks.rs */
 void ferry_copy_begin(struct ferry_batch *batch);
 void ferry_copy_post(struct ferry_batch *batch, struct list_head *dst_folios,
 		     struct list_head *src_folios);
@@ -133,9 +133,6 @@ int ferry_copy_take(struct ferry_batch *batch, struct folio *src,
 		    struct folio *dst);
 void ferry_copy_end(struct ferry_batch *batch, int reason);
 unsigned int ferry_copy_price(struct list_head *from);
-
-bool ferry_crew_migrate(struct migrate_control *call, struct list_head *from,
-			struct list_head *ret_folios, int *nr_failed);
 
 /**
  * ferry_batch_price() - cost of each page in the next batch
@@ -169,33 +166,6 @@ static inline unsigned int ferry_batch_cost(const struct folio *folio,
 	unsigned long nr_pages = folio_nr_pages(folio);
 
 	return price ? DIV_ROUND_UP(nr_pages * price, 1024) : nr_pages;
-}
-
-/**
- * ferry_crew() - migrate a list with a crew
- * @from: the list; its hugetlb folios have been tried
- * @mc: how to migrate it; the statistics are increased by the result
- * @ret_folios: receives folios that failed or were not tried, in list order
- * @nr_failed: increased by the number of failures, or set to an error code
- *
- * Context: process context, may sleep.
- *
- * Return: whether the crew handled the list; if not, nothing was changed.
- */
-static inline bool ferry_crew(struct list_head *from, struct migrate_control *mc,
-			      struct list_head *ret_folios, int *nr_failed)
-{
-	/* Crew members would compete for DMA channels. */
-	if (mc->flags & MIGRATE_DMA)
-		return false;
-	if (!ferry_wanted(mc->flags, mc->reason) ||
-	    list_empty(from) || list_is_singular(from))
-		return false;
-	if (ferry_is_short(from)) {
-		ferry_count(FERRY_CREW_SMALL, 1);
-		return false;
-	}
-	return ferry_crew_migrate(mc, from, ret_folios, nr_failed);
 }
 
 /* Called before the first folio of a batch from the list is unmapped. */
@@ -301,12 +271,6 @@ static inline unsigned int ferry_batch_cost(const struct folio *folio,
 	return folio_nr_pages(folio);
 }
 
-static inline bool ferry_crew(struct list_head *from, struct migrate_control *mc,
-			      struct list_head *ret_folios, int *nr_failed)
-{
-	return false;
-}
-
 static inline void ferry_batch_begin(struct ferry_batch *batch,
 				     const struct list_head *from,
 				     const struct migrate_control *mc) { }
@@ -329,4 +293,47 @@ static inline void ferry_folio_done(struct ferry_batch *batch, int rc) { }
 static inline void ferry_batch_end(struct ferry_batch *batch, int reason) { }
 
 #endif /* CONFIG_FERRY */
+
+#ifdef CONFIG_FERRY_CREW
+
+/* rust/crew/hooks.rs */
+bool ferry_crew_migrate(struct migrate_control *call, struct list_head *from,
+			struct list_head *ret_folios, int *nr_failed);
+
+/**
+ * ferry_crew() - migrate a list with a crew
+ * @from: the list; its hugetlb folios have been tried
+ * @mc: how to migrate it; the statistics are increased by the result
+ * @ret_folios: receives folios that failed or were not tried, in list order
+ * @nr_failed: increased by the number of failures, or set to an error code
+ *
+ * Context: process context, may sleep.
+ *
+ * Return: whether the crew handled the list; if not, nothing was changed.
+ */
+static inline bool ferry_crew(struct list_head *from, struct migrate_control *mc,
+			      struct list_head *ret_folios, int *nr_failed)
+{
+	/* Crew members would compete for DMA channels. */
+	if (mc->flags & MIGRATE_DMA)
+		return false;
+	if (!ferry_wanted(mc->flags, mc->reason) ||
+	    list_empty(from) || list_is_singular(from))
+		return false;
+	if (ferry_is_short(from)) {
+		ferry_count(FERRY_CREW_SMALL, 1);
+		return false;
+	}
+	return ferry_crew_migrate(mc, from, ret_folios, nr_failed);
+}
+
+#else /* !CONFIG_FERRY_CREW */
+
+static inline bool ferry_crew(struct list_head *from, struct migrate_control *mc,
+			      struct list_head *ret_folios, int *nr_failed)
+{
+	return false;
+}
+
+#endif /* CONFIG_FERRY_CREW */
 #endif /* _LINUX_FERRY_H */

@@ -29,12 +29,14 @@ enum ferry_stat {
 	FERRY_COPY_FAILED,	/* pages whose source cannot be read */
 	FERRY_DMA_FAILED,	/* copies in which an engine failed (count) */
 	FERRY_DMA_LATE,		/* copies not completed in time (count) */
+#ifdef CONFIG_FERRY_CREW
 	FERRY_CREWS,		/* lists that a crew migrated (count) */
 	FERRY_CREW_PAGES_CALLER, /* pages of these, by the migrating thread */
 	FERRY_CREW_PAGES_HELPER,
 	FERRY_CREW_SMALL,	/* lists left to the caller (count): too short */
 	FERRY_CREW_ALONE,	/* no CPU may help, or none is worth it (count) */
 	FERRY_CREW_BUSY,	/* all lanes of crews are in use (count) */
+#endif
 	FERRY_NR_STATS
 };
 

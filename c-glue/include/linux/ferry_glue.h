@@ -6,10 +6,16 @@
 #include "ferry.h"
 #include "ferry_counters.h"
 #include "ferry_dma.h"
-#include "ferry_group.h"
-#include "ferry_promotion.h"
-#include "ferry_service.h"
 #include "ferry_syscall.h"
+#ifdef CONFIG_FERRY_PAGECACHE_PROMOTION
+#include "ferry_promotion.h"
+#endif
+#ifdef CONFIG_FERRY_MIGRC
+#include "ferry_group.h"
+#endif
+#ifdef CONFIG_FERRY_SERVICE
+#include "ferry_service.h"
+#endif
 
 /* vm.limit_mt_num: threads that work on a call, including the caller */
 #define FERRY_MAX_THREADS	32
@@ -223,7 +229,6 @@ bool ferry_may_crew(enum migrate_reason reason, bool mt);
 bool ferry_still_wanted(const struct migrate_control *call);
 bool ferry_callback_is_shared(const struct migrate_control *call);
 int ferry_target_node(unsigned long private);
-bool ferry_others_want_cpu(void);
 void ferry_list_splice_tail_init(struct list_head *list,
 				 struct list_head *head);
 void ferry_list_cut_position(struct list_head *list, struct list_head *head,
@@ -266,6 +271,7 @@ u64 ferry_runtime(void);
 unsigned long ferry_task_preemptions(void);
 unsigned long ferry_task_switches(void);
 void ferry_charge_cgroup(u64 ns);
+bool ferry_others_want_cpu(void);
 
 /* c-glue/helpers/glue.c: wrappers of inline functions and macros */
 bool ferry_folio_has_movable_ops(const struct folio *folio);
@@ -309,7 +315,7 @@ void ferry_report_batch(const struct ferry_batch *batch,
 			s64 unmapped_ns);
 
 /* rust/crew/hooks.rs */
-#if defined(CONFIG_FERRY_KUNIT_TEST) && defined(CONFIG_NUMA_MIGRATION)
+#if defined(CONFIG_FERRY_CREW_KUNIT_TEST) && defined(CONFIG_NUMA_MIGRATION)
 int ferry_dismiss_midway(struct list_head *first, struct list_head *more,
 			 unsigned int pages, int node, const nodemask_t *nodes);
 #endif

@@ -12,40 +12,16 @@
 
 #include "ferry.h"
 
-#ifdef CONFIG_FERRY
+/* No caller can ask for help until the uapi header defines the flag. */
+#ifndef MPOL_MF_MOVE_MT
+#define MPOL_MF_MOVE_MT	0
+#endif
 
-/**
- * struct ferry_move_pages - arguments of do_pages_move()
- * @mm: address space
- * @task_nodes: nodes that its pages may be migrated to
- * @nr_pages: number of pages
- * @pages: user array of their addresses
- * @nodes: user array of destination nodes
- * @status: user array that receives the status of each page
- * @all: MPOL_MF_MOVE_ALL is set
- * @mt: MPOL_MF_MOVE_MT is set and honoured
- */
-struct ferry_move_pages {
-	struct mm_struct *mm;
-	const nodemask_t *task_nodes;
-	unsigned long nr_pages;
-	unsigned long pages;
-	unsigned long nodes;
-	unsigned long status;
-	bool all;
-	bool mt;
-};
+#ifdef CONFIG_FERRY
 
 /* c-glue/sysfs/knobs.c */
 bool ferry_mt_hold(void);
 void ferry_mt_release(void);
-
-/* rust/crew/hooks.rs */
-bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
-
-/* mm/migrate.c */
-int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
-		    bool migrate_all);
 
 /**
  * ferry_mt_flag() - return the flag MPOL_MF_MOVE_MT if it is valid
@@ -84,6 +60,53 @@ static inline void ferry_mt_end(unsigned int mt)
 	if (unlikely(mt))
 		ferry_mt_release();
 }
+
+#else /* !CONFIG_FERRY */
+
+static inline int ferry_mt_flag(unsigned long flags)
+{
+	return 0;
+}
+
+static inline unsigned int ferry_mt_begin(unsigned long flags)
+{
+	return 0;
+}
+
+static inline void ferry_mt_end(unsigned int mt) { }
+
+#endif /* CONFIG_FERRY */
+
+#ifdef CONFIG_FERRY_CREW
+
+/**
+ * struct ferry_move_pages - arguments of do_pages_move()
+ * @mm: address space
+ * @task_nodes: nodes that its pages may be migrated to
+ * @nr_pages: number of pages
+ * @pages: user array of their addresses
+ * @nodes: user array of destination nodes
+ * @status: user array that receives the status of each page
+ * @all: MPOL_MF_MOVE_ALL is set
+ * @mt: MPOL_MF_MOVE_MT is set and honoured
+ */
+struct ferry_move_pages {
+	struct mm_struct *mm;
+	const nodemask_t *task_nodes;
+	unsigned long nr_pages;
+	unsigned long pages;
+	unsigned long nodes;
+	unsigned long status;
+	bool all;
+	bool mt;
+};
+
+/* rust/crew/hooks.rs */
+bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
+
+/* mm/migrate.c */
+int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
+		    bool migrate_all);
 
 /**
  * ferry_move_pages() - do the work of do_pages_move() with a crew
@@ -129,7 +152,7 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 	return done;
 }
 
-#else /* !CONFIG_FERRY */
+#else /* !CONFIG_FERRY_CREW */
 
 static inline bool ferry_move_pages(struct mm_struct *mm,
 				    const nodemask_t *task_nodes,
@@ -141,17 +164,5 @@ static inline bool ferry_move_pages(struct mm_struct *mm,
 	return false;
 }
 
-static inline int ferry_mt_flag(unsigned long flags)
-{
-	return 0;
-}
-
-static inline unsigned int ferry_mt_begin(unsigned long flags)
-{
-	return 0;
-}
-
-static inline void ferry_mt_end(unsigned int mt) { }
-
-#endif /* CONFIG_FERRY */
+#endif /* CONFIG_FERRY_CREW */
 #endif /* _LINUX_FERRY_SYSCALL_H */

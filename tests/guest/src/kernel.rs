@@ -102,7 +102,9 @@ pub fn set_engine(engine: Engine) -> Result<()> {
         Engine::On(threads) | Engine::CopyOnly(threads) => {
             write(THREADS, &threads.to_string())?;
             let crew = matches!(engine, Engine::On(_));
-            write(CREW, if crew { "1" } else { "0" })?;
+            if Path::new(CREW).exists() {
+                write(CREW, if crew { "1" } else { "0" })?;
+            }
             write(SWITCH, "1")
         }
     }
@@ -473,11 +475,9 @@ pub fn keep_engine() -> Result<Option<Vec<Setting>>> {
     if !has_engine() {
         return Ok(None);
     }
-    KNOBS
-        .into_iter()
-        .map(Setting::keep)
-        .collect::<Result<_>>()
-        .map(Some)
+    // A kernel without CONFIG_FERRY_CREW has no CREW.
+    let there = KNOBS.into_iter().filter(|path| Path::new(path).exists());
+    there.map(Setting::keep).collect::<Result<_>>().map(Some)
 }
 
 /// Returns the value of a settings file: the word in brackets, if there is one.

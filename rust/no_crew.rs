@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Stands in for crews in a kernel without `CONFIG_FERRY_CREW`, where no task is in a crew.
+
+use kernel::prelude::*;
+
+#[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
+pub use crate::kernel::sched::is_kswapd as is_for_kswapd;
+use crate::workers::idle_cpus;
+pub use crate::workers::{
+    charge,
+    settings::limit as spare_threads, //
+};
+
+/// Records the places of all CPUs, unless an earlier call did. May sleep. The caller must serialise
+/// calls.
+///
+/// Fails with `ENOMEM`.
+pub fn prepare() -> Result {
+    idle_cpus::prepare()
+}
