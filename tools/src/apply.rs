@@ -6,7 +6,7 @@ use crate::{
     context, git,
     overlay::{self, Overlay},
     patches::{self, read_if_there},
-    series,
+    series::{self, Author},
     source::check_tree,
     step::output,
 };
@@ -55,7 +55,8 @@ fn is_clean_git_tree(tree: &Path) -> Result<bool> {
 
 fn git_am(repo: &Path, tree: &Path, version: &str) -> Result<()> {
     let scratch = tempfile::tempdir()?;
-    let files = series::write(repo, tree, version, scratch.path())?;
+    let author = Author::of_patches(repo)?;
+    let files = series::write(repo, tree, version, scratch.path(), (None, &author))?;
     // The first file is the cover letter.
     am(tree, &files[1..])
 }

@@ -9,9 +9,13 @@ use crate::{
     hot,
     kernel::{self, Variant},
     method, phases, run, series, shell, suites, top,
+    topics::TOPICS,
 };
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{
+    builder::{PossibleValue, PossibleValuesParser},
+    Args, Parser, Subcommand, ValueEnum,
+};
 use std::path::PathBuf;
 
 /// Ferry: fast page migration between memory nodes, a Linux feature in Rust.
@@ -59,11 +63,21 @@ enum Command {
         #[arg(value_name = "KDIR")]
         tree: PathBuf,
     },
-    /// Write Ferry as a patch series, to mail or to apply with `git am`
+    /// Write Ferry as a patch series, to mail or to apply with `git am`, from the name and address
+    /// in your git configuration
     Series {
+        /// Write only this topic, which applies after the earlier topics
+        #[arg(long, value_name = "NAME", value_parser = topic_names())]
+        topic: Option<String>,
         /// The folder to write to; created if missing
         dir: PathBuf,
     },
+}
+
+/// Returns a parser that accepts the topics, and shows them in help and in errors.
+fn topic_names() -> PossibleValuesParser {
+    let names = TOPICS.iter();
+    PossibleValuesParser::new(names.map(|topic| PossibleValue::new(topic.name).help(topic.about)))
 }
 
 #[derive(Args)]
@@ -401,7 +415,9 @@ impl Cli {
             }
             Command::Top(args) => top::top(&args).map(|()| true),
             Command::Apply { tree } => apply::apply(&tree).map(|()| true),
-            Command::Series { dir } => series::series(&context()?, &dir).map(|()| true),
+            Command::Series { topic, dir } => {
+                series::series(&context()?, topic.as_deref(), &dir).map(|()| true)
+            }
         }
     }
 }
@@ -427,5 +443,16 @@ mod tests {
         };
         assert!(args.only == [Folio::K4, Folio::M2]);
         assert!(Cli::try_parse_from(["ferry", "bench", "move_pages", "--runs", "0"]).is_err());
+    }
+
+    #[test]
+    fn unknown_topic_is_refused_with_the_list() {
+        let words = ["ferry", "series", "--topic", "crew", "out"];
+        let said = Cli::try_parse_from(words).map(|_| ()).unwrap_err();
+        assert_eq!(said.exit_code(), 2);
+        for topic in TOPICS {
+            assert!(said.to_string().contains(topic.name), "{said}");
+        }
+        assert!(Cli::try_parse_from(["ferry", "series", "--topic", "crews", "out"]).is_ok());
     }
 }

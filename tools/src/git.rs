@@ -30,7 +30,12 @@ pub fn command(dir: &Path) -> Command {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::{apply, patches, series, source::SERIES, step::output};
+    use crate::{
+        apply, patches,
+        series::{self, Author},
+        step::output,
+        topics,
+    };
     use std::{fs, path::PathBuf};
 
     const INSIDE: &str = "FERRY_TEST_IN_HOOK";
@@ -98,7 +103,11 @@ pub mod tests {
 
     fn all_that_writes(temp: &Path) {
         let (repo, vanilla, plain) = (temp.join("repo"), temp.join("vanilla"), temp.join("plain"));
-        let mail = mail(&repo.join("c-glue/patches").join(SERIES));
+        let copy = topics::folder(&repo, topics::find("copy").unwrap());
+        let mail = mail(&copy);
+        for text in [copy.join("add"), topics::home(&repo).join("cover")] {
+            fs::write(text, "add x\n\nBody.\n").unwrap();
+        }
         fs::write(repo.join("Kconfig"), "x\n").unwrap();
         let out = temp.join("out");
         for dir in [&vanilla, &plain] {
@@ -106,7 +115,8 @@ pub mod tests {
             fs::write(dir.join("a"), "a\n").unwrap();
         }
         fs::create_dir(&out).unwrap();
-        let files = series::write(&repo, &vanilla, "7.3.4", &out).unwrap();
+        let author = Author::of_patches(&repo).unwrap();
+        let files = series::write(&repo, &vanilla, "7.3.4", &out, (None, &author)).unwrap();
         assert_eq!(files.len(), 3);
         assert!(files.iter().all(|file| file.starts_with(&out)));
 

@@ -33,6 +33,7 @@ mod suites;
 mod table;
 mod toolchain;
 mod top;
+mod topics;
 mod tree;
 mod uml;
 

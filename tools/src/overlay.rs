@@ -6,6 +6,7 @@
 use crate::{
     cache::{write_atomic, Key},
     patches::read_if_there,
+    topics,
 };
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -35,10 +36,50 @@ const HOME: &str = "mm/ferry";
 const OWN_UAPI: &str = "c-glue/include/uapi";
 const UAPI: &str = "include/uapi";
 
+/// Files that list other files and options. In the tree of a topic they lack those of later topics.
+const LISTS: [&str; 3] = [".kunitconfig", "Kbuild", "Kconfig"];
+
 /// Returns Ferry's files by their path in a kernel tree: mm/ferry, except for headers for user
 /// space.
 pub fn kernel_part(repo: &Path) -> Result<Overlay> {
-    let mut overlay = Overlay::new();
+    until(repo, topics::LAST, true)
+}
+
+/// Returns the files of all topics up to number `last`. Unless `offered`, the lists lack the files
+/// and options of that topic.
+pub fn until(repo: &Path, last: usize, offered: bool) -> Result<Overlay> {
+    let files = own_files(repo)?;
+    let is_hidden = |path: &Path| match topics::of_file(path) {
+        nr if nr == last => !offered,
+        nr => nr > last,
+    };
+    let hidden = Hidden::of(files.iter().filter(|(path, _)| is_hidden(path)));
+    let present = files
+        .iter()
+        .filter(|(path, _)| topics::of_file(path) <= last);
+    present
+        .map(|(path, content)| {
+            let content = if LISTS.iter().any(|list| path == Path::new(list)) {
+                hidden.cut(content)
+            } else {
+                content.clone()
+            };
+            Ok((place(path), Some(content)))
+        })
+        .collect()
+}
+
+/// Returns the place of a file of the repository in a kernel tree.
+fn place(path: &Path) -> PathBuf {
+    match path.strip_prefix(OWN_UAPI) {
+        Ok(header) => Path::new(UAPI).join(header),
+        Err(_) => Path::new(HOME).join(path),
+    }
+}
+
+/// Returns the files of the kernel part by their path in the repository.
+fn own_files(repo: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let mut files = BTreeMap::new();
     for part in KERNEL_PART {
         let top = repo.join(part);
         if !top.exists() {
@@ -47,16 +88,73 @@ pub fn kernel_part(repo: &Path) -> Result<Overlay> {
         for entry in WalkDir::new(&top).into_iter().filter_entry(wanted) {
             let entry = entry?;
             if entry.file_type().is_file() {
-                let path = entry.path().strip_prefix(repo)?;
-                let place = match path.strip_prefix(OWN_UAPI) {
-                    Ok(header) => Path::new(UAPI).join(header),
-                    Err(_) => Path::new(HOME).join(path),
-                };
-                overlay.insert(place, Some(fs::read(entry.path())?));
+                let path = entry.path().strip_prefix(repo)?.to_path_buf();
+                files.insert(path, fs::read(entry.path())?);
             }
         }
     }
-    Ok(overlay)
+    Ok(files)
+}
+
+/// The folders that have a Kconfig of their own and are not in the tree, and their options.
+#[derive(Default)]
+struct Hidden {
+    folders: Vec<String>,
+    options: Vec<String>,
+}
+
+impl Hidden {
+    fn of<'a>(files: impl Iterator<Item = (&'a PathBuf, &'a Vec<u8>)>) -> Self {
+        let mut hidden = Hidden::default();
+        for (path, content) in files {
+            // The main one, whose options are in the tree with the file.
+            if path == Path::new("Kconfig") {
+                continue;
+            }
+            let Some(folder) = path.parent().filter(|_| path.ends_with("Kconfig")) else {
+                continue;
+            };
+            hidden.folders.push(format!("{}/", folder.display()));
+            let options = options(&String::from_utf8_lossy(content));
+            hidden.options.extend(options);
+        }
+        hidden
+    }
+
+    /// Returns a list without the lines that name a hidden folder or option.
+    fn cut(&self, list: &[u8]) -> Vec<u8> {
+        let mut kept = String::new();
+        for line in String::from_utf8_lossy(list).lines() {
+            // No line left between two empty ones.
+            let is_twice_empty = line.is_empty() && (kept.is_empty() || kept.ends_with("\n\n"));
+            if !self.names(line) && !is_twice_empty {
+                kept.push_str(line);
+                kept.push('\n');
+            }
+        }
+        while kept.ends_with("\n\n") {
+            kept.pop();
+        }
+        kept.into_bytes()
+    }
+
+    fn names(&self, line: &str) -> bool {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let mut words = line.split(|c| !is_part(c));
+        self.folders.iter().any(|folder| line.contains(folder))
+            || words.any(|word| {
+                let option = word.strip_prefix("CONFIG_").unwrap_or(word);
+                self.options.iter().any(|hidden| hidden == option)
+            })
+    }
+}
+
+/// Returns the options that a Kconfig file defines.
+pub fn options(kconfig: &str) -> Vec<String> {
+    let names = kconfig
+        .lines()
+        .filter_map(|line| line.strip_prefix("config "));
+    names.map(|name| name.trim().to_owned()).collect()
 }
 
 /// Leaves out the patches, and files that only Cargo uses.
@@ -179,6 +277,63 @@ mod tests {
         assert!(at("include/uapi/linux/page_migrate.h"));
         assert!(at("mm/ferry/c-glue/include/linux/ferry.h"));
         assert!(!at("mm/ferry/c-glue/include/uapi/linux/page_migrate.h"));
+    }
+
+    #[test]
+    fn lists_grow_with_the_topics() {
+        let temp = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = temp.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write(
+            "Kconfig",
+            "config FERRY\n\tbool\n\nsource \"mm/ferry/c-glue/crew/Kconfig\"\n\nconfig FERRY_T\n",
+        );
+        write(
+            "c-glue/crew/Kconfig",
+            "config FERRY_CREW\n\tbool\n\nconfig FERRY_CREW_TEST\n",
+        );
+        write(
+            "Kbuild",
+            "obj-y += a.o\n\nobj-$(CONFIG_FERRY_CREW) += b.o\n",
+        );
+        write(
+            ".kunitconfig",
+            "CONFIG_FERRY=y\nCONFIG_FERRY_CREW=y\nCONFIG_FERRY_CREWS=y\n",
+        );
+        let (copy, crews) = (
+            topics::find("copy").unwrap(),
+            topics::find("crews").unwrap(),
+        );
+        let at = |last, offered, path: &str| {
+            let files = until(temp.path(), last, offered).unwrap();
+            let content = files.get(&Path::new("mm/ferry").join(path)).cloned();
+            content
+                .flatten()
+                .map(|text| String::from_utf8(text).unwrap())
+        };
+        for (last, offered) in [(copy, true), (crews, false)] {
+            assert_eq!(
+                at(last, offered, "Kconfig").unwrap(),
+                "config FERRY\n\tbool\n\nconfig FERRY_T\n"
+            );
+            assert_eq!(at(last, offered, "Kbuild").unwrap(), "obj-y += a.o\n");
+            assert_eq!(
+                at(last, offered, ".kunitconfig").unwrap(),
+                "CONFIG_FERRY=y\nCONFIG_FERRY_CREWS=y\n"
+            );
+        }
+        let files = |offered| until(temp.path(), copy, offered).unwrap();
+        assert!(files(false) == files(true));
+        assert!(at(copy, true, "c-glue/crew/Kconfig").is_none());
+        assert!(at(crews, false, "c-glue/crew/Kconfig").is_some());
+        assert_eq!(
+            at(crews, true, "Kbuild").unwrap(),
+            fs::read_to_string(temp.path().join("Kbuild")).unwrap()
+        );
+        assert!(until(temp.path(), copy - 1, true).unwrap().is_empty());
     }
 
     #[test]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The series of changes to mainline files, and the content of these files after it.
+//! The changes to mainline files, by topic, and the content of these files after them.
 
 use crate::{
     git,
     overlay::Overlay,
-    source::SERIES,
     step::{tail, Step},
+    topics::{self, TOPICS},
 };
 use anyhow::{anyhow, bail, Context as _, Result};
 use std::{
@@ -19,30 +19,46 @@ use std::{
 
 pub struct Patch {
     pub path: PathBuf,
+    /// The number of its topic.
+    pub topic: usize,
     pub touches: BTreeSet<PathBuf>,
 }
 
 impl Patch {
+    /// Returns the names of its folder and its file.
     pub fn name(&self) -> String {
-        self.path
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default()
+        let folder = self.path.parent().and_then(Path::parent);
+        let name = folder.and_then(|folder| self.path.strip_prefix(folder).ok());
+        name.unwrap_or(&self.path).display().to_string()
     }
 }
 
-/// Returns the series, in order.
+/// Returns the patches of all topics, in order.
 pub fn load(repo: &Path) -> Result<Vec<Patch>> {
-    let dir = repo.join("c-glue/patches").join(SERIES);
-    let mut files: Vec<PathBuf> = fs::read_dir(&dir)
-        .with_context(|| format!("cannot read the patches in {}", dir.display()))?
+    let mut series = Vec::new();
+    for topic in 0..TOPICS.len() {
+        series.extend(of_topic(repo, topic)?);
+    }
+    if series.is_empty() {
+        bail!("there are no patches in {}", topics::home(repo).display());
+    }
+    Ok(series)
+}
+
+/// Returns the patches of a topic, in order.
+pub fn of_topic(repo: &Path, topic: usize) -> Result<Vec<Patch>> {
+    let dir = topics::folder(repo, topic);
+    let entries = match fs::read_dir(&dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => {
+            entries.with_context(|| format!("cannot read the patches in {}", dir.display()))?
+        }
+    };
+    let mut files: Vec<PathBuf> = entries
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<_, _>>()?;
     files.retain(|path| path.extension().is_some_and(|ext| ext == "patch"));
     files.sort();
-    if files.is_empty() {
-        bail!("there are no patches in {}", dir.display());
-    }
     files
         .into_iter()
         .map(|path| {
@@ -51,7 +67,11 @@ pub fn load(repo: &Path) -> Result<Vec<Patch>> {
             if touches.is_empty() {
                 bail!("{} is not a git patch", path.display());
             }
-            Ok(Patch { path, touches })
+            Ok(Patch {
+                path,
+                topic,
+                touches,
+            })
         })
         .collect()
 }
@@ -168,8 +188,12 @@ mod tests {
             fs::write(tree.join(name), text).unwrap();
         }
         fs::write(&path, PATCH).unwrap();
-        let touches = touched(PATCH);
-        patched(&tree, &[Patch { path, touches }], "7.3.4")
+        let patch = Patch {
+            path,
+            topic: 0,
+            touches: touched(PATCH),
+        };
+        patched(&tree, &[patch], "7.3.4")
     }
 
     #[test]
@@ -211,6 +235,6 @@ mod tests {
         let error = patched_tree(temp.path(), &[("mm/a.c", "other\n")]).unwrap_err();
         assert!(error
             .to_string()
-            .starts_with("0001-x.patch does not apply to Linux 7.3.4"));
+            .contains("/0001-x.patch does not apply to Linux 7.3.4"));
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     overlay::{self, Overlay},
     patches::{self, Patch},
     step::Step,
+    topics::LAST,
     tree::{self, Tree},
 };
 use anyhow::{bail, Context as _, Result};
@@ -29,8 +30,9 @@ use std::{
 };
 use walkdir::WalkDir;
 
-/// Objects in mm/ whose code the series may change without CONFIG_FERRY: those of the files that it
-/// restructures, and of the callers of functions that it renames.
+/// Objects in mm/ whose code the series may change without CONFIG_FERRY: those of the files that the
+/// topics `preparation`, `demotion` and `migrc` restructure, and of the callers of functions that
+/// they rename.
 const RESTRUCTURED: [&str; 8] = [
     "damon/ops-common.o",
     "huge_memory.o",
@@ -110,12 +112,13 @@ fn same_without_ferry(context: &Context, series: &[Patch]) -> Result<()> {
     same_code(&vanilla, &patched)
 }
 
-/// Returns the tree after these patches, with the files of mm/ferry that a build without
-/// CONFIG_FERRY can read.
+/// Returns the tree after these patches, with the files of mm/ferry that their topics add and a
+/// build without CONFIG_FERRY can read.
 fn patched(context: &Context, patches: &[Patch]) -> Result<Tree> {
     let source = context.source()?;
     let mut files = patches::patched(&source.vanilla(), patches, &source.version)?;
-    files.extend(read_without_ferry(context)?);
+    let topic = patches.last().context("there are no patches")?.topic;
+    files.extend(read_without_ferry(context, topic)?);
     tree::laid(context, "series", &files)
 }
 
@@ -220,7 +223,8 @@ fn build_each(context: &Context, tally: &mut Tally, series: &[Patch]) -> Result<
     let config = kernel::fragments(&context.repo, Variant::Vanilla)?;
     let out = kernel::out_dir(context, "patches")?;
     let base = kernel::key(context, &tree::vanilla(context)?, ARCH, &config)?;
-    let glue = overlay::key(&read_without_ferry(context)?);
+    let glue = (0..=LAST).map(|topic| Ok(overlay::key(&read_without_ferry(context, topic)?)));
+    let glue: Vec<String> = glue.collect::<Result<_>>()?;
     let keys = keys(&base, &glue, series)?;
     let built = out.join("ferry.key");
     let kept = fs::read_to_string(&built).unwrap_or_default();
@@ -255,9 +259,9 @@ fn build_each(context: &Context, tally: &mut Tally, series: &[Patch]) -> Result<
 }
 
 /// Returns a key for the build after each patch. It covers the patches up to that one, and the
-/// files of mm/ferry that the build reads.
-fn keys(base: &str, glue: &str, series: &[Patch]) -> Result<Vec<String>> {
-    let mut key = Key::default().add(base).add(glue).finish();
+/// files of mm/ferry that the builds read, `glue` by topic.
+fn keys(base: &str, glue: &[String], series: &[Patch]) -> Result<Vec<String>> {
+    let mut key = Key::default().add(base).finish();
     // Each build makes all these objects.
     for object in &changed_objects(series) {
         key = Key::default().add(key).add(object).finish();
@@ -266,6 +270,7 @@ fn keys(base: &str, glue: &str, series: &[Patch]) -> Result<Vec<String>> {
     for patch in series {
         key = Key::default()
             .add(key)
+            .add(&glue[patch.topic])
             .add(patch.name())
             .add(fs::read(&patch.path)?)
             .finish();
@@ -274,8 +279,8 @@ fn keys(base: &str, glue: &str, series: &[Patch]) -> Result<Vec<String>> {
     Ok(keys)
 }
 
-fn read_without_ferry(context: &Context) -> Result<Overlay> {
-    let all = overlay::kernel_part(&context.repo)?.into_iter();
+fn read_without_ferry(context: &Context, topic: usize) -> Result<Overlay> {
+    let all = overlay::until(&context.repo, topic, false)?.into_iter();
     Ok(all
         .filter(|(path, _)| is_read_without_ferry(path))
         .collect())
@@ -375,14 +380,22 @@ mod tests {
             let path = temp.path().join(name);
             fs::write(&path, name).unwrap();
             let touches = BTreeSet::from([PathBuf::from("mm/a.c")]);
-            Patch { path, touches }
+            let topic = usize::from(name != "1.patch");
+            Patch {
+                path,
+                topic,
+                touches,
+            }
         });
-        let before = keys("base", "glue", &series).unwrap();
+        let glue = ["none", "glue"].map(str::to_owned);
+        let before = keys("base", &glue, &series).unwrap();
         fs::write(&series[1].path, "changed").unwrap();
-        let after = keys("base", "glue", &series).unwrap();
+        let after = keys("base", &glue, &series).unwrap();
         assert_eq!(before[0], after[0]);
         assert!(before[1] != after[1] && before[2] != after[2]);
-        assert_ne!(keys("base", "other", &series).unwrap()[0], after[0]);
+        let other = ["none", "other"].map(str::to_owned);
+        let others = keys("base", &other, &series).unwrap();
+        assert!(others[0] == after[0] && others[1] != after[1]);
     }
 
     #[test]

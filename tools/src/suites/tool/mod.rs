@@ -44,7 +44,7 @@ use walkdir::WalkDir;
 
 type Test = fn(&Context) -> Result<()>;
 
-const TESTS: [(&str, Test); 19] = [
+const TESTS: [(&str, Test); 22] = [
     ("apply: a plain tree, then again", trees::apply_plain),
     ("apply: a clean git tree, then again", trees::apply_git),
     ("apply: a tree of another version", trees::wrong_version),
@@ -57,6 +57,9 @@ const TESTS: [(&str, Test); 19] = [
         trees::does_not_fit,
     ),
     ("series: applies with git am", trees::series_applies),
+    ("series: topics apply in order", trees::topics_apply),
+    ("series: an unknown topic", trees::unknown_topic),
+    ("series: a caller without a name", trees::no_author),
     ("KDIR of another version", trees::wrong_kdir),
     ("a cache that builds cannot use", odd_cache),
     ("no network", no_network),
@@ -109,12 +112,19 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
+/// The identity that git knows of the caller of [`ferry`].
+const CALLER: [(&str, &str); 2] = [
+    ("GIT_AUTHOR_NAME", "A. Caller"),
+    ("GIT_AUTHOR_EMAIL", "caller@example.org"),
+];
+
 /// Returns a command that runs this program as a user would, with its own cache.
 fn ferry(context: &Context, cache: &Path) -> Result<Command> {
     let mut ferry = Command::new(env::current_exe()?);
     ferry
         .env("FERRY_REPO", &context.repo)
         .env("FERRY_CACHE", cache)
+        .envs(CALLER)
         .env_remove("KDIR");
     Ok(ferry)
 }

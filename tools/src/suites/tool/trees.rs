@@ -3,6 +3,10 @@
 //! with only the files that the patches touch.
 
 use super::*;
+use crate::{
+    series::Author,
+    topics::{self, TOPICS},
+};
 
 /// A tree with a Makefile and the files that the patches touch.
 pub(super) fn fake_tree(context: &Context) -> Result<TempDir> {
@@ -46,6 +50,11 @@ pub(super) fn apply_refused(context: &Context, tree: &Path, words: &[&str]) -> R
 pub(super) fn applied(context: &Context, tree: &Path, out: &Output) -> Result<()> {
     let said = String::from_utf8_lossy(&out.stderr);
     ensure!(out.status.success(), "`apply` failed: {said}");
+    has_all_files(context, tree)
+}
+
+/// Checks that a tree has the same files as the builds use.
+fn has_all_files(context: &Context, tree: &Path) -> Result<()> {
     let source = context.source()?;
     let series = patches::load(&context.repo)?;
     let mut wanted = patches::patched(&source.vanilla(), &series, &source.version)?;
@@ -95,11 +104,19 @@ pub(super) fn commits(tree: &Path) -> Result<usize> {
     Ok(git(tree, &["log", "--oneline"])?.lines().count())
 }
 
+/// Returns the number of patches that the topics are mailed as.
+fn mails(context: &Context) -> Result<usize> {
+    let folders = (0..TOPICS.len()).map(|nr| topics::folder(&context.repo, nr));
+    let texts = folders.flat_map(|folder| ["add", "offer"].map(|name| folder.join(name)));
+    let texts = texts.filter(|text| text.exists()).count();
+    Ok(patches::load(&context.repo)?.len() + texts)
+}
+
 pub(super) fn apply_git(context: &Context) -> Result<()> {
     let tree = git_tree(context)?;
     let out = apply(context, tree.path())?;
     applied(context, tree.path(), &out)?;
-    let expected = 2 + patches::load(&context.repo)?.len();
+    let expected = 1 + mails(context)?;
     let found = commits(tree.path())?;
     ensure!(
         found == expected,
@@ -147,16 +164,48 @@ pub(super) fn does_not_fit(context: &Context) -> Result<()> {
     )
 }
 
-pub(super) fn series_applies(context: &Context) -> Result<()> {
-    let tree = git_tree(context)?;
+/// Writes the mails of all topics, or of one, and checks that they are the caller's.
+fn written(context: &Context, dir: &Path, topic: Option<&str>) -> Result<Vec<PathBuf>> {
     let source = context.source()?;
-    let dir = tempfile::tempdir()?;
+    let author = Author::new(CALLER[0].1, CALLER[1].1);
     let files = crate::series::write(
         &context.repo,
         &source.vanilla(),
         &source.version,
-        dir.path(),
+        dir,
+        (topic.map(topics::find).transpose()?, &author),
     )?;
+    let sender = format!("{} <{}>", CALLER[0].1, CALLER[1].1);
+    for file in &files {
+        let mail = fs::read_to_string(file)?;
+        let shown = file.display();
+        ensure!(
+            mail.contains(&format!("\nFrom: \"{}\" <{}>\n", CALLER[0].1, CALLER[1].1))
+                || mail.contains(&format!("\nFrom: {sender}\n")),
+            "{shown} is not from {sender}"
+        );
+        let is_cover = Some(file) == files.first();
+        ensure!(
+            is_cover || mail.contains(&format!("\nSigned-off-by: {sender}\n")),
+            "{shown} is not signed by {sender}"
+        );
+    }
+    Ok(files)
+}
+
+/// Applies mails after the cover letter with `git am`.
+fn am(tree: &Path, mails: &[PathBuf]) -> Result<()> {
+    for mail in mails.iter().skip(1) {
+        let name = mail.to_string_lossy();
+        git(tree, &["am", "--quiet", "--whitespace=nowarn", &name])?;
+    }
+    Ok(())
+}
+
+pub(super) fn series_applies(context: &Context) -> Result<()> {
+    let tree = git_tree(context)?;
+    let dir = tempfile::tempdir()?;
+    let files = written(context, dir.path(), None)?;
     let cover = fs::read_to_string(files.first().context("no files")?)?;
     ensure!(
         // The number has two digits if there are ten or more patches.
@@ -169,19 +218,70 @@ pub(super) fn series_applies(context: &Context) -> Result<()> {
         !cover.contains("*** "),
         "the cover letter still has placeholders"
     );
-    for file in files.iter().skip(1) {
-        let name = file.to_string_lossy();
-        git(
+    am(tree.path(), &files)?;
+    is_whole(context, tree.path())
+}
+
+/// Applies the topics one by one.
+pub(super) fn topics_apply(context: &Context) -> Result<()> {
+    let tree = git_tree(context)?;
+    for topic in TOPICS {
+        let dir = tempfile::tempdir()?;
+        am(
             tree.path(),
-            &["am", "--quiet", "--whitespace=nowarn", &name],
+            &written(context, dir.path(), Some(topic.name))?,
         )?;
     }
-    let expected = 2 + patches::load(&context.repo)?.len();
-    let found = commits(tree.path())?;
+    is_whole(context, tree.path())
+}
+
+/// Checks that a tree has the commits and the files of all topics.
+fn is_whole(context: &Context, tree: &Path) -> Result<()> {
+    let expected = 1 + mails(context)?;
+    let found = commits(tree)?;
     ensure!(
         found == expected,
         "expected {expected} commits, found {found}"
     );
+    has_all_files(context, tree)
+}
+
+pub(super) fn unknown_topic(context: &Context) -> Result<()> {
+    let temp = tempfile::tempdir()?;
+    let cache = temp.path().join("cache");
+    let out = ferry(context, &cache)?
+        .args(["series", "--topic", "crew"])
+        .arg(temp.path().join("out"))
+        .output()?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    ensure!(out.status.code() == Some(2), "it ended with {}", out.status);
+    for topic in TOPICS {
+        ensure!(said.contains(topic.name), "no {} in: {said}", topic.name);
+    }
+    ensure!(!cache.exists(), "it made a cache");
+    Ok(())
+}
+
+pub(super) fn no_author(context: &Context) -> Result<()> {
+    let temp = tempfile::tempdir()?;
+    let mut ferry = ferry(context, temp.path())?;
+    for (name, _) in CALLER {
+        ferry.env_remove(name);
+    }
+    // No configuration of this machine, and no address from the environment.
+    let out = ferry
+        .envs([
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+        ])
+        .env_remove("EMAIL")
+        .current_dir(temp.path())
+        .arg("series")
+        .arg(temp.path().join("out"))
+        .output()?;
+    refused(&out, &["name and address", "user.name", "user.email"])?;
+    ensure!(out.status.code() == Some(2), "it ended with {}", out.status);
+    ensure!(!temp.path().join("src").exists(), "it fetched something");
     Ok(())
 }
 

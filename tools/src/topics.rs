@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The topics of the series. Each applies after those before it, and the kernel builds and works
+//! after each.
+//!
+//! The folder of a topic, such as `c-glue/patches/7.3/2-copy`, has its patches and these texts:
+//!
+//! - `cover`: the subject and the text of its cover letter;
+//! - `add`: the commit message of the patch that adds its files. It comes first, since the other
+//!   patches include headers that it adds;
+//! - `offer`: the commit message of the patch that lists the files in Kconfig and Kbuild. It comes
+//!   last, so that no step offers an option whose code or hooks are missing.
+
+use crate::source::SERIES;
+use anyhow::{bail, Context as _, Result};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+pub struct Topic {
+    /// Its name on the command line; its folder has a number before it.
+    pub name: &'static str,
+    /// Its subject, for the help text.
+    pub about: &'static str,
+    /// The files and folders of the repository that it adds to mm/ferry. The longest path that
+    /// fits a file decides; the files that no topic names come with [`COPY`].
+    files: &'static [&'static str],
+}
+
+/// The topic that adds the files of mm/ferry that no other topic names.
+const COPY: usize = 1;
+
+pub const TOPICS: [Topic; 7] = [
+    Topic {
+        name: "preparation",
+        about: "prepares mm/ in plain C, without Ferry",
+        files: &[],
+    },
+    Topic {
+        name: "copy",
+        about: "the copy engine, DMA engines, and the build of mm/ferry",
+        files: &[
+            "docs/abi/sysfs-kernel-mm-ferry",
+            "docs/admin-guide.rst",
+            "docs/design.rst",
+            "docs/glossary.rst",
+            "docs/settings.rst",
+        ],
+    },
+    Topic {
+        name: "crews",
+        about: "several tasks migrate a long list",
+        files: &[
+            "c-glue/crew",
+            "c-glue/tests/migrate_callback.c",
+            "rust/crew",
+            "rust/kernel/scoped_share.rs",
+            "rust/kernel/task_context.rs",
+            "rust/tests/chunks.rs",
+            "rust/tests/crew.rs",
+            "rust/tests/examples/scoped_share.rs",
+            "rust/tests/examples/task_context.rs",
+            "rust/tests/examples/user_pages.rs",
+        ],
+    },
+    Topic {
+        name: "demotion",
+        about: "demotes the folios of an lruvec together",
+        files: &[],
+    },
+    Topic {
+        name: "promotion",
+        about: "promotion of page cache",
+        files: &[
+            "c-glue/include/linux/ferry_promotion.h",
+            "c-glue/promotion",
+            "docs/promotion.rst",
+            "rust/kernel/mem_hotplug.rs",
+            "rust/promotion",
+            "rust/tests/examples/promotion.rs",
+        ],
+    },
+    Topic {
+        name: "migrc",
+        about: "deferred TLB flushes",
+        files: &[
+            "c-glue/include/linux/ferry_group.h",
+            "c-glue/include/linux/ferry_migrc.h",
+            "c-glue/migrc",
+            "c-glue/tests/migrc_group.c",
+            "docs/migrc.rst",
+            "rust/migrc",
+            "rust/tests/migrc.rs",
+        ],
+    },
+    Topic {
+        name: "service",
+        about: "/dev/page_migrate and MPOL_MF_MOVE_MT",
+        files: &[
+            "README.md",
+            "c-glue/include/linux/ferry_service.h",
+            "c-glue/include/uapi",
+            "c-glue/service",
+            "docs",
+            "rust/kernel/extensible.rs",
+            "rust/kernel/misc_device.rs",
+            "rust/service",
+            "rust/tests/examples/page_frame.rs",
+            "rust/tests/examples/target.rs",
+        ],
+    },
+];
+
+/// The number of the last topic.
+pub const LAST: usize = TOPICS.len() - 1;
+
+/// Returns the folder with the patches and texts of all topics.
+pub fn home(repo: &Path) -> PathBuf {
+    repo.join("c-glue/patches").join(SERIES)
+}
+
+/// Returns the number of a topic, counted from 0.
+pub fn find(name: &str) -> Result<usize> {
+    let found = TOPICS.iter().position(|topic| topic.name == name);
+    found.with_context(|| {
+        let names = TOPICS.map(|topic| topic.name).join(", ");
+        format!("there is no topic `{name}`; the topics are {names}")
+    })
+}
+
+/// Returns the folder of topic `nr`.
+pub fn folder(repo: &Path, nr: usize) -> PathBuf {
+    home(repo).join(format!("{}-{}", nr + 1, TOPICS[nr].name))
+}
+
+/// Returns a text of the series: a subject line, an empty line and a body.
+pub fn text(path: &Path) -> Result<String> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut lines = text.lines();
+    let subject = lines.next().unwrap_or_default();
+    if subject.is_empty() || lines.next() != Some("") {
+        bail!(
+            "{} must begin with a subject and an empty line",
+            path.display()
+        );
+    }
+    Ok(text)
+}
+
+/// Returns the number of the topic that adds a file of the repository.
+pub fn of_file(path: &Path) -> usize {
+    let all = TOPICS.iter().enumerate();
+    let fits = all.flat_map(|(nr, topic)| {
+        let files = topic.files.iter().filter(|file| path.starts_with(file));
+        files.map(move |file| (file.len(), nr))
+    });
+    fits.max().map_or(COPY, |(_, nr)| nr)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topic_of_a_file() {
+        for (path, name) in [
+            ("Kconfig", "copy"),
+            ("rust/kernel/folio.rs", "copy"),
+            ("rust/kernel/misc_device.rs", "service"),
+            ("rust/crew/mod.rs", "crews"),
+            ("docs/faq.rst", "service"),
+            ("docs/design.rst", "copy"),
+            ("docs/migrc.rst", "migrc"),
+        ] {
+            assert_eq!(TOPICS[of_file(Path::new(path))].name, name, "{path}");
+        }
+    }
+
+    #[test]
+    fn named_files_exist() {
+        // Cargo sets the folder at run time: another clone may have built this program.
+        let tools = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
+        let repo = tools.parent().unwrap();
+        for file in TOPICS.iter().flat_map(|topic| topic.files) {
+            assert!(repo.join(file).exists(), "{file}");
+        }
+        for (nr, topic) in TOPICS.iter().enumerate() {
+            assert!(folder(repo, nr).is_dir(), "{}", topic.name);
+        }
+    }
+
+    #[test]
+    fn unknown_topic_is_told_the_list() {
+        assert_eq!(find("crews").unwrap(), 2);
+        let error = find("crew").unwrap_err().to_string();
+        assert!(
+            error.contains("preparation, copy") && error.contains("service"),
+            "{error}"
+        );
+    }
+}
