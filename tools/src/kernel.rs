@@ -116,22 +116,15 @@ pub struct Built {
 
 /// Builds the kernel unless its input is the same as last time.
 pub fn build(context: &Context, variant: Variant) -> Result<Built> {
-    let input = Input::of(context, variant)?;
-    let image = input.out.join(variant.image());
-    let stamp = input.stamp();
-    if !stamp.is(&input.key) || !image.is_file() {
-        stamp.clear()?;
-        input.make(context, variant.target(), "kernel")?;
-        if !image.is_file() {
-            bail!("the build succeeded but did not write {}", image.display());
-        }
-        stamp.set(&input.key)?;
-    }
-    Ok(Built {
-        image,
-        out: input.out,
-        tree: input.tree.dir,
-    })
+    Input::of(context, variant)?.build(context, variant.target(), variant.image())
+}
+
+/// Builds an x86-64 kernel of another tree or with other options, in the output folder `name`,
+/// unless its input is the same as last time.
+pub fn build_tree(context: &Context, name: &str, tree: Tree, config: Config) -> Result<Built> {
+    let like = Variant::Ferry;
+    let input = Input::new(context, (name, like.arch()), tree, config)?;
+    input.build(context, like.target(), like.image())
 }
 
 /// Compiles only mm/ferry, unless it or the whole kernel is up to date.
@@ -148,7 +141,8 @@ pub fn compile(context: &Context, variant: Variant) -> Result<()> {
 
 /// The sources and options of a kernel, and the folders of its build.
 struct Input {
-    variant: Variant,
+    name: String,
+    arch: &'static str,
     tree: Tree,
     config: Config,
     key: String,
@@ -159,12 +153,40 @@ impl Input {
     fn of(context: &Context, variant: Variant) -> Result<Self> {
         let tree = variant.tree(context)?;
         let config = fragments(&context.repo, variant)?;
+        Self::new(context, (variant.name(), variant.arch()), tree, config)
+    }
+
+    fn new(
+        context: &Context,
+        (name, arch): (&str, &'static str),
+        tree: Tree,
+        config: Config,
+    ) -> Result<Self> {
         Ok(Input {
-            key: key(context, &tree, variant.arch(), &config)?,
-            out: out_dir(context, variant.name())?,
-            variant,
+            key: key(context, &tree, arch, &config)?,
+            out: out_dir(context, name)?,
+            name: name.to_owned(),
+            arch,
             tree,
             config,
+        })
+    }
+
+    fn build(self, context: &Context, target: &str, image: &str) -> Result<Built> {
+        let image = self.out.join(image);
+        let stamp = self.stamp();
+        if !stamp.is(&self.key) || !image.is_file() {
+            stamp.clear()?;
+            self.make(context, target, "kernel")?;
+            if !image.is_file() {
+                bail!("the build succeeded but did not write {}", image.display());
+            }
+            stamp.set(&self.key)?;
+        }
+        Ok(Built {
+            image,
+            out: self.out,
+            tree: self.tree.dir,
         })
     }
 
@@ -175,15 +197,24 @@ impl Input {
 
     /// Configures the kernel and builds the target. Warnings of a patched kernel are errors.
     fn make(&self, context: &Context, target: &str, what: &str) -> Result<()> {
-        let (name, arch) = (self.variant.name(), self.variant.arch());
+        let name = &self.name;
         let log = context.cache.log(&format!("build-{name}"));
-        configure(context, &self.tree, &self.out, arch, &self.config, name)?;
-        let mut make = context.toolchain()?.make(&self.tree.dir, &self.out, arch);
+        configure(
+            context,
+            &self.tree,
+            &self.out,
+            self.arch,
+            &self.config,
+            name,
+        )?;
+        let mut make = context
+            .toolchain()?
+            .make(&self.tree.dir, &self.out, self.arch);
         Step::new(format!("building {what} {name}"), log.clone())
             .timeout(BUILD_LIMIT)
             .remedy("read the log from the first `error`; another run continues the build")
             .run(make.arg(target))?;
-        if self.variant != Variant::Vanilla {
+        if name != Variant::Vanilla.name() {
             no_warnings(&log, &self.out)?;
         }
         Ok(())
@@ -196,7 +227,8 @@ fn no_warnings(log: &Path, out: &Path) -> Result<()> {
     let Some(warning) = warning(&read_log(log)?) else {
         return Ok(());
     };
-    for entry in WalkDir::new(out.join("mm/ferry")) {
+    let ferry = out.join("mm/ferry");
+    for entry in WalkDir::new(&ferry).into_iter().filter(|_| ferry.exists()) {
         let entry = entry?;
         if entry.path().extension().is_some_and(|ext| ext == "o") {
             fs::remove_file(entry.path())?;

@@ -25,6 +25,9 @@ pub struct Topic {
     /// The files and folders of the repository that it adds to mm/ferry. The longest path that
     /// fits a file decides; the files that no topic names come with [`COPY`].
     files: &'static [&'static str],
+    /// The guest tests that need it, by the beginning of their names. The longest that fits decides;
+    /// other tests need no topic.
+    pub tests: &'static [&'static str],
 }
 
 /// The topic that adds the files of mm/ferry that no other topic names.
@@ -35,6 +38,7 @@ pub const TOPICS: [Topic; 7] = [
         name: "preparation",
         about: "prepares mm/ in plain C, without Ferry",
         files: &[],
+        tests: &[],
     },
     Topic {
         name: "copy",
@@ -45,6 +49,14 @@ pub const TOPICS: [Topic; 7] = [
             "docs/design.rst",
             "docs/glossary.rst",
             "docs/settings.rst",
+        ],
+        tests: &[
+            "accounting/",
+            "counters/",
+            "dma/",
+            "method/",
+            "unplug/cpus-engine",
+            "unplug/memory-engine",
         ],
     },
     Topic {
@@ -62,11 +74,23 @@ pub const TOPICS: [Topic; 7] = [
             "rust/tests/examples/task_context.rs",
             "rust/tests/examples/user_pages.rs",
         ],
+        tests: &[
+            "accounting/crew",
+            "counters/crew",
+            "counters/rows",
+            "crews/",
+            "limits/",
+            "settings/",
+            "sysctl/",
+            "unplug/cpus-crew",
+            "unplug/memory-crew",
+        ],
     },
     Topic {
         name: "demotion",
         about: "demotes the folios of an lruvec together",
         files: &[],
+        tests: &["method/demotion", "method/reclaim", "tiers/"],
     },
     Topic {
         name: "promotion",
@@ -79,6 +103,7 @@ pub const TOPICS: [Topic; 7] = [
             "rust/promotion",
             "rust/tests/examples/promotion.rs",
         ],
+        tests: &["promotion/"],
     },
     Topic {
         name: "migrc",
@@ -92,6 +117,7 @@ pub const TOPICS: [Topic; 7] = [
             "rust/migrc",
             "rust/tests/migrc.rs",
         ],
+        tests: &["litmus/", "migrc/"],
     },
     Topic {
         name: "service",
@@ -107,6 +133,18 @@ pub const TOPICS: [Topic; 7] = [
             "rust/service",
             "rust/tests/examples/page_frame.rs",
             "rust/tests/examples/target.rs",
+        ],
+        tests: &[
+            "crews/asked-for",
+            "limits/flag-",
+            "limits/key-off-again",
+            "limits/lanes-for-reclaim",
+            "limits/quota",
+            "limits/service-",
+            "programs/",
+            "seed/",
+            "service/",
+            "sysctl/reasons-hold",
         ],
     },
 ];
@@ -187,6 +225,19 @@ mod tests {
         }
         for (nr, topic) in TOPICS.iter().enumerate() {
             assert!(folder(repo, nr).is_dir(), "{}", topic.name);
+        }
+    }
+
+    #[test]
+    fn excluded_tests_exclude_no_test_of_an_earlier_topic() {
+        let all = TOPICS.iter().enumerate();
+        let all: Vec<(usize, &str)> = all
+            .flat_map(|(nr, topic)| topic.tests.iter().map(move |test| (nr, *test)))
+            .collect();
+        for (nr, test) in &all {
+            for (longer, other) in &all {
+                assert!(!other.starts_with(test) || longer >= nr, "{test}, {other}");
+            }
         }
     }
 

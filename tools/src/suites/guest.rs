@@ -323,17 +323,29 @@ pub fn ready(
     limit: Duration,
 ) -> Result<(Guest, String)> {
     let kernel = kernel::build(context, variant)?;
+    let named = (variant.name(), &*kernel.image);
+    let (guest, prefix) = ready_image(context, program, named, (cpus, booting), limit)?;
+    Ok((guest.kernel_args(variant.boot_args()), prefix))
+}
+
+/// Like [`ready`], with the image of a kernel and its name in the results.
+pub fn ready_image(
+    context: &Context,
+    program: &Path,
+    (name, image): (&str, &Path),
+    (cpus, booting): (u32, &Booting),
+    limit: Duration,
+) -> Result<(Guest, String)> {
     let shape = Shape {
         cpus,
         node_gib: NODE_GIB,
     };
-    let name = format!("test-{}-{cpus}cpu{}", variant.name(), booting.name);
-    let guest = Guest::new(context, &kernel.image, &name, shape)?
-        .kernel_args(variant.boot_args())
+    let booted = format!("test-{name}-{cpus}cpu{}", booting.name);
+    let guest = Guest::new(context, image, &booted, shape)?
         .kernel_args(booting.args)
         .timeout(limit);
     guest.bring_programs(program)?;
-    let prefix = format!("{}{}, {cpus} CPUs: ", variant.name(), booting.name);
+    let prefix = format!("{name}{}, {cpus} CPUs: ", booting.name);
     Ok((guest, prefix))
 }
 

@@ -14,6 +14,7 @@ mod series;
 mod style;
 mod text;
 mod tool;
+mod topics;
 
 use crate::{
     cache::Cache,
@@ -61,7 +62,9 @@ pub enum Suite {
     Rt,
     /// mm/ with Ferry in other configurations, by GCC, and under sparse and W=1
     Matrix,
-    /// patches, debug, kunit-uml, arm64, matrix, Ferry beside vanilla, migrc with hooks disabled, a million service calls
+    /// the kernel after each topic of the series: builds, boots, passes the tests of its topics
+    Topics,
+    /// patches, debug, kunit-uml, arm64, matrix, Ferry beside vanilla, migrc with hooks disabled
     Nightly,
 }
 
@@ -106,6 +109,7 @@ impl Suite {
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Rt => rt::run(context, tally),
             Suite::Matrix => matrix::run(context, tally),
+            Suite::Topics => topics::run(context, tally),
             Suite::Arm64 => arm64::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
             Suite::Tool => tool::run(context, tally),

@@ -12,7 +12,7 @@ use anyhow::Result;
 /// Ferry's KUnit suites run in the same boots as the other tests. The kernel's own suites are left
 /// out: `rust_spinlock_irq_condvar` warns with PREEMPT_RT, where `SpinLockIrq` leaves interrupts
 /// enabled.
-const WITH_KUNIT: Booting = Booting {
+pub const WITH_KUNIT: Booting = Booting {
     name: "",
     args: "kunit.enable=1 kunit.filter_glob=ferry*",
 };

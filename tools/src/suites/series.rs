@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The patches: each applies, and all of them build with CONFIG_FERRY and without. Also checks that
-//! `make headers` exports the header for user space.
+//! The patches: each applies, each topic has all files that it names, and all of them build with
+//! CONFIG_FERRY and without. Also checks that `make headers` exports the header for user space.
 //!
 //! The suite `patches` builds after each patch, and for arm64, and checks that without CONFIG_FERRY
 //! the series changes the machine code of the objects that it restructures only.
 
-use super::Tally;
+use super::{topics::is_complete, topics::laid, Tally};
 use crate::{
     cache::{remove_dir, write_atomic, Key, Stamp},
     context::Context,
@@ -15,7 +15,7 @@ use crate::{
     overlay::{self, Overlay},
     patches::{self, Patch},
     step::Step,
-    topics::LAST,
+    topics::{LAST, TOPICS},
     tree::{self, Tree},
 };
 use anyhow::{bail, Context as _, Result};
@@ -53,6 +53,10 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         let name = format!("applies: {}", series[end - 1].name());
         let applied = patches::patched(&source.vanilla(), &series[..end], &source.version);
         tally.check(&name, applied.map(drop))?;
+    }
+    for (nr, topic) in TOPICS.iter().enumerate() {
+        let complete = laid(context, nr).and_then(|files| is_complete(&files));
+        tally.check(&format!("names no missing file: {}", topic.name), complete)?;
     }
     tally.check("builds without CONFIG_FERRY", build_last(context, &series))?;
     let ferry = kernel::build(context, Variant::Ferry);
