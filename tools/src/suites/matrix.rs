@@ -69,8 +69,8 @@ const BUILDS: &[Build] = &[
     },
     Build {
         name: "without Ferry's optional features",
-        options:
-            "CONFIG_FERRY_MIGRC=n\nCONFIG_FERRY_PAGECACHE_PROMOTION=n\nCONFIG_FERRY_SERVICE=n\n",
+        options: "CONFIG_FERRY_CREW=n\nCONFIG_FERRY_MIGRC=n\n\
+                  CONFIG_FERRY_PAGECACHE_PROMOTION=n\nCONFIG_FERRY_SERVICE=n\n",
         make: &[],
     },
 ];
