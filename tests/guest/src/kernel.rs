@@ -167,13 +167,12 @@ pub fn vmstat_sum(prefix: &str) -> Result<u64> {
     Ok(vmstat(prefix)?.values().sum())
 }
 
-/// Updates the counters of `/proc/vmstat` and `/proc/meminfo`, of which CPUs keep small changes to
-/// themselves.
+/// Adds the CPUs' pending changes to the counters of `/proc/vmstat` and `/proc/meminfo`.
 pub fn refresh_vmstat() -> Result<()> {
     write("/proc/sys/vm/stat_refresh", "1")
 }
 
-/// As `vmstat_sum`, with all changes.
+/// As `vmstat_sum`, after `refresh_vmstat`.
 pub fn fresh_vmstat_sum(prefix: &str) -> Result<u64> {
     refresh_vmstat()?;
     vmstat_sum(prefix)

@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
-
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 

@@ -6,7 +6,6 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-
 use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 

@@ -8,7 +8,6 @@ use std::thread::{scope, sleep};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, Uid, setuid};

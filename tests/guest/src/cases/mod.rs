@@ -30,10 +30,9 @@ mod system;
 mod tiers;
 mod unplug;
 
-pub use disk::{Ext4, Tmpfs};
-
 use crate::harness::Case;
 use crate::kernel;
+pub use disk::{Ext4, Tmpfs};
 
 /// Returns the tests that this kernel supports.
 pub fn all() -> Vec<Case> {

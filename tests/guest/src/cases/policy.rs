@@ -2,17 +2,15 @@
 //! Permissions: other processes, shared pages, unprivileged users and cpusets.
 
 use std::os::fd::OwnedFd;
-use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libc::{EACCES, EPERM};
-
 use nix::unistd::{Pid, Uid, pipe, read, setuid, write};
 
 use crate::cgroup::Groups;
 use crate::child::Child;
 use crate::harness::{Case, Log};
+use crate::patience::wait_until;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, Ret};
 use crate::{pattern, region};
@@ -191,8 +189,8 @@ fn cpuset(log: &mut Log) -> Result<()> {
     region::check_status(&sys::places(pid, &addrs)?, 0)?;
     groups.set(0, "cpuset.mems", "1")?;
     // The kernel migrates the group's pages to its new nodes asynchronously.
-    while region::check_status(&sys::places(pid, &addrs)?, 1).is_err() {
-        sleep(Duration::from_millis(50));
-    }
+    wait_until("the group's pages are on node 1", || {
+        Ok(region::check_status(&sys::places(pid, &addrs)?, 1).is_ok())
+    })?;
     partner.finish()
 }

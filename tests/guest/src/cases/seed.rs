@@ -4,7 +4,6 @@
 
 use anyhow::{Context, Result, anyhow, ensure};
 use nix::errno::Errno;
-
 use page_migrate::{Error, Node, Options, PhysAddr, Pid, PidFd, Service, Stopped, Target};
 
 use super::programs::need_service;

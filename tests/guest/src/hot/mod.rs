@@ -10,7 +10,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-
 use nix::unistd::Pid;
 use page_migrate::{Node, Options, Service, Target};
 use serde::{Deserialize, Serialize};

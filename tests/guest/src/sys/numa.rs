@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The system calls of memory policy and page migration; libc has no functions for them.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -135,10 +135,15 @@ pub fn move_to(pid: i32, addrs: &[usize], node: i32, flags: i32) -> (Ret, Vec<i3
     (ret, status)
 }
 
-/// Returns the nodes of pages; negative error numbers for those without a node.
+/// Returns the nodes of pages; negative error numbers for those without a node. Fails if the kernel
+/// leaves out a page.
 pub fn places(pid: i32, addrs: &[usize]) -> Result<Vec<i32>> {
     let mut status = vec![UNSET; addrs.len()];
     query_nodes(pid, addrs, &mut status).zero("move_pages query")?;
+    ensure!(
+        !status.contains(&UNSET),
+        "expected a status of each page from the query"
+    );
     Ok(status)
 }
 

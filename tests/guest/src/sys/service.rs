@@ -103,7 +103,8 @@ impl Call {
 }
 
 impl Done {
-    /// Fails unless the call ended without an error and each page moved. `expected` says so.
+    /// Fails if the call returned an error or a page failed to move. `expected` names the expected end
+    /// in the error.
     pub fn complete(self, expected: &str) -> Result<()> {
         ensure!(
             (self.errno, self.failed) == (0, 0),

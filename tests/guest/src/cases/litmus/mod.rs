@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-
 use nix::sys::wait::waitpid;
 
 mod file;
@@ -166,7 +165,8 @@ pub fn count(name: &str) -> Result<u64> {
     kernel::number(format!("{MIGRC}/{name}"))
 }
 
-/// Returns the online CPUs, of which the test needs two. `what` says for which purpose.
+/// Returns the online CPUs, of which the test needs two. `what` names their purpose in
+/// the error.
 fn two_cpus(what: &str) -> Result<Vec<usize>> {
     let cpus = kernel::online_cpus()?;
     ensure!(cpus.len() > 1, "expected two CPUs: {what}");

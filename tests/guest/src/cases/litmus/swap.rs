@@ -12,7 +12,6 @@ use std::thread;
 
 use anyhow::{Result, ensure};
 use nix::sys::mman::{MlockAllFlags, mlockall, munlockall};
-
 use nix::unistd::Pid;
 
 use super::{

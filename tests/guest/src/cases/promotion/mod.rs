@@ -7,7 +7,6 @@ mod limits;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-
 use std::thread::sleep;
 use std::time::Duration;
 

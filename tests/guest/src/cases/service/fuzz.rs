@@ -4,9 +4,6 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use anyhow::{Result, ensure};
-use fastrand::Rng;
-
 use super::{layout, memory, whole};
 use crate::child::Child;
 use crate::harness::{Case, Log};
@@ -18,6 +15,8 @@ use crate::sys::service::{
 };
 use crate::sys::{Mapping, PAGE, UserPtr};
 use crate::{pattern, region};
+use anyhow::{Result, ensure};
+use fastrand::Rng;
 
 /// Number of calls in a run, most of them small. The nightly suite makes ten times as many.
 const CALLS: u64 = 100_000;
