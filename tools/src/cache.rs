@@ -117,7 +117,7 @@ impl Cache {
     }
 }
 
-/// Reads a log, which may have bytes that are no UTF-8.
+/// Reads a log, which may have bytes that are not UTF-8.
 pub fn read_log(path: &Path) -> Result<String> {
     let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(String::from_utf8_lossy(&text).into_owned())

@@ -50,7 +50,7 @@ pub enum Suite {
     Tool,
     /// each patch builds; other code is unchanged without CONFIG_FERRY; mm/ferry builds for arm64
     Patches,
-    /// all tests of guest in the debug kernel, those that take long there as well
+    /// tests of guest in the debug kernel, those that take long there as well
     Debug,
     /// KUnit at native speed, in UML on two CPUs
     KunitUml,
@@ -64,7 +64,8 @@ pub enum Suite {
     Matrix,
     /// the kernel after each topic of the series: builds, boots, passes the tests of its topics
     Topics,
-    /// patches, debug, kunit-uml, arm64, matrix, Ferry beside vanilla, migrc with hooks disabled
+    /// patches, debug, kunit-uml, arm64, matrix, Ferry beside vanilla, migrc with hooks disabled, a
+    /// million service calls
     Nightly,
 }
 

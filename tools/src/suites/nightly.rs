@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests that take too long for the default run, or need a kernel that no other suite boots.
+//! The suites that take too long for the default run, and tests that no other suite has.
 
 use super::{
-    arm64,
     guest::{self, boot, ready, CONTROLS, USUAL},
-    kunit, matrix, series, Tally,
+    Suite, Tally,
 };
 use crate::{context::Context, kernel::Variant};
 use anyhow::Result;
@@ -22,9 +21,16 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         let guest = ready(context, &program, Variant::Debug, (cpus, &USUAL), LIMIT)?;
         boot(&guest, "on", cases)?.tell(tally);
     }
-    series::each(context, tally)?;
-    guest::debug(context, tally)?;
-    kunit::uml(context, tally)?;
-    matrix::run(context, tally)?;
-    arm64::run(context, tally)
+    for suite in [
+        Suite::Patches,
+        Suite::Debug,
+        Suite::KunitUml,
+        Suite::Matrix,
+        Suite::Arm64,
+    ] {
+        // An error of one must not hide what the others find.
+        let done = suite.run(context, 1, tally);
+        tally.check(&format!("{}: the suite itself", suite.named().0), done)?;
+    }
+    Ok(())
 }
