@@ -68,6 +68,8 @@ mod crew;
 mod dma;
 mod doctests;
 mod engine;
+#[cfg(CONFIG_FERRY_MIGRC)]
+mod migrc;
 mod store_kind;
 mod throughput;
 mod workers;
