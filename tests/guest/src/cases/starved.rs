@@ -17,7 +17,7 @@ use super::litmus::{Migrc, count};
 use super::migrc::{AGE, DRAIN, ENABLED, NEVER, PAGES, SHARE, eligible, on_two_cpus};
 use crate::child::Child;
 use crate::harness::{Case, skip};
-use crate::kernel;
+use crate::kernel::{self, SWITCH, Setting};
 use crate::patience::{repeat_until, wait_until};
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, run_on};
 use crate::threads::join;
@@ -131,6 +131,8 @@ fn starved(ask: impl Fn() -> Result<()> + Sync) -> Result<()> {
     }
     let _migrc = Migrc::with(&[(AGE, NEVER), (SHARE, "100")])?;
     let _unthrottled = no_throttling()?;
+    // With helpers the mover has few batches of its own, and waits for those of others.
+    let _alone = Setting::change(SWITCH, "0")?;
     run_on(other)?;
     let mover = Mover::start(cpu, other)?;
     let in_flight = || {
