@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Page migration by system call in booted kernels. The tests must pass in the debug kernel, and in
 //! Ferry's every outcome must match the recorded outcome of the vanilla kernel. The suite `debug`
-//! runs all of them in the debug kernel, `guest` those that do not take long there.
+//! runs all of them in the debug kernel, `guest` a part.
 
 use super::Tally;
 use crate::{
@@ -47,12 +47,20 @@ const AMONG_MANY: &[&str] = &[
     "migrc/",
 ];
 
-/// Tests that take long in the debug kernel, which the suite `debug` runs. By default they run in the
-/// Ferry kernel only.
-const LONG_IN_DEBUG: &[&str] = &[
+/// Tests that the debug kernel skips by default: they take long there, or differ from others in the
+/// system call alone. The suite `debug` runs them there; by default the Ferry kernel does.
+const NOT_IN_DEBUG: &[&str] = &[
+    "/mbind",
+    "/migrate_pages",
     "counters/balance-auto",
+    "counters/balance-cpu",
     "counters/balance-serial",
+    "crews/memory-offline",
+    "crews/regrouped",
     "errors/huge-pages-to-full-node",
+    "errors/node-full",
+    "generated/2",
+    "generated/3",
     "generated/4",
     "generated/5",
     "generated/6",
@@ -60,15 +68,20 @@ const LONG_IN_DEBUG: &[&str] = &[
     "generated/8",
     "generated/9",
     "limits/lanes-for-reclaim",
-    "migrc/starved-batch",
-    "pinned/direct-io-4k",
+    "limits/real-time",
+    "pinned/direct-io",
     "promotion/crowded",
     "races/forked-4k",
     "races/many-threads",
-    "service/enomem-long",
-    "tiers/full-generations",
-    "tiers/in-use-generations",
+    "races/written-4k",
+    "service/enomem",
+    "sysctl/changed-while-moving",
+    "system/compaction",
+    "tiers/full",
+    "tiers/in-use",
     "tiers/kswapd-generations",
+    "unplug/cpus-engine",
+    "unplug/memory-engine",
 ];
 
 /// Litmus tests that disable a hook of migrc and must observe the failure that the hook prevents,
@@ -79,8 +92,13 @@ pub const CONTROLS: &str = "without-";
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
     let ferry = ready(context, &program, Variant::Ferry, (2, &USUAL), LIMIT)?;
-    in_debug(context, tally, LONG_IN_DEBUG)?;
-    let (ferry, top) = together(|| boot(&ferry, "on", ""), || Ok(top(context, &program)))?;
+    let [few, many] = in_debug(context, &program, NOT_IN_DEBUG)?;
+    let ((few, ferry), (many, top)) = together(
+        || Ok((few.boot()?, boot(&ferry, "on", "")?)),
+        || Ok((many.boot()?, top(context, &program))),
+    )?;
+    few.tell(tally);
+    many.tell(tally);
     let ferry = ferry.tell(tally);
     tally.case(
         "same outcomes with Ferry as recorded of vanilla",
@@ -91,22 +109,33 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
 
 /// Runs all tests but [`CONTROLS`] in the debug kernel.
 pub fn debug(context: &Context, tally: &mut Tally) -> Result<()> {
-    in_debug(context, tally, &[])
-}
-
-/// Runs all tests but some in the debug kernel.
-fn in_debug(context: &Context, tally: &mut Tally, except: &[&str]) -> Result<()> {
     let program = guest::program(context)?;
-    let ready = |cpus| ready(context, &program, Variant::Debug, (cpus, &USUAL), 2 * LIMIT);
-    let [(few, cases), (many, among_many)] = divided(except);
-    let (few, many) = (ready(few)?, ready(many)?);
-    let (few, many) = together(
-        || boot(&few, "on", &cases),
-        || boot(&many, "on", &among_many),
-    )?;
+    let [few, many] = in_debug(context, &program, &[])?;
+    let (few, many) = together(|| few.boot(), || many.boot())?;
     few.tell(tally);
     many.tell(tally);
     Ok(())
+}
+
+/// A guest with the debug kernel, and the tests that it runs.
+struct InDebug {
+    guest: (Guest, String),
+    cases: String,
+}
+
+impl InDebug {
+    fn boot(&self) -> Result<Booted> {
+        boot(&self.guest, "on", &self.cases)
+    }
+}
+
+/// Returns the guests that run all tests but some in the debug kernel.
+fn in_debug(context: &Context, program: &Path, except: &[&str]) -> Result<[InDebug; 2]> {
+    let [few, many] = divided(except).map(|(cpus, cases)| {
+        let guest = ready(context, program, Variant::Debug, (cpus, &USUAL), 2 * LIMIT)?;
+        Ok::<_, anyhow::Error>(InDebug { guest, cases })
+    });
+    Ok([few?, many?])
 }
 
 /// Runs two guests at the same time, since most tests keep one CPU busy.
