@@ -23,6 +23,7 @@ static void test_pending_flush(struct kunit *test)
 	put_cpu();
 	tlb_ubc->flush_required = true;
 
+	/* The static key stays off, so no other task allocates a group. */
 	WRITE_ONCE(ferry_migrc_enabled, true);
 	group = ferry_group_alloc();
 	WRITE_ONCE(ferry_migrc_enabled, enabled);

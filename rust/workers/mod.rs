@@ -22,7 +22,6 @@ pub mod throughput;
 use kernel::bindings;
 
 use self::counters::Counter;
-
 use crate::kernel::sched::charge_cgroup;
 
 /// Maximum number of threads that work on a call, including the migrating task.

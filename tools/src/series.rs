@@ -73,9 +73,9 @@ pub fn write(
         ] {
             git.args(["-c", setting]);
         }
-        for who in ["GIT_AUTHOR", "GIT_COMMITTER"] {
-            git.env(format!("{who}_NAME"), &author.name);
-            git.env(format!("{who}_EMAIL"), &author.email);
+        for role in ["GIT_AUTHOR", "GIT_COMMITTER"] {
+            git.env(format!("{role}_NAME"), &author.name);
+            git.env(format!("{role}_EMAIL"), &author.email);
         }
         git.args(args);
         git

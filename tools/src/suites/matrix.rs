@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! mm/ with Ferry in configurations that no other suite builds, and by other compilers and
 //! checkers. A warning in mm/ferry is a failure, and so is one in another file of mm/ that the
-//! unpatched source does not have.
+//! unpatched source does not have. PREEMPT_RT has a suite of its own.
 
 use super::Tally;
 use crate::{
-    cache::remove_dir,
+    cache::{read_log, remove_dir},
     context::Context,
     kernel::{self, Variant},
     ktap::Outcome,
-    step::{self, Step},
+    step,
     tree::{self, Tree},
 };
-use anyhow::{ensure, Context as _, Result};
-use std::{collections::BTreeSet, fs, path::Path, process::Command, time::Duration};
+use anyhow::{ensure, Result};
+use std::{collections::BTreeSet, path::Path, process::Command, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(3600);
 
@@ -133,31 +133,26 @@ fn warnings(
     let arch = variant.arch();
     kernel::configure(context, tree, &out, arch, &config, "matrix")?;
     remove_dir(&out.join("mm"))?;
-    let log = context.cache.log("matrix");
     let mut make = context.toolchain()?.make(&tree.dir, &out, arch);
-    Step::new(
-        format!("building mm/ of {}: {}", variant.name(), build.name),
-        log.clone(),
-    )
-    .timeout(LIMIT)
-    .run(make.args(build.make).arg("mm/"))?;
+    let title = format!("building mm/ of {}: {}", variant.name(), build.name);
+    context
+        .cache
+        .step(title, "matrix")
+        .timeout(LIMIT)
+        .run(make.args(build.make).arg("mm/"))?;
     // Another compiler can change which options are offered.
     ensure!(
         variant == Variant::Vanilla || out.join("mm/ferry/rust/ferry.o").exists(),
         "the build left out mm/ferry"
     );
-    let text = fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
-    Ok(found(&String::from_utf8_lossy(&text), &tree.dir))
+    Ok(found(&read_log(&context.cache.log("matrix"))?, &tree.dir))
 }
 
 /// Returns the warnings of a build log about files in mm/, without the numbers of their lines.
 fn found(log: &str, tree: &Path) -> BTreeSet<String> {
     let tree = format!("{}/", tree.display());
-    let is_alarm = |line: &str| {
-        ["warning:", "warning[", "error:", "error["]
-            .iter()
-            .any(|alarm| line.contains(alarm))
-    };
+    // Sparse goes on after what it calls an error.
+    let is_alarm = |line: &str| line.contains("warning:") || line.contains("error:");
     let next = log.lines().skip(1).chain([""]);
     log.lines()
         .zip(next)

@@ -24,7 +24,6 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("phrases", text::phrases(&context.repo))?;
     tally.check("licence tags", text::licences(&context.repo))?;
     tally.check("links", text::links(&context.repo))?;
-    tally.check("Rust modules", text::modules(&context.repo))?;
     tally.check("boundary of unsafe code", text::boundary(&context.repo))?;
     spelling(context, tally)
 }

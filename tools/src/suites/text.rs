@@ -141,37 +141,6 @@ pub fn links(repo: &Path) -> Result<()> {
     none(hits, "name the file where it is now")
 }
 
-/// Checks that every Rust file of the kernel part is a module of its folder, or an example of the
-/// doctests: others are never compiled.
-pub fn modules(repo: &Path) -> Result<()> {
-    let read = |path: &Path| fs::read_to_string(repo.join(path)).unwrap_or_default();
-    let mut hits = Vec::new();
-    for (file, _) in texts(&repo.join("rust"))? {
-        let file = Path::new("rust").join(file);
-        let is_root = file == Path::new("rust/ferry.rs");
-        if is_root || file.extension().is_none_or(|e| e != "rs") {
-            continue;
-        }
-        // The file of a module that is a folder is declared beside the folder.
-        let module = match file.ends_with("mod.rs") {
-            true => file.parent().unwrap_or(&file).to_path_buf(),
-            false => file.with_extension(""),
-        };
-        let folder = module.parent().unwrap_or(Path::new(""));
-        let name = module.file_name().unwrap_or_default().to_string_lossy();
-        let declared = Regex::new(&format!(r#"\bmod {name};|"{name}\.rs""#))?;
-        let example = Regex::new(&format!(r"\b{name}\b"))?;
-        let roots = ["mod.rs", "ferry.rs"].map(|root| folder.join(root));
-        let mut parents = roots.into_iter().chain([folder.with_extension("rs")]);
-        let is_example = folder.ends_with("examples")
-            && example.is_match(&read(&folder.with_file_name("doctests.rs")));
-        if !is_example && !parents.any(|parent| declared.is_match(&read(&parent))) {
-            hits.push(format!("{} is no module", file.display()));
-        }
-    }
-    none(hits, "declare it with `mod`, or remove it")
-}
-
 /// Checks that unsafe code of the kernel part is only in `rust/kernel` and in the files that the
 /// `mod.rs` of a feature lists as its boundary.
 pub fn boundary(repo: &Path) -> Result<()> {
@@ -375,25 +344,6 @@ mod tests {
         write("crew/list.rs", "");
         write("crew/hooks.rs", "");
         assert!(boundary(temp.path()).is_err());
-    }
-
-    #[test]
-    fn file_that_is_no_module_is_found() {
-        let repo = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = repo.path().join("rust").join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        write("ferry.rs", "pub mod crew;\n#[path = \"none.rs\"]\nmod x;\n");
-        write("none.rs", "");
-        write("crew/mod.rs", "mod list;\n");
-        write("crew/list.rs", "mod inner;\n");
-        write("crew/list/inner.rs", "");
-        modules(repo.path()).unwrap();
-        write("crew/other.rs", "");
-        let error = modules(repo.path()).unwrap_err().to_string();
-        assert!(error.contains("rust/crew/other.rs"), "{error}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use std::{
 /// An option that only adds a benchmark, which takes long in an emulator.
 const BENCH: &str = "FERRY_COPY_BENCH";
 
-/// What the tests of Ferry's options need besides.
+/// Options that the tests need in addition to Ferry's.
 const FOR_TESTS: &str = "CONFIG_RUST=y\nCONFIG_KUNIT=y\nCONFIG_KUNIT_AUTORUN_ENABLED=y\n\
                          CONFIG_DMADEVICES=y\n";
 
@@ -92,7 +92,8 @@ fn cases(nr: usize) -> String {
 }
 
 /// Checks that the files name no file that is missing: in Kconfig, in Kbuild and in Rust modules,
-/// as far as the offered options build them, and headers of Ferry in the patched files.
+/// as far as the offered options build them, and headers of Ferry in the patched files. Each Rust
+/// file must be built by an option that is offered, since others are never compiled.
 pub fn is_complete(files: &Overlay) -> Result<()> {
     let options = offered(files)?;
     let tree = Tree { files, options };
@@ -101,8 +102,20 @@ pub fn is_complete(files: &Overlay) -> Result<()> {
             tree.has_headers(path)?;
         }
     }
-    if tree.has(&home("Kbuild")) {
-        tree.has_objects()?;
+    if !tree.has(&home("Kbuild")) {
+        return Ok(());
+    }
+    let mut built = BTreeSet::new();
+    tree.has_objects(&mut built)?;
+    let rust = files
+        .keys()
+        .filter(|path| path.starts_with(home("rust")) && path.extension() == Some("rs".as_ref()));
+    for path in rust {
+        ensure!(
+            built.contains(path) || tree.is_example(path),
+            "{} is in no module that the offered options build",
+            path.display()
+        );
     }
     Ok(())
 }
@@ -180,8 +193,17 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Checks the sources of the objects in Kbuild.
-    fn has_objects(&self) -> Result<()> {
+    /// Returns whether a Rust file is an example that the doctests include.
+    fn is_example(&self, path: &Path) -> bool {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let name = path.file_stem().and_then(|name| name.to_str());
+        let doctests = self.text(&home("rust/tests/doctests.rs"));
+        path.starts_with(home("rust/tests/examples"))
+            && doctests.is_ok_and(|text| text.split(|c| !is_part(c)).any(|word| Some(word) == name))
+    }
+
+    /// Checks the sources of the objects in Kbuild. Adds the Rust files to `built`.
+    fn has_objects(&self, built: &mut BTreeSet<PathBuf>) -> Result<()> {
         let kbuild = self.text(&home("Kbuild"))?;
         for line in kbuild.lines() {
             let Some((condition, objects)) = line
@@ -202,7 +224,7 @@ impl Tree<'_> {
                 let source =
                     source.with_context(|| format!("{} has no source file", object.display()))?;
                 match source.extension().and_then(|end| end.to_str()) {
-                    Some("rs") => self.has_modules(source)?,
+                    Some("rs") => self.has_modules(source, built)?,
                     _ => self.has_headers(source)?,
                 }
             }
@@ -210,9 +232,11 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Checks the files of the modules that a Rust file declares, and those of their modules.
-    fn has_modules(&self, file: &Path) -> Result<()> {
+    /// Checks the files of the modules that a Rust file declares, and those of their modules. Adds
+    /// all of them to `built`.
+    fn has_modules(&self, file: &Path, built: &mut BTreeSet<PathBuf>) -> Result<()> {
         let text = self.text(file)?;
+        built.insert(file.to_path_buf());
         let (mut is_built, mut named) = (true, None);
         for line in text.lines().map(str::trim) {
             if let Some(condition) = inside(line, "#[cfg(", ")]") {
@@ -238,7 +262,7 @@ impl Tree<'_> {
                 let place = place.with_context(|| {
                     format!("{} has no file of the module {module}", file.display())
                 })?;
-                self.has_modules(place)?;
+                self.has_modules(place, built)?;
             }
             (is_built, named) = (true, None);
         }
@@ -346,6 +370,21 @@ mod tests {
         // Without the option its files are not needed.
         let part = [WHOLE[1], WHOLE[4], WHOLE[7]];
         is_complete(&files(&part)).unwrap();
+        let none = ("mm/ferry/rust/none.rs", "");
+        let error = is_complete(&files(&[&whole[..], &[none]].concat())).unwrap_err();
+        assert!(error.to_string().contains("rust/none.rs"), "{error}");
+    }
+
+    #[test]
+    fn each_topic_of_this_repository_is_complete() {
+        // Cargo sets the folder at run time: another clone may have built this program.
+        let tools = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
+        let sourced = files(&[WHOLE[0]]);
+        for (nr, topic) in TOPICS.iter().enumerate().skip(1) {
+            let mut files = overlay::until(tools.parent().unwrap(), nr, true).unwrap();
+            files.extend(sourced.clone());
+            is_complete(&files).unwrap_or_else(|error| panic!("{}: {error}", topic.name));
+        }
     }
 
     #[test]
