@@ -6,7 +6,8 @@ use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
-use std::thread::{JoinHandle, scope, spawn};
+use std::thread::{JoinHandle, scope, sleep, spawn};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use nix::sys::prctl;
@@ -21,6 +22,9 @@ use crate::kernel::{self, SWITCH, Setting};
 use crate::patience::{repeat_until, wait_until};
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, run_on};
 use crate::threads::join;
+
+/// Number of different pauses before the hog stops the mover.
+const STEPS: u32 = 16;
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -92,10 +96,13 @@ impl Hog {
         let thread = spawn({
             let stop = stop.clone();
             move || {
-                let alone = run_on(cpu).and_then(|()| sys::run_first_in_first_out(90));
+                // SCHED_FIFO comes first, so that the hog preempts the mover in the kernel: with
+                // PREEMPT_LAZY a thread of the fair class waits for its return to user space.
+                let alone = sys::run_first_in_first_out(90).and_then(|()| run_on(cpu));
+                let failed = alone.is_err();
                 // The test waits for it, or has failed.
                 let _ = ready.send(alone);
-                while !stop.load(Relaxed) {
+                while !failed && !stop.load(Relaxed) {
                     spin_loop();
                 }
             }
@@ -135,8 +142,14 @@ fn starved(ask: impl Fn() -> Result<()> + Sync) -> Result<()> {
     let _alone = Setting::change(SWITCH, "0")?;
     run_on(other)?;
     let mover = Mover::start(cpu, other)?;
+    let mut attempts = 0;
     let in_flight = || {
+        let start = Instant::now();
         mover.wait()?;
+        // The wait ends soon after the mover began a list. Without a pause every attempt could stop
+        // it before the first batch of that list.
+        attempts += 1;
+        sleep(start.elapsed() * (attempts % STEPS) / STEPS);
         scope(|scope| {
             // Ends before the asker is joined, which may wait for the mover.
             let _hog = Hog::start(cpu)?;
