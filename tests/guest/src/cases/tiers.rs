@@ -12,12 +12,13 @@ use super::crews::{AFTER_CHECKS, counted, crewed};
 use crate::child::Child;
 use crate::damon::Damon;
 use crate::demotion::{Demotion, Reclaim, count_on, forget_use, generations};
-use crate::harness::Case;
+use crate::harness::{Case, skip};
 use crate::kernel::{self, Setting};
 use crate::patience::wait_until;
 use crate::plan::FolioSize;
 use crate::sys::{MF_MOVE, Mapping, PAGE};
 use crate::threads::join;
+use crate::trace::Tracing;
 use crate::{pattern, region};
 
 const CPUS: &str = "/sys/kernel/mm/ferry/copy/cpus";
@@ -28,6 +29,11 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new("tiers/proactive", |_| proactive(FolioSize::Small, 8192)).limit(SLOW),
         Case::new("tiers/proactive-huge", |_| proactive(FolioSize::Huge, 32)).limit(SLOW),
+        Case::new("tiers/long-lists", |_| long_lists()).limit(SLOW),
+        Case::new("tiers/long-lists-generations", |_| {
+            in_generations(long_lists)
+        })
+        .limit(SLOW),
         Case::new("tiers/full", |_| full()).limit(SLOW),
         Case::new("tiers/in-use", |_| in_use()).limit(SLOW),
         Case::new("tiers/in-use-generations", |_| in_generations(in_use)).limit(SLOW),
@@ -86,6 +92,38 @@ fn proactive(folio: FolioSize, count: usize) -> Result<()> {
         );
         pattern::check(map.words(), 1)
     })
+}
+
+/// Proactive reclaim tries a cgroup at many priorities, and demotes in a few long lists all the same.
+/// Mainline demotes at most 64 pages at a time.
+fn long_lists() -> Result<()> {
+    const COUNT: usize = 16384;
+    const LEAST_MEAN: u64 = 200;
+    if !kernel::has_engine() {
+        return Err(skip(
+            "this kernel has no Ferry; mainline demotes short lists",
+        ));
+    }
+    let reclaim = Reclaim::new()?;
+    let map = region::filled(FolioSize::Small, COUNT, 1)?;
+    bring_home(&map.addrs(PAGE))?;
+    forget_use()?;
+    let events =
+        Tracing::new()?.of(&["migrate/mm_migrate_pages"], || reclaim.ask(map.len() / 2))?;
+    // The second attempt at a few folios that failed may demote none.
+    let lists: Vec<u64> = events
+        .iter()
+        .filter(|event| event.field("reason") == Some("demotion"))
+        .filter_map(|event| event.field("nr_succeeded")?.parse().ok())
+        .filter(|&pages| pages > 0)
+        .collect();
+    let pages: u64 = lists.iter().sum();
+    ensure!(
+        pages >= COUNT as u64 / 4 && pages >= LEAST_MEAN * lists.len() as u64,
+        "expected {} demoted pages, and at least {LEAST_MEAN} a list on average, found {lists:?}",
+        COUNT / 4
+    );
+    pattern::check(map.words(), 1)
 }
 
 /// Demotes more than the lower tier has room for: some pages move, none is lost.
