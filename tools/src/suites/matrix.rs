@@ -79,6 +79,16 @@ const BUILDS: &[Build] = &[
         make: &[],
     },
     Build {
+        name: "without migration",
+        options: "CONFIG_MIGRATION=n\nCONFIG_COMPACTION=n\nCONFIG_NUMA_MIGRATION=n\n\
+                  CONFIG_NUMA_BALANCING=n\nCONFIG_CMA=n\nCONFIG_CMA_DEBUGFS=n\n\
+                  CONFIG_MEMORY_HOTREMOVE=n\nCONFIG_TRANSPARENT_HUGEPAGE=n\n\
+                  CONFIG_TRANSPARENT_HUGEPAGE_MADVISE=n\nCONFIG_FERRY=n\nCONFIG_FERRY_CREW=n\n\
+                  CONFIG_FERRY_MIGRC=n\nCONFIG_FERRY_PAGECACHE_PROMOTION=n\n\
+                  CONFIG_FERRY_SERVICE=n\n",
+        make: &[],
+    },
+    Build {
         name: "without crews",
         options: "CONFIG_FERRY_CREW=n\nCONFIG_FERRY_SERVICE=n\n",
         make: &[],
