@@ -6,6 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, pause};
 
+use crate::harness::expect;
 use crate::sys::{clone_vm, fork_child};
 
 /// A child process; killed on drop.
@@ -43,10 +44,11 @@ impl Child {
         Ok(status)
     }
 
-    /// Returns how the process ended, or that it still runs.
-    pub fn status(&self) -> Result<WaitStatus> {
+    /// Checks that the process still runs.
+    pub fn still_runs(&self) -> Result<()> {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        Ok(waitid(Id::Pid(self.0), flags)?)
+        let status = waitid(Id::Pid(self.0), flags)?;
+        expect("status of the child", status, WaitStatus::StillAlive)
     }
 
     /// Waits until the process has ended, and fails unless it exits with 0.

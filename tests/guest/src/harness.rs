@@ -2,6 +2,7 @@
 //! Runs each test in its own process with a time limit, and prints TAP.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Debug, Display};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
@@ -83,8 +84,8 @@ impl Log {
 #[derive(Debug)]
 struct Skip(String);
 
-impl std::fmt::Display for Skip {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
@@ -93,6 +94,12 @@ impl std::error::Error for Skip {}
 
 pub fn skip(why: impl Into<String>) -> anyhow::Error {
     Skip(why.into()).into()
+}
+
+/// Fails unless a value is the wanted one. `what` names the value in the error.
+pub fn expect<T: PartialEq + Debug>(what: impl Display, got: T, wanted: T) -> Result<()> {
+    ensure!(got == wanted, "{what}: expected {wanted:?}, got {got:?}");
+    Ok(())
 }
 
 type Body = Box<dyn Fn(&mut Log) -> Result<()>>;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::harness::expect;
 use crate::plan::{Config, Engine, FolioSize, Machine};
 use crate::sys::{Mapping, PAGE};
 
@@ -77,6 +78,17 @@ fn hex(path: impl AsRef<Path>) -> Result<u64> {
 /// Writes a file. Returns the error number, if the kernel rejects the value.
 pub fn write_error(path: impl AsRef<Path>, value: &str) -> Option<i32> {
     fs::write(path, value).err().and_then(|e| e.raw_os_error())
+}
+
+/// Checks that a file rejects a value with an error number.
+pub fn rejects(path: impl AsRef<Path>, value: &str, errno: i32) -> Result<()> {
+    let path = path.as_ref();
+    let what = format!(
+        "errno of '{}' in {}",
+        value.escape_default(),
+        path.display()
+    );
+    expect(what, write_error(path, value), Some(errno))
 }
 
 /// Returns whether this kernel has Ferry's copy engine.

@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use nix::errno::Errno;
-use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 
 use super::disk::Tmpfs;
 use super::races::shuttle;
 use crate::cgroup::Groups;
 use crate::child::Child;
-use crate::harness::{Case, Log};
+use crate::harness::{Case, Log, expect};
 use crate::kernel::{self, SWITCH, Setting, THREADS};
 use crate::patience::{repeat_until, wait_until};
 use crate::plan::FolioSize;
@@ -183,11 +182,7 @@ impl Shuttle {
         let before = rounds();
         wait_until("the child goes on", || {
             // A child that found wrong contents has exited.
-            let status = self.process.status()?;
-            ensure!(
-                status == WaitStatus::StillAlive,
-                "expected the child to run, but it ended: {status:?}"
-            );
+            self.process.still_runs()?;
             Ok(rounds() > before)
         })
     }
@@ -273,10 +268,7 @@ fn asked_for() -> Result<()> {
         };
         let before = kernel::counters()?;
         shuttle(0)?;
-        ensure!(
-            kernel::counters()? == before,
-            "expected no counts without MPOL_MF_MOVE_MT"
-        );
+        expect("counters without the flag", &kernel::counters()?, &before)?;
         repeat_until(&format!("{row} grows"), || {
             shuttle(MF_MOVE_MT)?;
             Ok(kernel::counters()?.get(row) > before.get(row))
@@ -284,10 +276,7 @@ fn asked_for() -> Result<()> {
         let _nobody = Setting::change(THREADS, "1")?;
         let before = kernel::helped()?;
         shuttle(MF_MOVE_MT)?;
-        ensure!(
-            kernel::helped()? == before,
-            "expected no helpers with a limit of one thread"
-        );
+        expect("helped pages with one thread", kernel::helped()?, before)?;
     }
     Ok(())
 }
@@ -308,13 +297,7 @@ fn asked_for_wrongly() -> Result<()> {
     let (right, _) = sys::move_to(0, &addrs, 1, MF_MOVE_MT | MF_MOVE);
     match kernel::has_engine() {
         true => right.zero("move_pages"),
-        false => {
-            ensure!(
-                right.errno == einval,
-                "expected EINVAL from a vanilla kernel, got {right:?}"
-            );
-            Ok(())
-        }
+        false => expect("errno of a vanilla kernel", right.errno, einval),
     }
 }
 
@@ -337,10 +320,7 @@ fn confined(by_cpuset: bool) -> Result<()> {
         confine(&[0])?;
     }
     shuttle()?;
-    ensure!(
-        kernel::helped()? == before,
-        "expected no helpers for a task confined to one CPU"
-    );
+    expect("helped pages on one CPU", kernel::helped()?, before)?;
     if by_cpuset {
         let all = kernel::read("/sys/devices/system/cpu/online")?;
         groups.set(0, "cpuset.cpus", all.trim())?;

@@ -15,8 +15,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::sysctl::moves_while;
-use crate::harness::{Case, skip};
-use crate::kernel::{self, SWITCH, Setting, counter, value, write_error};
+use crate::harness::{Case, expect, skip};
+use crate::kernel::{self, SWITCH, Setting, counter, rejects, value, write_error};
 use crate::patience::wait_until;
 use crate::plan::{Engine, FolioSize};
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
@@ -69,11 +69,7 @@ fn behave(name: &str, how: &str) -> Result<Setting> {
 pub fn channels() -> Result<Setting> {
     need_soft()?;
     let channels = Setting::change(CHANNELS, ALL)?;
-    ensure!(
-        value(CHANNELS)? == ALL,
-        "expected {ALL} channels, got {}",
-        value(CHANNELS)?
-    );
+    expect(CHANNELS, &*value(CHANNELS)?, ALL)?;
     Ok(channels)
 }
 
@@ -147,7 +143,7 @@ fn set() -> Result<()> {
                 errno == Some(libc::EINVAL) || bad.is_empty() && errno.is_none(),
                 "{path}: expected EINVAL for '{bad}', got {errno:?}"
             );
-            ensure!(value(path)? == before, "{path} changed to {}", value(path)?);
+            expect(path, value(path)?, before.clone())?;
         }
     }
     Ok(())
@@ -157,23 +153,13 @@ fn no_channel() -> Result<()> {
     let _kept = Setting::keep(METHOD)?;
     if !Path::new(SOFT).exists() {
         for nr in ["1", "16"] {
-            ensure!(
-                write_error(CHANNELS, nr) == Some(libc::ENODEV),
-                "expected ENODEV for {nr} channels"
-            );
+            rejects(CHANNELS, nr, libc::ENODEV)?;
         }
     }
-    ensure!(
-        value(CHANNELS)? == "0",
-        "expected 0 channels, got {}",
-        value(CHANNELS)?
-    );
+    expect(CHANNELS, &*value(CHANNELS)?, "0")?;
     kernel::write(CHANNELS, "0")?;
     for method in ["dma", "hybrid"] {
-        ensure!(
-            write_error(METHOD, method) == Some(libc::ENODEV),
-            "expected ENODEV for method {method} without channels"
-        );
+        rejects(METHOD, method, libc::ENODEV)?;
     }
     for method in ["serial", "cpu", "auto"] {
         kernel::write(METHOD, method)?;
@@ -336,11 +322,7 @@ fn driver_goes() -> Result<()> {
     let _slow = behave("delay_us", "200")?;
     moves_while(8, 20, |_| {
         kernel::write(format!("{DRIVER}/unbind"), DEVICE)?;
-        ensure!(
-            value(CHANNELS)? == "0",
-            "expected 0 channels after unbind, got {}",
-            value(CHANNELS)?
-        );
+        expect("channels after unbind", &*value(CHANNELS)?, "0")?;
         kernel::write(format!("{DRIVER}/bind"), DEVICE)?;
         kernel::write(CHANNELS, ALL)?;
         sleep(Duration::from_millis(20));
@@ -422,10 +404,6 @@ fn suspend() -> Result<()> {
         counter("pages_dma")? > before,
         "expected copies by DMA after the suspends"
     );
-    ensure!(
-        value(CHANNELS)? == ALL,
-        "expected {ALL} channels after the suspends, got {}",
-        value(CHANNELS)?
-    );
+    expect("channels after the suspends", &*value(CHANNELS)?, ALL)?;
     none_parked()
 }

@@ -11,7 +11,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::pipe;
 
 use super::disk::Ext4;
-use crate::harness::Case;
+use crate::harness::{Case, expect};
 use crate::patience::{at_last, repeat_until};
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, Uring};
@@ -51,10 +51,7 @@ impl Spliced {
         let step = folio.bytes();
         for at in (0..map.len()).step_by(2 * step) {
             let got = map.splice_into(at, PAGE, &write_end)?;
-            ensure!(
-                got == PAGE,
-                "expected vmsplice to take {PAGE} bytes, got {got}"
-            );
+            expect("bytes that vmsplice took", got, PAGE)?;
         }
         Ok(Self {
             addrs: map.addrs(step),
@@ -102,11 +99,7 @@ fn io_uring(folio: FolioSize, count: usize) -> Result<()> {
     let before = sys::places(0, &addrs)?;
     let other = 1 - before[0];
     for _ in 0..3 {
-        let after = try_move(&addrs, other)?;
-        ensure!(
-            after == before,
-            "expected pinned pages to stay on {before:?}, found {after:?}"
-        );
+        expect("nodes of pinned pages", &try_move(&addrs, other)?, &before)?;
         pattern::check(map.words(), 1)?;
     }
     drop(ring);

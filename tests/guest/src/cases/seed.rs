@@ -8,7 +8,7 @@ use page_migrate::{Error, Node, Options, PhysAddr, Pid, PidFd, Service, Stopped,
 
 use super::programs::need_service;
 use crate::child::Child;
-use crate::harness::{Case, skip};
+use crate::harness::{Case, expect, skip};
 use crate::hot::{self, Placement, Shape};
 use crate::kernel;
 use crate::plan::FolioSize;
@@ -54,8 +54,7 @@ fn all_moved(outcome: (Ret, Counts)) -> Result<()> {
         successful: PAGES as u32,
         failed: 0,
     };
-    ensure!(counts == expected, "expected {expected:?}, got {counts:?}");
-    Ok(())
+    expect("counts", counts, expected)
 }
 
 fn fails(outcome: (Ret, Counts), errno: Errno) -> Result<()> {
@@ -64,12 +63,8 @@ fn fails(outcome: (Ret, Counts), errno: Errno) -> Result<()> {
         ret: -1,
         errno: errno as i32,
     };
-    ensure!(ret == expected, "expected {errno}, got {ret:?}");
-    ensure!(
-        counts == Counts::default(),
-        "expected zero counts, got {counts:?}"
-    );
-    Ok(())
+    expect("result", ret, expected)?;
+    expect("counts", counts, Counts::default())
 }
 
 fn range() -> Result<()> {
@@ -83,11 +78,7 @@ fn range() -> Result<()> {
     // The pages are on the node already, so nothing is done and nothing fails.
     let (ret, counts) = virt_addr_range(map.addr(), map.len(), 0, std::process::id() as i32);
     ret.zero("the call")?;
-    ensure!(
-        counts == Counts::default(),
-        "expected zero counts, got {counts:?}"
-    );
-    Ok(())
+    expect("counts", counts, Counts::default())
 }
 
 fn physical() -> Result<()> {
@@ -181,10 +172,7 @@ fn by_crate() -> Result<()> {
         .flatten()
         .collect();
     let frames: Vec<u64> = table.iter().map(|address| address.frame()).collect();
-    ensure!(
-        frames == kernel::frames(&map)?,
-        "expected the frames of /proc/self/pagemap"
-    );
+    expect("frames by the crate", frames, kernel::frames(&map)?)?;
     // More addresses than one call takes, most of them without a page.
     let nothing = PhysAddr((1 << 45) - 1);
     let mut list = vec![nothing; page_migrate::MAX_TABLE];
@@ -193,11 +181,8 @@ fn by_crate() -> Result<()> {
     moved(counts.map_err(told)?)?;
     region::check_on(&map.addrs(PAGE), 1)?;
     let refused = service.migrate_physical(&list, node(0)?, Target::Caller, options);
-    let refused = refused.err().map(|stopped| stopped.error);
-    ensure!(
-        refused == Some(Error::InvalidArgument),
-        "expected InvalidArgument for a long table, got {refused:?}"
-    );
+    let error = refused.err().map(|stopped| stopped.error);
+    expect("error of a long table", error, Some(Error::InvalidArgument))?;
     let after = service.counters()?;
     ensure!(
         after.range_calls - before.range_calls >= 2

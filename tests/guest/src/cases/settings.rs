@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use nix::unistd::{Uid, setuid};
 
 use super::sysctl::is_refused;
-use crate::harness::{Case, Log};
+use crate::harness::{Case, Log, expect};
 use crate::kernel::{self, CREW, SWITCH, Setting};
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
@@ -110,18 +110,11 @@ fn accepted(log: &mut Log) -> Result<()> {
             "unmapped_us" => log.found.get(5).cloned().unwrap_or_default(),
             _ => read(name)?,
         };
-        ensure!(
-            found == at_first,
-            "{name}: expected {at_first} at first, got {found}"
-        );
+        expect(format!("{name} at first"), &*found, at_first)?;
         let _kept = Setting::keep(&path(name))?;
         for (written, wanted) in others {
             kernel::write(path(name), written)?;
-            ensure!(
-                read(name)? == *wanted,
-                "{name}: expected {wanted} after writing {written}, got {}",
-                read(name)?
-            );
+            expect(format!("{name} after {written}"), &*read(name)?, *wanted)?;
         }
     }
     Ok(())
@@ -142,17 +135,8 @@ fn unprivileged() -> Result<()> {
     setuid(Uid::from_raw(65534)).context("setuid")?;
     for (name, at_first, _) in SETTINGS {
         let word = at_first.split(['[', ']']).nth(1).unwrap_or(at_first);
-        is_denied(name, word)?;
+        kernel::rejects(path(name), word, libc::EACCES)?;
     }
-    Ok(())
-}
-
-fn is_denied(name: &str, value: &str) -> Result<()> {
-    let errno = kernel::write_error(path(name), value);
-    ensure!(
-        errno == Some(libc::EACCES),
-        "{name}: expected EACCES, got {errno:?}"
-    );
     Ok(())
 }
 
@@ -344,10 +328,7 @@ fn histogram(name: &str) -> Result<Vec<u64>> {
                 true => "inf".to_owned(),
                 false => (1u64 << at).to_string(),
             };
-            ensure!(
-                bound == wanted,
-                "{name}: expected the bound {wanted}, got {bound}"
-            );
+            expect(format!("bound of {name}"), bound, &*wanted)?;
             Ok(count.parse()?)
         })
         .collect()
@@ -362,7 +343,7 @@ fn histograms() -> Result<()> {
     };
     for name in HISTOGRAMS {
         // Root cannot write them either.
-        is_denied(name, "0")?;
+        kernel::rejects(path(name), "0", libc::EACCES)?;
     }
     for (switch, rises) in [("1", true), ("0", false)] {
         let _switch = Setting::change(SWITCH, switch)?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use anyhow::{Context, Result, ensure};
 use nix::unistd::{Uid, setuid};
 
-use crate::harness::{Case, Log};
+use crate::harness::{Case, Log, expect};
 use crate::kernel::{self, CREW, PULL, SWITCH, Setting, THREADS, value};
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
@@ -49,11 +49,7 @@ fn accepted() -> Result<()> {
     for (path, values) in knobs {
         for wanted in values {
             kernel::write(path, wanted)?;
-            let got = value(path)?;
-            ensure!(
-                got == wanted,
-                "{path}: expected {wanted} after writing it, got {got}"
-            );
+            expect(format!("{path} after writing"), &*value(path)?, wanted)?;
         }
     }
     Ok(())
@@ -84,17 +80,9 @@ fn refused() -> Result<()> {
 
 /// Checks that a setting rejects a value, and keeps the value `kept`.
 pub fn is_refused(path: &str, bad: &str, kept: &str) -> Result<()> {
-    let (errno, got) = (kernel::write_error(path, bad), value(path)?);
-    let bad = bad.escape_default();
-    ensure!(
-        errno == Some(libc::EINVAL),
-        "{path}: expected EINVAL for '{bad}', got {errno:?}"
-    );
-    ensure!(
-        got == kept,
-        "{path}: expected {kept} after '{bad}' was rejected, got {got}"
-    );
-    Ok(())
+    kernel::rejects(path, bad, libc::EINVAL)?;
+    let what = format!("{path} after '{}'", bad.escape_default());
+    expect(what, &*value(path)?, kept)
 }
 
 fn unprivileged() -> Result<()> {
@@ -112,12 +100,7 @@ fn unprivileged() -> Result<()> {
             "expected {path} to reject an unprivileged write"
         );
     }
-    let after = all()?;
-    ensure!(
-        before == after,
-        "expected the settings to stay {before:?}, got {after:?}"
-    );
-    Ok(())
+    expect("settings", all()?, before)
 }
 
 fn changed_while_moving() -> Result<()> {
@@ -167,11 +150,7 @@ const ALL: &str = "compaction memory_failure memory_hotplug syscall mbind numa_m
 
 /// Reading returns what was written, in the kernel's order. Unknown words change nothing.
 fn reasons() -> Result<()> {
-    ensure!(
-        value(REASONS)? == ALL,
-        "expected all reasons at first, got {}",
-        value(REASONS)?
-    );
+    expect("reasons at first", &*value(REASONS)?, ALL)?;
     let _kept = Setting::keep(REASONS)?;
     for (written, read) in [
         ("mbind", "mbind"),
@@ -182,11 +161,11 @@ fn reasons() -> Result<()> {
         ("syscall syscall\n", "syscall"),
     ] {
         kernel::write(REASONS, written)?;
-        ensure!(
-            value(REASONS)? == read,
-            "expected {read} after writing '{written}', got {}",
-            value(REASONS)?
-        );
+        expect(
+            format!("reasons after '{written}'"),
+            &*value(REASONS)?,
+            read,
+        )?;
     }
     let long = "syscall ".repeat(400) + "x";
     for bad in [

@@ -12,7 +12,7 @@ use super::crews::{AFTER_CHECKS, counted, crewed};
 use crate::child::Child;
 use crate::damon::Damon;
 use crate::demotion::{Demotion, Reclaim, count_on, forget_use, generations};
-use crate::harness::{Case, skip};
+use crate::harness::{Case, expect, skip};
 use crate::kernel::{self, Setting};
 use crate::patience::wait_until;
 use crate::plan::FolioSize;
@@ -181,10 +181,7 @@ fn in_use() -> Result<()> {
                     end.store(true, Relaxed);
                     let lost = writer.join().ok().context("the writer panicked")?;
                     join(forker, "the forker")?;
-                    ensure!(
-                        lost == 0,
-                        "expected no lost writes, but {lost} pages lost some"
-                    );
+                    expect("pages that lost writes", lost, 0)?;
                     asked
                 })?;
                 pattern::check(map.words(), 1)?;

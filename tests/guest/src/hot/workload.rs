@@ -7,12 +7,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 use serde::Serialize;
 
 use super::{FAR, NEAR, Shape};
 use crate::child::Child;
+use crate::harness::expect;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{demotion, region};
@@ -67,11 +67,9 @@ impl Workload {
         };
         let child = Child::start(|| body().context("the workload"))?;
         while words[STATE].load(Ordering::Acquire) != WORKING {
-            let status = child.status()?;
-            ensure!(
-                status == WaitStatus::StillAlive,
-                "the workload ended before its memory was ready: {status:?}"
-            );
+            child
+                .still_runs()
+                .context("the workload, before its memory was ready")?;
             sleep(Duration::from_millis(1));
         }
         Ok(Self { child, shared })
@@ -171,10 +169,7 @@ impl Memory {
         let seconds = start.elapsed().as_secs_f64();
         let words = self.map.words().iter();
         let found: u64 = words.map(|word| word.load(Ordering::Relaxed)).sum();
-        ensure!(
-            found == accesses,
-            "expected {accesses} increments in memory, found {found}"
-        );
+        expect("increments in memory", found, accesses)?;
         Ok(Outcome {
             seconds,
             near_at_start,

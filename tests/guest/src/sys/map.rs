@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 
+use crate::harness::expect;
 use crate::kernel;
 use crate::plan::FolioSize;
 
@@ -265,12 +266,7 @@ impl Mapping {
         // SAFETY: `self` owns the memory, which the kernel only reads.
         let got = unsafe { libc::pwrite(file.as_raw_fd(), self.addr as *const _, self.len, 0) };
         let got = Errno::result(got).context("pwrite")? as usize;
-        ensure!(
-            got == self.len,
-            "expected {} bytes written, got {got}",
-            self.len
-        );
-        Ok(())
+        expect("bytes written", got, self.len)
     }
 }
 

@@ -7,7 +7,7 @@ mod full_node;
 use anyhow::{Result, ensure};
 use libc::{EACCES, EBUSY, EFAULT, EINVAL, ENODEV, ENOENT, ESRCH};
 
-use crate::harness::{Case, Log};
+use crate::harness::{Case, Log, expect};
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::sys::{
@@ -66,11 +66,6 @@ fn call(
 
 fn failed(errno: i32) -> Ret {
     Ret { ret: -1, errno }
-}
-
-fn expect<T: PartialEq + std::fmt::Debug>(what: &str, got: T, wanted: T) -> Result<()> {
-    ensure!(got == wanted, "{what}: expected {wanted:?}, got {got:?}");
-    Ok(())
 }
 
 fn bad_node(log: &mut Log) -> Result<()> {

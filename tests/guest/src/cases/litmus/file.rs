@@ -15,7 +15,7 @@ use super::{AGE, Change, FILES, MIGRC, Migrc, PAGES, Stage, count};
 use super::{never_stale_if_deferred, run_on, two_cpus};
 use crate::cases::disk::Ext4;
 use crate::cases::migrc::{beside_another, grows, retained, retains_none};
-use crate::harness::Log;
+use crate::harness::{Log, expect};
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::threads::join;
 use crate::{kernel, region};
@@ -137,10 +137,7 @@ pub fn alone() -> Result<()> {
             let before = (retained()?, count(DRAINED)?);
             drop(shown.ext4.open("never migrated")?);
             let after = (retained()?, count(DRAINED)?);
-            ensure!(
-                after == before,
-                "expected retained and drained pages to stay {before:?}, got {after:?}"
-            );
+            expect("retained and drained pages", after, before)?;
             retain_some(&other)?;
             let all = retained()?;
             grows(DRAINED, || shown.ext4.open(name).map(drop))
@@ -187,10 +184,7 @@ fn refused_beside_another() -> Result<()> {
         Ok(count("deferred_pages")? - before)
     };
     let off = deferred_by(1)?;
-    ensure!(
-        off == 0,
-        "expected no deferred pages with `files` off, got {off}"
-    );
+    expect("deferred pages with `files` off", off, 0)?;
     migrc.set(FILES, "1")?;
     // If one page of a batch needs an immediate flush, the whole batch is flushed.
     let some_deferred = || -> Result<()> {
@@ -216,10 +210,7 @@ fn refused_beside_another() -> Result<()> {
     );
     let before = count(OPEN_REFUSED)?;
     let written = deferred_by(1)? + deferred_by(0)?;
-    ensure!(
-        written == 0,
-        "expected no deferred pages of an open file, got {written}"
-    );
+    expect("deferred pages of an open file", written, 0)?;
     ensure!(
         count(OPEN_REFUSED)? > before,
         "expected refused/file_open_for_writing to grow"

@@ -14,7 +14,7 @@ use anyhow::{Result, ensure};
 use nix::sys::wait::waitpid;
 
 use super::{AGE, Migrc, Written, mismatches, no_more_mismatches, run_on, three_cpus, until_seen};
-use crate::harness::{Log, skip};
+use crate::harness::{Log, expect, skip};
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
@@ -162,10 +162,7 @@ pub fn holds(log: &mut Log) -> Result<()> {
         let mismatches = mismatches()?;
         let scene = Scene::new()?;
         let lost = scene.play(forks, false)?;
-        ensure!(
-            lost == 0,
-            "expected no lost writes, but {lost} pages lost some"
-        );
+        expect("pages that lost writes", lost, 0)?;
         no_more_mismatches(mismatches)?;
         Ok(scene.moved.into_inner())
     })

@@ -27,7 +27,7 @@ mod swap;
 mod unplug;
 mod upgrade;
 
-use crate::harness::{Case, Log, skip};
+use crate::harness::{Case, Log, expect, skip};
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
 use crate::region;
@@ -382,13 +382,7 @@ fn holds(change: Change, log: &mut Log) -> Result<()> {
     };
     log.repeat(|| {
         match change {
-            Change::Write => {
-                let deferred = never_stale(both)?;
-                ensure!(
-                    deferred == 0,
-                    "expected no writable page to be deferred, but {deferred} were"
-                );
-            }
+            Change::Write => expect("deferred writable pages", never_stale(both)?, 0)?,
             _ => never_stale_if_deferred(both)?,
         }
         Ok(2 * half * PAGES as u64)
@@ -463,9 +457,5 @@ fn mismatches() -> Result<Option<u64>> {
 }
 
 fn no_more_mismatches(before: Option<u64>) -> Result<()> {
-    ensure!(
-        mismatches()? == before,
-        "expected no old folio that differs from its copy, but debug/mismatches grew"
-    );
-    Ok(())
+    expect("debug/mismatches", mismatches()?, before)
 }

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use super::{Migrc, Written, run_on, two_cpus};
 use crate::demotion;
-use crate::harness::{Log, skip};
+use crate::harness::{Log, expect, skip};
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
 use crate::region;
@@ -174,11 +174,7 @@ pub fn holds(log: &mut Log) -> Result<()> {
         let (mut demoted, mut migrated) = (0, 0);
         for _ in 0..8 {
             let played = nested.play(2)?;
-            ensure!(
-                played.lost == 0,
-                "expected no lost writes, but {} pages lost some",
-                played.lost
-            );
+            expect("pages that lost writes", played.lost, 0)?;
             demoted += played.demoted;
             migrated += played.migrated;
         }

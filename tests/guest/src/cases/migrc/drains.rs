@@ -23,11 +23,7 @@ pub(super) fn freed() -> Result<()> {
     kernel::write(DRAIN, "1")?;
     let (more, less) = (count("deferred_pages")? - deferred, sum()? - drained);
     ensure!(more > 0, "expected deferred pages");
-    ensure!(
-        more == less,
-        "expected as many drained as deferred pages, got {less} of {more}"
-    );
-    Ok(())
+    expect("drained pages, of all deferred ones", less, more)
 }
 
 /// Frees retained pages by another flush, which `counter` counts.
@@ -124,10 +120,7 @@ pub(super) fn atomic() -> Result<()> {
         kernel::write(DRAIN, "1")?;
         to(&map, 0)?;
         let all = retained()?;
-        ensure!(
-            all == 8 * PAGES as u64,
-            "expected the pages of the whole mapping to be retained, found {all}"
-        );
+        expect("retained pages of the whole mapping", all, 8 * PAGES as u64)?;
         let free = kernel::node_free_bytes(1)?;
         kernel::write(&take, "1")?;
         let back = kernel::node_free_bytes(1)?;
@@ -135,12 +128,7 @@ pub(super) fn atomic() -> Result<()> {
             back > free / 2,
             "expected most of {free} bytes to be freed again, found {back}"
         );
-        ensure!(
-            retained()? == all,
-            "expected {all} retained pages afterwards, found {}",
-            retained()?
-        );
-        Ok(())
+        expect("retained pages afterwards", retained()?, all)
     })
 }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::litmus::{MIGRC, Migrc, count, need_debug};
 use crate::child::Child;
-use crate::harness::{Case, skip};
+use crate::harness::{Case, expect, skip};
 use crate::kernel;
 use crate::patience::wait_until;
 use crate::plan::FolioSize;
@@ -75,19 +75,12 @@ pub fn retained_of(node: u32) -> Result<u64> {
 
 /// Checks the number of retained pages.
 fn retains(pages: usize) -> Result<()> {
-    let found = retained()?;
-    ensure!(
-        found == pages as u64,
-        "expected {pages} retained pages, found {found}"
-    );
-    Ok(())
+    expect("retained pages", retained()?, pages as u64)
 }
 
 /// Checks that no page is retained.
 pub fn retains_none() -> Result<()> {
-    let found = retained()?;
-    ensure!(found == 0, "expected no retained pages, found {found}");
-    Ok(())
+    expect("retained pages", retained()?, 0)
 }
 
 /// Checks that a counter of migrc grows while `body` runs.
@@ -103,11 +96,7 @@ fn grows_by_all(counter: &str, body: impl FnOnce() -> Result<()>) -> Result<()> 
     let before = count(counter)?;
     body()?;
     let grown = count(counter)? - before;
-    ensure!(
-        grown == PAGES as u64,
-        "expected {counter} to grow by {PAGES}, got {grown}"
-    );
-    Ok(())
+    expect(format!("growth of {counter}"), grown, PAGES as u64)
 }
 
 /// Runs `body` while another thread of this process runs on another CPU. Without that thread, no
@@ -183,16 +172,9 @@ fn settings() -> Result<()> {
         let path = format!("{MIGRC}/{file}");
         let before = fs::read_to_string(&path).ok();
         for value in bad.iter().filter(|value| !value.is_empty()) {
-            let error = kernel::write_error(&path, value);
-            ensure!(
-                error == Some(libc::EINVAL),
-                "{file}: expected EINVAL for '{value}', got {error:?}"
-            );
+            kernel::rejects(&path, value, libc::EINVAL)?;
         }
-        ensure!(
-            fs::read_to_string(&path).ok() == before,
-            "expected {file} to keep its value"
-        );
+        expect(file, fs::read_to_string(&path).ok(), before)?;
     }
     Ok(())
 }

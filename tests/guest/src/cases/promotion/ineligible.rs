@@ -21,10 +21,7 @@ pub(super) fn stays(disk: &Ext4, file: &File, why: &str) -> Result<()> {
         refused()?
     );
     let up = count_on(file, LEN, 0)?;
-    ensure!(
-        up == 0,
-        "expected no {why} pages to be promoted, but {up} were"
-    );
+    expect(format!("promoted pages that are {why}"), up, 0)?;
     check(file, LEN, 1)
 }
 
@@ -66,11 +63,7 @@ pub(super) fn left() -> Result<()> {
         refused()?
     );
     drop(_on);
-    let up = count_on(&file, LEN, 0)?;
-    ensure!(
-        up == 0,
-        "expected no dirty pages to be promoted, but {up} were"
-    );
+    expect("promoted pages that are dirty", count_on(&file, LEN, 0)?, 0)?;
     nothing_left(&file, LEN)
 }
 

@@ -18,7 +18,7 @@ use super::disk::Ext4;
 use super::unplug::goes_offline;
 use crate::cgroup::Groups;
 use crate::demotion::generations;
-use crate::harness::{Case, skip};
+use crate::harness::{Case, expect, skip};
 use crate::kernel::{self, Setting};
 use crate::patience::wait_until;
 use crate::promotion::{
@@ -137,11 +137,7 @@ fn nothing_left(file: &File, len: usize) -> Result<()> {
     // Pages in a per-CPU LRU cache have an extra reference until they are drained.
     kernel::write("/proc/sys/vm/drop_caches", "1")?;
     evict(file)?;
-    let left = cached_pages(file, len)?;
-    ensure!(
-        left == 0,
-        "expected all pages to be evicted, but {left} stayed"
-    );
+    expect("pages left after eviction", cached_pages(file, len)?, 0)?;
     drop(off);
     Ok(())
 }
@@ -180,11 +176,7 @@ fn off() -> Result<()> {
     warm_up(&file, LEN)?;
     sleep(Duration::from_millis(300));
     let after = (stat("numa_hint_page_cache")?, counter("promoted_pages")?);
-    ensure!(
-        before == after,
-        "expected no change of the counters {before:?}, got {after:?}"
-    );
-    Ok(())
+    expect("counters", after, before)
 }
 
 /// Reads recorded before promotion was disabled cause no promotion after it is enabled again,
@@ -205,11 +197,7 @@ fn forgotten() -> Result<()> {
     let _on = Promotion::on()?;
     sleep(Duration::from_millis(500));
     let after = (counter("candidates")?, counter("promoted_pages")?);
-    ensure!(
-        before == after,
-        "expected no change of the counters {before:?}, got {after:?}"
-    );
-    Ok(())
+    expect("counters", after, before)
 }
 
 /// Readers check the contents and a writer writes the same ones, while the file is truncated and

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::{PAGES, memory, says, shuttle, small_pages, table, whole};
 use crate::child::Child;
-use crate::harness::Case;
+use crate::harness::{Case, expect};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, Counters, HOLES, LONG, MT, SHARED, Service};
 use crate::sys::{self, Mapping, PAGE};
@@ -190,10 +190,8 @@ fn holes() -> Result<()> {
     let (addr, len) = (map.addr(), map.len());
     drop(map);
     let all = Call::range(addr - 16 * PAGE, len + 16 * PAGE, 0);
-    ensure!(
-        service.range(all).errno == libc::EFAULT,
-        "expected EFAULT for an unmapped range"
-    );
+    let errno = service.range(all).errno;
+    expect("errno of an unmapped range", errno, libc::EFAULT)?;
     says(
         service.range(Call::range(addr, len, 0).flags(HOLES)),
         0,
@@ -214,11 +212,7 @@ fn holes() -> Result<()> {
         node: 0,
         ..everything
     });
-    ensure!(
-        back.errno == 0,
-        "expected the whole process to move back, got {back:?}"
-    );
-    Ok(())
+    expect("errno of the move back", back.errno, 0)
 }
 
 fn sysfs() -> Result<Counters> {
@@ -240,10 +234,7 @@ fn sysfs() -> Result<Counters> {
 fn counters() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     let before = service.counters()?;
-    ensure!(
-        before == sysfs()?,
-        "expected the same counters from the ioctl and sysfs"
-    );
+    expect("counters of sysfs", sysfs()?, before)?;
     says(service.range(whole(&map, 1)), 0, PAGES, 0)?;
     let mut table = table(&map)?;
     table.extend([u64::MAX, 1 << 51]);
@@ -262,10 +253,6 @@ fn counters() -> Result<()> {
         ..before
     };
     let after = service.counters()?;
-    ensure!(after == expected, "expected {expected:?}, got {after:?}");
-    ensure!(
-        after == sysfs()?,
-        "expected the same counters from the ioctl and sysfs"
-    );
-    Ok(())
+    expect("counters", after, expected)?;
+    expect("counters of sysfs", sysfs()?, after)
 }

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use libc::{EBADF, EFAULT, EINVAL, ENODEV, ENOTTY, ESRCH};
 
 use super::{PAGES, layout, says, small_pages, table, whole};
-use crate::harness::Case;
+use crate::harness::{Case, expect};
 use crate::plan::FolioSize;
 use crate::sys::service::{
     self, Call, Done, HOLES, LONG, MAX_LONG_TABLE, MAX_TABLE, PHYS, PIDFD, RANGE, Service,
@@ -112,10 +112,7 @@ fn efault() -> Result<()> {
         (usize::MAX - 2 * PAGE + 1, PAGE),
     ] {
         let done = service.range(Call::range(at, length, 0));
-        ensure!(
-            done.errno == EFAULT,
-            "{at:#x}, {length:#x}: expected EFAULT, got {done:?}"
-        );
+        expect(format!("errno of {at:#x}, {length:#x}"), done.errno, EFAULT)?;
     }
     region::check_on(&map.addrs(PAGE), 0)?;
     // A hole follows: pages before it move.
@@ -136,10 +133,7 @@ fn efault() -> Result<()> {
     for cmd in [PHYS, RANGE, service::COUNTERS] {
         for arg in [UserPtr::Null, UserPtr::Bad] {
             let ret = service.raw(cmd, arg)?;
-            ensure!(
-                ret.errno == EFAULT,
-                "{cmd:#x}: expected EFAULT, got {ret:?}"
-            );
+            expect(format!("errno of {cmd:#x}"), ret.errno, EFAULT)?;
         }
     }
     let table = table(&map)?;
@@ -155,10 +149,7 @@ fn efault() -> Result<()> {
     layout::put(&page, whole(&map, 0));
     page.protect(0, PAGE, libc::PROT_READ)?;
     let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
-    ensure!(
-        ret.errno == EFAULT,
-        "expected EFAULT for read-only counts, got {ret:?}"
-    );
+    expect("errno of read-only counts", ret.errno, EFAULT)?;
     region::check_on(&map.addrs(PAGE), 0)?;
     pattern::check(map.words(), 1)
 }
@@ -227,10 +218,7 @@ fn enotty() -> Result<()> {
     let (page, service) = (Mapping::anon(2 * PAGE, PAGE)?, Service::open()?);
     for cmd in [0xbc03, 0xbcff, 0xbd00, 0, 0xc030bc00, 0x4030bc01] {
         let ret = service.raw(cmd, UserPtr::In(&page, 0))?;
-        ensure!(
-            ret.errno == ENOTTY,
-            "{cmd:#x}: expected ENOTTY, got {ret:?}"
-        );
+        expect(format!("errno of {cmd:#x}"), ret.errno, ENOTTY)?;
     }
     Ok(())
 }

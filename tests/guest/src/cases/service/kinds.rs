@@ -7,7 +7,7 @@ use super::{PAGES, memory, says, shuttle, small_pages, table, whole};
 use crate::cases::Tmpfs;
 use crate::cases::disk::Ext4;
 use crate::cases::pinned::Spliced;
-use crate::harness::{Case, skip};
+use crate::harness::{Case, expect, skip};
 use crate::kernel::{self, Setting};
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
@@ -101,10 +101,7 @@ fn pinned(folio: FolioSize, count: usize) -> Result<()> {
         failed += done.failed;
     }
     // A folio named by several entries is counted once.
-    ensure!(
-        failed == half as u64,
-        "expected {half} failed pages, got {failed}"
-    );
+    expect("failed pages", failed, half as u64)?;
     let places = sys::places(0, &spliced.addrs)?;
     let stayed = |(i, &node): (usize, &i32)| node == i32::from(i % 2 == 1);
     ensure!(
@@ -139,14 +136,9 @@ fn secret() -> Result<()> {
             "expected no page to move, got {phys:?}"
         );
     }
-    ensure!(
-        sys::places(0, &map.addrs(PAGE))? == before,
-        "expected secret memory to stay on its nodes"
-    );
-    ensure!(
-        table(&map)? == frames,
-        "expected secret memory to keep its frames"
-    );
+    let after = sys::places(0, &map.addrs(PAGE))?;
+    expect("nodes of secret memory", after, before)?;
+    expect("frames of secret memory", table(&map)?, frames)?;
     pattern::check(map.words(), 1)
 }
 
@@ -270,10 +262,8 @@ fn pinned_for_long() -> Result<()> {
     says(service.range(whole(&map, elsewhere)), 0, 0, PAGES)?;
     let by_address = Call::to(elsewhere);
     says(service.phys(&table(&map)?, by_address), 0, 0, PAGES)?;
-    ensure!(
-        sys::places(0, &map.addrs(PAGE))? == places,
-        "expected pinned pages to stay"
-    );
+    let after = sys::places(0, &map.addrs(PAGE))?;
+    expect("nodes of pinned pages", after, places)?;
     drop(pinned);
     // The kernel unpins the pages some time later.
     let mut moved = 0;
@@ -329,9 +319,6 @@ fn mapped_file(file: &std::fs::File) -> Result<()> {
     let map = Mapping::file(file, PAGES * PAGE, libc::MAP_SHARED, PAGE)?;
     pattern::check(map.words(), 1)?;
     region::check_on(&map.addrs(PAGE), 0)?;
-    ensure!(
-        table(&map)? == frames,
-        "expected the same page frames as before"
-    );
+    expect("page frames", table(&map)?, frames)?;
     memory(FolioSize::Small, 1).map(drop)
 }

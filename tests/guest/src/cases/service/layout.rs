@@ -8,7 +8,7 @@ use libc::{E2BIG, EINVAL};
 use nix::sys::wait::{WaitStatus, waitpid};
 
 use super::{PAGES, small_pages, table};
-use crate::harness::{Case, skip};
+use crate::harness::{Case, expect, skip};
 use crate::sys::service::{COUNTERS, Call, Counters, PHYS, RANGE, Service, low_memory};
 use crate::sys::{self, Mapping, PAGE, Ret, UserPtr};
 use crate::{pattern, region};
@@ -57,15 +57,9 @@ fn sizes() -> Result<()> {
         };
         put(&page, call);
         let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
-        ensure!(
-            ret.errno == errno,
-            "expected errno {errno} for a size of {size}, got {ret:?}"
-        );
-        ensure!(
-            counts(&page) == (moved, 0),
-            "unexpected counts {:?} for a size of {size}",
-            counts(&page)
-        );
+        expect(format!("errno for a size of {size}"), ret.errno, errno)?;
+        let what = format!("counts for a size of {size}");
+        expect(what, counts(&page), (moved, 0))?;
         if errno == 0 {
             region::check_on(&map.addrs(PAGE), node)?;
             node = 1 - node;
@@ -76,14 +70,9 @@ fn sizes() -> Result<()> {
             let at = CALL + fastrand::usize(..size - CALL);
             page.words()[at / 8].store(1 << (at % 8 * 8), Relaxed);
             let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
-            ensure!(
-                ret.errno == E2BIG,
-                "expected E2BIG for byte {at} of {size}, got {ret:?}"
-            );
-            ensure!(
-                counts(&page) == (0, 0),
-                "expected no counts for byte {at} of {size}"
-            );
+            expect(format!("errno for byte {at} of {size}"), ret.errno, E2BIG)?;
+            let what = format!("counts for byte {at} of {size}");
+            expect(what, counts(&page), (0, 0))?;
         }
     }
     // The kernel writes no members beyond those that it knows, and nothing beyond the caller's
@@ -125,11 +114,7 @@ fn compat() -> Result<()> {
         service
             .raw_compat(cmd, UserPtr::In(&page, 0))?
             .zero(&format!("a {call} call by a 32-bit program"))?;
-        ensure!(
-            counts(&page) == (PAGES as u64, 0),
-            "expected {PAGES} migrated pages, got {:?}",
-            counts(&page)
-        );
+        expect("counts", counts(&page), (PAGES as u64, 0))?;
         region::check_on(&map.addrs(PAGE), node)?;
         pattern::check(map.words(), 1)
     };
@@ -153,14 +138,7 @@ fn compat() -> Result<()> {
         let words = &page.words()[..size_of::<Counters>() / 8];
         Ok(words.iter().map(|word| word.load(Relaxed)).collect())
     };
-    ensure!(
-        read(true)? == read(false)?,
-        "expected the same counters for a 32-bit program"
-    );
+    expect("counters for a 32-bit program", read(true)?, read(false)?)?;
     let ret = service.raw_compat(0xbc03, UserPtr::In(&page, 0))?;
-    ensure!(
-        ret.errno == libc::ENOTTY,
-        "expected ENOTTY for an unknown ioctl, got {ret:?}"
-    );
-    Ok(())
+    expect("errno of an unknown ioctl", ret.errno, libc::ENOTTY)
 }

@@ -13,7 +13,7 @@ mod rights;
 use anyhow::{Result, ensure};
 
 use crate::child::Child;
-use crate::harness::Case;
+use crate::harness::{Case, expect};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, Done, LONG, Service};
 use crate::sys::{Mapping, PAGE};
@@ -63,8 +63,7 @@ fn says(done: Done, errno: i32, successful: usize, failed: usize) -> Result<()> 
         successful: successful as u64,
         failed: failed as u64,
     };
-    ensure!(done == expected, "expected {expected:?}, got {done:?}");
-    Ok(())
+    expect("result", done, expected)
 }
 
 /// Runs `body` in a child. A failure there fails the test.
@@ -90,10 +89,7 @@ fn shuttle(service: &Service, map: &Mapping, pid: i32, flags: u32) -> Result<()>
         done.complete("no errors")?;
         moved += done.successful as usize;
     }
-    ensure!(
-        moved == pages,
-        "expected {pages} pages to move by address, got {moved}"
-    );
+    expect("pages moved by address", moved, pages)?;
     region::check_on(&addrs, 0)?;
     pattern::check(map.words(), 1)?;
     for node in [1, 0] {

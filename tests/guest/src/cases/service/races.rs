@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::{memory, table, whole};
 use crate::cases::unplug::Away;
 use crate::child::Child;
-use crate::harness::{Case, Log};
+use crate::harness::{Case, Log, expect};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, LONG, MT, SHARED, Service};
 use crate::sys::{Mapping, PAGE};
@@ -237,10 +237,7 @@ fn executing(log: &mut Log) -> Result<()> {
             // Pages of this process, which the owner does not map, whatever program it runs.
             let done = service.phys(&table(&map)?, Call::to(node).pid(pid));
             may_be(done.errno)?;
-            ensure!(
-                (done.successful, done.failed) == (0, 0),
-                "expected foreign pages to be skipped, got {done:?}"
-            );
+            expect("foreign pages", (done.successful, done.failed), (0, 0))?;
             node = 1 - node;
             if let Some(status) = owner.try_wait()? {
                 break status;
