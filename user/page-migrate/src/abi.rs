@@ -29,8 +29,7 @@ pub(crate) struct Migrate {
     pub(crate) length: u64,
     pub(crate) node: i32,
     pub(crate) pid: i32,
-    pub(crate) successful: u64,
-    pub(crate) failed: u64,
+    pub(crate) counts: crate::Counts,
 }
 
 /// `struct page_migrate_counters`.
@@ -39,14 +38,7 @@ pub(crate) struct Migrate {
 pub(crate) struct Counters {
     pub(crate) size: u32,
     pub(crate) flags: u32,
-    pub(crate) phys_calls: u64,
-    pub(crate) phys_entries: u64,
-    pub(crate) phys_ignored: u64,
-    pub(crate) range_calls: u64,
-    pub(crate) successful: u64,
-    pub(crate) failed: u64,
-    pub(crate) refused: u64,
-    pub(crate) aborted: u64,
+    pub(crate) values: crate::Counters,
 }
 
 // The structures have no padding, whether u64 is aligned to 4 or to 8 bytes, so 32-bit programs
@@ -55,8 +47,8 @@ const _: () = {
     assert!(size_of::<Migrate>() == 48);
     assert!(offset_of!(Migrate, at) == 8);
     assert!(offset_of!(Migrate, node) == 24);
-    assert!(offset_of!(Migrate, successful) == 32);
+    assert!(offset_of!(Migrate, counts.successful) == 32);
     assert!(size_of::<Counters>() == 72);
-    assert!(offset_of!(Counters, phys_calls) == 8);
-    assert!(offset_of!(Counters, aborted) == 64);
+    assert!(offset_of!(Counters, values.phys_calls) == 8);
+    assert!(offset_of!(Counters, values.aborted) == 64);
 };

@@ -43,9 +43,9 @@ fn expected() -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     let mut put = |name: &str, number: u64| assert!(all.insert(name.to_owned(), number).is_none());
     macro_rules! members {
-        ($of:literal, $type:ty, $($name:ident = $field:ident),*) => {
+        ($of:literal, $type:ty, $($name:ident = $($field:ident).+),*) => {
             put(concat!("struct ", $of), size_of::<$type>() as u64);
-            $(put(concat!($of, ".", stringify!($name)), offset_of!($type, $field) as u64);)*
+            $(put(concat!($of, ".", stringify!($name)), offset_of!($type, $($field).+) as u64);)*
         };
     }
     macro_rules! migrate {
@@ -59,8 +59,8 @@ fn expected() -> BTreeMap<String, u64> {
                 length = length,
                 node = node,
                 pid = pid,
-                successful = successful,
-                failed = failed
+                successful = counts.successful,
+                failed = counts.failed
             )
         };
     }
@@ -71,14 +71,14 @@ fn expected() -> BTreeMap<String, u64> {
         abi::Counters,
         size = size,
         flags = flags,
-        phys_calls = phys_calls,
-        phys_entries = phys_entries,
-        phys_ignored = phys_ignored,
-        range_calls = range_calls,
-        successful = successful,
-        failed = failed,
-        refused = refused,
-        aborted = aborted
+        phys_calls = values.phys_calls,
+        phys_entries = values.phys_entries,
+        phys_ignored = values.phys_ignored,
+        range_calls = values.range_calls,
+        successful = values.successful,
+        failed = values.failed,
+        refused = values.refused,
+        aborted = values.aborted
     );
     put("phaddr_t", size_of::<crate::PhysAddr>() as u64);
     put("PAGE_MIGRATE_MAX_TABLE", abi::MAX_TABLE as u64);

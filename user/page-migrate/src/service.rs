@@ -17,6 +17,7 @@ pub const MAX_TABLE: usize = abi::MAX_LONG_TABLE;
 
 /// Result of a migrating call. A large folio counts with all its base pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)] // A part of the structures of the calls.
 pub struct Counts {
     /// Base pages migrated.
     pub successful: u64,
@@ -60,6 +61,7 @@ impl Options {
 
 /// Counters of the service since boot, for all callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)] // The end of `struct page_migrate_counters`.
 pub struct Counters {
     /// Accepted calls by physical address.
     pub phys_calls: u64,
@@ -194,17 +196,7 @@ impl Service {
 
     /// Returns the counters since boot.
     pub fn counters(&self) -> Result<Counters, Error> {
-        let read = sys::counters(&self.0)?;
-        Ok(Counters {
-            phys_calls: read.phys_calls,
-            phys_entries: read.phys_entries,
-            phys_ignored: read.phys_ignored,
-            range_calls: read.range_calls,
-            successful: read.successful,
-            failed: read.failed,
-            refused: read.refused,
-            aborted: read.aborted,
-        })
+        Ok(sys::counters(&self.0)?.values)
     }
 }
 
@@ -220,17 +212,11 @@ fn migrate(node: Node, target: Target<'_>, options: Options) -> abi::Migrate {
 }
 
 fn outcome(done: Result<(), Error>, call: &abi::Migrate) -> Result<Counts, Stopped> {
-    let counts = Counts {
-        successful: call.successful,
-        failed: call.failed,
+    let done_by_then = |error| Stopped {
+        error,
+        done: call.counts,
     };
-    match done {
-        Ok(()) => Ok(counts),
-        Err(error) => Err(Stopped {
-            error,
-            done: counts,
-        }),
-    }
+    done.map(|()| call.counts).map_err(done_by_then)
 }
 
 #[cfg(test)]
