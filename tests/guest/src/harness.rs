@@ -102,6 +102,12 @@ pub fn expect<T: PartialEq + Debug>(what: impl Display, got: T, wanted: T) -> Re
     Ok(())
 }
 
+/// Fails if a count is 0. `what` names the counted objects in the error.
+pub fn expect_some<T: PartialEq + Default>(what: &str, count: T) -> Result<()> {
+    ensure!(count != T::default(), "expected {what}, got none");
+    Ok(())
+}
+
 type Body = Box<dyn Fn(&mut Log) -> Result<()>>;
 
 pub struct Case {

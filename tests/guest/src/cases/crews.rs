@@ -14,7 +14,7 @@ use super::disk::Tmpfs;
 use super::races::shuttle;
 use crate::cgroup::Groups;
 use crate::child::Child;
-use crate::harness::{Case, Log, expect};
+use crate::harness::{Case, Log, expect, expect_some};
 use crate::kernel::{self, SWITCH, Setting, THREADS};
 use crate::patience::{repeat_until, wait_until};
 use crate::plan::FolioSize;
@@ -93,10 +93,7 @@ fn same_anon_vma() -> Result<()> {
         || Child::start(|| (0..rounds(20)).try_for_each(|_| pattern::check(map.words(), 1)));
     let readers = [reader()?, reader()?];
     let moved = crewed(|| {
-        ensure!(
-            shuttle(&addrs, MF_MOVE_ALL, rounds(8)) > 0,
-            "no page moved in any round"
-        );
+        expect_some("moved pages", shuttle(&addrs, MF_MOVE_ALL, rounds(8)))?;
         pattern::check(map.words(), 1)
     });
     for reader in readers {
@@ -127,7 +124,7 @@ fn same_file() -> Result<()> {
                 .filter_map(|mover| mover.join().ok())
                 .sum()
         });
-        ensure!(moved > 0, "no page moved in any round");
+        expect_some("moved pages", moved)?;
         pattern::check(one.words(), 3)?;
         pattern::check(other.words(), 3)
     })
@@ -398,10 +395,6 @@ fn memory_offline() -> Result<()> {
             }
         }
         child.finish()?;
-        ensure!(
-            taken > 0,
-            "expected to take a memory block offline, but none could be"
-        );
-        Ok(())
+        expect_some("a memory block that goes offline", taken)
     })
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::child::Child;
-use crate::harness::Case;
+use crate::harness::{Case, expect_some};
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::region::Mixed;
@@ -79,7 +79,7 @@ fn against<T: Send>(
             .map(|thread| join(thread, "a thread"))
             .collect();
         let results = results?;
-        ensure!(moved > 0, "no page moved in any round");
+        expect_some("moved pages", moved)?;
         Ok(results)
     })
 }
@@ -148,8 +148,7 @@ fn forked(folio: FolioSize, count: usize) -> Result<()> {
         child.finish("the child to exit with 0 after its checks")?;
         pattern::check(map.words(), 1).context("contents in the parent")?;
     }
-    ensure!(moved > 0, "no page moved in any round");
-    Ok(())
+    expect_some("moved pages", moved)
 }
 
 /// One thread moves the current mapping; another maps, fills, remaps and unmaps it.
@@ -238,11 +237,7 @@ fn split() -> Result<()> {
 fn many_threads() -> Result<()> {
     let folios = Mixed::new(1024, 8)?;
     against(&folios.addrs, 4, |_, _| {
-        ensure!(
-            shuttle(&folios.addrs, MF_MOVE, 20) > 0,
-            "no page moved in any round"
-        );
-        Ok(())
+        expect_some("moved pages", shuttle(&folios.addrs, MF_MOVE, 20))
     })?;
     folios.check()
 }
@@ -260,10 +255,7 @@ fn many_processes() -> Result<()> {
             let mut addrs = own.addrs(PAGE);
             addrs.extend(&huge_addrs);
             addrs.extend(shared.addrs(PAGE));
-            ensure!(
-                shuttle(&addrs, MF_MOVE_ALL, 3) > 0,
-                "no page moved in any round"
-            );
+            expect_some("moved pages", shuttle(&addrs, MF_MOVE_ALL, 3))?;
             pattern::check(own.words(), seed + round)?;
             pattern::check(huge.words(), seed + round)?;
             pattern::check(shared.words(), 9)?;

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 use super::races::shuttle;
-use crate::harness::{Case, skip};
+use crate::harness::{Case, expect_some, skip};
 use crate::kernel;
 use crate::patience::{at_last, repeat_until};
 use crate::plan::Engine;
@@ -159,7 +159,7 @@ fn moving(
         contents?;
         unplugged.map(|()| moved)
     })?;
-    ensure!(moved > 0, "no page moved in any round");
+    expect_some("moved pages", moved)?;
     // All CPUs and memory are online again, so all pages can be moved.
     for node in [1, 0] {
         // Compaction may still hold pages from the offlining.

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use nix::sys::wait::waitpid;
 
 use super::{AGE, Migrc, Written, mismatches, no_more_mismatches, run_on, three_cpus, until_seen};
-use crate::harness::{Log, expect, skip};
+use crate::harness::{Log, expect, expect_some, skip};
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
@@ -146,10 +146,7 @@ impl Scene {
             join(mover, "the migrating thread")?;
             played
         })?;
-        ensure!(
-            self.moved.load(Relaxed) > 0,
-            "expected pages to migrate during a fork"
-        );
+        expect_some("pages that migrate during a fork", self.moved.load(Relaxed))?;
         Ok(lost)
     }
 }

@@ -18,7 +18,7 @@ use super::disk::Ext4;
 use super::unplug::goes_offline;
 use crate::cgroup::Groups;
 use crate::demotion::generations;
-use crate::harness::{Case, expect, skip};
+use crate::harness::{Case, expect, expect_some, skip};
 use crate::kernel::{self, Setting};
 use crate::patience::wait_until;
 use crate::promotion::{
@@ -325,10 +325,7 @@ fn memcg() -> Result<()> {
     let migrated: u64 = row
         .context("memory.stat has no numa_pages_migrated")?
         .parse()?;
-    ensure!(
-        migrated > 0,
-        "expected numa_pages_migrated above 0 in memory.stat"
-    );
+    expect_some("numa_pages_migrated in memory.stat", migrated)?;
     nothing_left(&file, len)
 }
 
@@ -391,9 +388,6 @@ fn offline() -> Result<()> {
         }
         Ok(taken)
     })?;
-    ensure!(
-        taken > 0,
-        "expected to take a memory block offline, but none could be"
-    );
+    expect_some("a memory block that goes offline", taken)?;
     nothing_left(&file, LEN)
 }

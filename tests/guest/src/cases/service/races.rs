@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::{memory, table, whole};
 use crate::cases::unplug::Away;
 use crate::child::Child;
-use crate::harness::{Case, Log, expect};
+use crate::harness::{Case, Log, expect, expect_some};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, LONG, MT, SHARED, Service};
 use crate::sys::{Mapping, PAGE};
@@ -263,10 +263,7 @@ fn unplugged(log: &mut Log) -> Result<()> {
         }
         Ok(())
     })?;
-    ensure!(
-        taken > 0,
-        "expected to take a memory block offline, but none could be"
-    );
+    expect_some("a memory block that goes offline", taken)?;
     pattern::check(map.words(), 1)
 }
 
