@@ -57,12 +57,8 @@ fn already_there() -> Result<()> {
     says(service.range(whole(&map, 0)), 0, 0, 0)?;
     says(service.phys(&table(&map)?, Call::to(0)), 0, 0, 0)?;
     // Half of the memory.
-    says(
-        service.range(Call::range(map.addr(), PAGES / 2 * PAGE, 1)),
-        0,
-        PAGES / 2,
-        0,
-    )?;
+    let half = Call::range(map.addr(), PAGES / 2 * PAGE, 1);
+    says(service.range(half), 0, PAGES / 2, 0)?;
     says(service.range(whole(&map, 1)), 0, PAGES / 2, 0)
 }
 
@@ -192,12 +188,8 @@ fn holes() -> Result<()> {
     let all = Call::range(addr - 16 * PAGE, len + 16 * PAGE, 0);
     let errno = service.range(all).errno;
     expect("errno of an unmapped range", errno, libc::EFAULT)?;
-    says(
-        service.range(Call::range(addr, len, 0).flags(HOLES)),
-        0,
-        0,
-        0,
-    )?;
+    let skipped = Call::range(addr, len, 0).flags(HOLES);
+    says(service.range(skipped), 0, 0, 0)?;
     // All memory of the process.
     let map = small_pages()?;
     let everything = Call::range(0, usize::MAX - 2 * PAGE, 1).flags(HOLES);

@@ -4,11 +4,12 @@
 use anyhow::{Result, ensure};
 use libc::{EBADF, EFAULT, EINVAL, ENODEV, ENOTTY, ESRCH};
 
-use super::{PAGES, layout, says, small_pages, table, whole};
+use super::{Moves, PAGES, by_address, by_long_table, by_range, layout};
+use super::{says, small_pages, table, whole};
 use crate::harness::{Case, expect};
 use crate::plan::FolioSize;
 use crate::sys::service::{
-    self, Call, Done, HOLES, LONG, MAX_LONG_TABLE, MAX_TABLE, PHYS, PIDFD, RANGE, Service,
+    self, Call, HOLES, LONG, MAX_LONG_TABLE, MAX_TABLE, PHYS, PIDFD, RANGE, Service,
 };
 use crate::sys::{self, Mapping, PAGE, UserPtr};
 use crate::{kernel, pattern, region};
@@ -22,7 +23,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/esrch", |_| esrch()),
         Case::new("service/einval", |_| einval()),
         Case::new("service/efault", |_| efault()),
-        Case::new("service/enomem", |_| enomem(in_range)).limit(SLOW),
+        Case::new("service/enomem", |_| enomem(by_range)).limit(SLOW),
         Case::new("service/enomem-phys", |_| enomem(by_address)).limit(SLOW),
         Case::new("service/enomem-long", |_| enomem(by_long_table)).limit(SLOW),
         Case::new("service/ebadf", |_| ebadf()),
@@ -34,12 +35,8 @@ pub fn cases() -> Vec<Case> {
 fn both_fail(change: impl Fn(Call) -> Call, errno: i32) -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
     says(service.range(change(whole(&map, 1))), errno, 0, 0)?;
-    says(
-        service.phys(&table(&map)?, change(Call::to(1))),
-        errno,
-        0,
-        0,
-    )?;
+    let call = change(Call::to(1));
+    says(service.phys(&table(&map)?, call), errno, 0, 0)?;
     region::check_on(&map.addrs(PAGE), 0)?;
     pattern::check(map.words(), 1)
 }
@@ -117,15 +114,10 @@ fn efault() -> Result<()> {
     region::check_on(&map.addrs(PAGE), 0)?;
     // A hole follows: pages before it move.
     let (half, hole) = (PAGES / 2, sys::Reserved::new(PAGE)?);
-    let whole_len = map.len();
+    let all = whole(&map, 1);
     let mut map = map;
     map.truncate(half * PAGE);
-    says(
-        service.range(Call::range(addr, whole_len, 1)),
-        EFAULT,
-        half,
-        0,
-    )?;
+    says(service.range(all), EFAULT, half, 0)?;
     region::check_on(&map.addrs(PAGE), 1)?;
     pattern::check(map.words(), 1)?;
     // Missing structures and tables, and ones that end too early.
@@ -154,33 +146,8 @@ fn efault() -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-fn in_range(service: &Service, map: &Mapping) -> Result<Done> {
-    Ok(service.range(whole(map, 1)))
-}
-
-/// Makes calls with short tables, until one fails.
-fn by_address(service: &Service, map: &Mapping) -> Result<Done> {
-    let mut all = Done::default();
-    for part in table(map)?.chunks(MAX_TABLE as usize) {
-        let done = service.phys(part, Call::to(1));
-        all = Done {
-            errno: done.errno,
-            successful: all.successful + done.successful,
-            failed: all.failed + done.failed,
-        };
-        if done.errno != 0 {
-            break;
-        }
-    }
-    Ok(all)
-}
-
-fn by_long_table(service: &Service, map: &Mapping) -> Result<Done> {
-    Ok(service.phys(&table(map)?, Call::to(1).flags(LONG)))
-}
-
 /// Moves more than the node has: pages move while there is room, and none is lost.
-fn enomem(to_node_1: fn(&Service, &Mapping) -> Result<Done>) -> Result<()> {
+fn enomem(moves: Moves) -> Result<()> {
     const MOVED: usize = 192 << 20;
     let service = Service::open()?;
     // Leaves room for only a part of the memory.
@@ -189,7 +156,7 @@ fn enomem(to_node_1: fn(&Service, &Mapping) -> Result<Done>) -> Result<()> {
     let count = MOVED / PAGE;
     let map = region::unchecked_anon(FolioSize::Small, count)?;
     pattern::fill(map.words(), 1);
-    let done = to_node_1(&service, &map)?;
+    let done = moves(&service, &map, Call::to(1))?;
     ensure!(
         done.errno == libc::ENOMEM && done.successful > 0 && done.failed > 0,
         "expected ENOMEM after some of {count} pages moved, got {done:?}"

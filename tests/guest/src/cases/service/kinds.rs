@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::{PAGES, memory, says, shuttle, small_pages, table, whole};
+use super::{PAGES, by_parts, memory, says, shuttle, small_pages, table, whole};
 use crate::cases::Tmpfs;
 use crate::cases::disk::Ext4;
 use crate::cases::pinned::Spliced;
@@ -54,9 +54,7 @@ fn nothing_there() -> Result<()> {
         "expected more than 10 absent addresses from /proc/iomem"
     );
     let nothing = Call::to(1);
-    for part in absent.chunks(512) {
-        says(service.phys(part, nothing), 0, 0, 0)?;
-    }
+    says(by_parts(&service, &absent, nothing), 0, 0, 0)?;
     // Names addresses all over memory: none of the test's own pages is at the other addresses.
     let top = (kernel::free_bytes()? as u64).next_power_of_two() * 4;
     let map = small_pages()?;
@@ -66,22 +64,12 @@ fn nothing_there() -> Result<()> {
         .map(|i| i * step / PAGE as u64 * PAGE as u64)
         .filter(|addr| !own.contains(addr))
         .collect();
-    let shared_memory = sum(&service, &others, nothing)?;
+    let shared_memory = by_parts(&service, &others, nothing);
     ensure!(
-        shared_memory.0 < 4096,
+        shared_memory.errno == 0 && shared_memory.successful < 4096,
         "expected fewer than 4096 pages of this small process, got {shared_memory:?}"
     );
     pattern::check(map.words(), 1)
-}
-
-fn sum(service: &Service, table: &[u64], call: Call) -> Result<(u64, u64)> {
-    let mut all = (0, 0);
-    for part in table.chunks(512) {
-        let done = service.phys(part, call);
-        ensure!(done.errno == 0, "expected no error, got {done:?}");
-        all = (all.0 + done.successful, all.1 + done.failed);
-    }
-    Ok(all)
 }
 
 /// Every second folio is in a pipe: it must stay, and is counted as failed.
@@ -91,17 +79,9 @@ fn pinned(folio: FolioSize, count: usize) -> Result<()> {
     let half = count / 2 * folio.bytes() / PAGE;
     // The other folios move once, by the first call.
     says(service.range(whole(&spliced.map, 1)), 0, half, half)?;
-    let mut failed = 0;
-    for part in table(&spliced.map)?.chunks(512) {
-        let done = service.phys(part, Call::to(1));
-        ensure!(
-            done.errno == 0 && done.successful == 0,
-            "expected only failed pages, got {done:?}"
-        );
-        failed += done.failed;
-    }
     // A folio named by several entries is counted once.
-    expect("failed pages", failed, half as u64)?;
+    let table = table(&spliced.map)?;
+    says(by_parts(&service, &table, Call::to(1)), 0, 0, half)?;
     let places = sys::places(0, &spliced.addrs)?;
     let stayed = |(i, &node): (usize, &i32)| node == i32::from(i % 2 == 1);
     ensure!(
@@ -170,10 +150,9 @@ fn offline() -> Result<()> {
             continue;
         }
         let pages: Vec<u64> = kernel::block_addresses(&block)?.step_by(PAGE).collect();
-        let result = sum(&service, &pages, Call::to(0));
+        let done = by_parts(&service, &pages, Call::to(0));
         kernel::write(&state, "online")?;
-        ensure!(result? == (0, 0), "expected no pages in offline memory");
-        return Ok(());
+        return says(done, 0, 0, 0);
     }
     Err(skip("no memory block can go offline"))
 }
@@ -198,9 +177,7 @@ fn of_hugetlb(count: usize) -> Result<(Mapping, Vec<Setting>)> {
 fn hugetlb() -> Result<()> {
     let (map, pools) = of_hugetlb(2)?;
     let (addrs, service) = (map.addrs(FolioSize::Huge.bytes()), Service::open()?);
-    for part in table(&map)?.chunks(512) {
-        says(service.phys(part, Call::to(1)), 0, 0, 0)?;
-    }
+    says(by_parts(&service, &table(&map)?, Call::to(1)), 0, 0, 0)?;
     region::check_on(&addrs, 0)?;
     says(service.range(whole(&map, 1)), 0, 1024, 0)?;
     region::check_on(&addrs, 1)?;

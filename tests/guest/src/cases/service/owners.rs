@@ -122,12 +122,8 @@ fn shared_in_part() -> Result<()> {
         }
     };
     let partner = Partner::new(|| write(2), || Ok(()))?;
-    says(
-        service.phys(&table(&map)?, Call::to(1)),
-        0,
-        PAGES / 2,
-        PAGES / 2,
-    )?;
+    let done = service.phys(&table(&map)?, Call::to(1));
+    says(done, 0, PAGES / 2, PAGES / 2)?;
     let places = sys::places(0, &map.addrs(PAGE))?;
     let expected = |(i, &node): (usize, &i32)| node == i32::from(i % 2 == 0);
     ensure!(

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{memory, table, whole};
+use super::{Moves, by_address, by_long_table, by_range, memory, table, whole};
 use crate::cases::unplug::Away;
 use crate::child::Child;
 use crate::harness::{Case, Log, expect, expect_some};
@@ -304,31 +304,12 @@ fn killed(moves: Moves) -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-type Moves = fn(&Service, &Mapping, i32) -> Result<()>;
-
-fn by_range(service: &Service, map: &Mapping, node: i32) -> Result<()> {
-    service.range(whole(map, node).flags(SHARED));
-    Ok(())
-}
-
-fn by_address(service: &Service, map: &Mapping, node: i32) -> Result<()> {
-    for part in table(map)?.chunks(512) {
-        service.phys(part, Call::to(node).flags(SHARED));
-    }
-    Ok(())
-}
-
-fn by_long_table(service: &Service, map: &Mapping, node: i32) -> Result<()> {
-    service.phys(&table(map)?, Call::to(node).flags(SHARED | LONG));
-    Ok(())
-}
-
 fn killed_once(moves: Moves, map: &Mapping) -> Result<()> {
     let caller = Child::start(|| {
         let service = Service::open()?;
         loop {
             for node in [1, 0] {
-                moves(&service, map, node)?;
+                moves(&service, map, Call::to(node).flags(SHARED))?;
             }
         }
     })?;
