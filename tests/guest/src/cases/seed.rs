@@ -59,11 +59,7 @@ fn all_moved(outcome: (Ret, Counts)) -> Result<()> {
 
 fn fails(outcome: (Ret, Counts), errno: Errno) -> Result<()> {
     let (ret, counts) = outcome;
-    let expected = Ret {
-        ret: -1,
-        errno: errno as i32,
-    };
-    expect("result", ret, expected)?;
+    expect("result", ret, Ret::failed(errno as i32))?;
     expect("counts", counts, Counts::default())
 }
 

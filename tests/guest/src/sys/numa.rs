@@ -25,9 +25,15 @@ pub struct Ret {
 }
 
 impl Ret {
-    fn from_raw(ret: libc::c_long) -> Self {
+    /// Takes the error number of a call that returned -1 just now.
+    pub(super) fn from_raw(ret: libc::c_long) -> Self {
         let errno = if ret == -1 { Errno::last_raw() } else { 0 };
         Self { ret, errno }
+    }
+
+    /// Returns the result of a call that failed with `errno`.
+    pub fn failed(errno: i32) -> Self {
+        Self { ret: -1, errno }
     }
 
     /// Fails unless the call returned 0. The error has the name of the call and its result.

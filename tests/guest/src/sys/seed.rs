@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The two calls of 2004, as `page_migrate.h` provides them for C.
 
-use nix::errno::Errno;
-
 use super::numa::{Ret, UserPtr};
 
 /// `struct _un_success_count_`.
@@ -24,7 +22,7 @@ pub fn ph_pages(table: UserPtr<'_>, length: usize, node: i32, pid: i32) -> (Ret,
     let mut counts = Counts::default();
     // SAFETY: The kernel only reads the table, and handles faults. `counts` is valid for writes.
     let ret = unsafe { seed_ph_pages(table.addr(), length, node, &raw mut counts, pid) };
-    (outcome(ret), counts)
+    (Ret::from_raw(ret.into()), counts)
 }
 
 /// Calls `migrate_virt_addr_range()`.
@@ -32,12 +30,5 @@ pub fn virt_addr_range(addr: usize, length: usize, node: i32, pid: i32) -> (Ret,
     let mut counts = Counts::default();
     // SAFETY: Migration changes where pages are, not their contents. `counts` is valid for writes.
     let ret = unsafe { seed_virt_addr_range(addr, length, node, &raw mut counts, pid) };
-    (outcome(ret), counts)
-}
-
-fn outcome(ret: i32) -> Ret {
-    Ret {
-        ret: ret.into(),
-        errno: if ret == -1 { Errno::last_raw() } else { 0 },
-    }
+    (Ret::from_raw(ret.into()), counts)
 }

@@ -6,7 +6,6 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, ensure};
-use nix::errno::Errno;
 
 use super::numa::{Ret, UserPtr};
 use super::{Mapping, PAGE};
@@ -199,10 +198,7 @@ impl Service {
         let ret = i64::from(ret as i32);
         Ok(match ret {
             0.. => Ret { ret, errno: 0 },
-            _ => Ret {
-                ret: -1,
-                errno: -ret as i32,
-            },
+            _ => Ret::failed(-ret as i32),
         })
     }
 
@@ -212,10 +208,7 @@ impl Service {
     unsafe fn ioctl(&self, cmd: u32, arg: usize) -> Ret {
         // SAFETY: The caller guarantees that the kernel may write the memory at `arg`.
         let ret = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::c_ulong::from(cmd), arg) };
-        Ret {
-            ret: ret.into(),
-            errno: if ret == -1 { Errno::last_raw() } else { 0 },
-        }
+        Ret::from_raw(ret.into())
     }
 }
 

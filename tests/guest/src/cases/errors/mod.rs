@@ -64,10 +64,6 @@ fn call(
     Ok((ret, status))
 }
 
-fn failed(errno: i32) -> Ret {
-    Ret { ret: -1, errno }
-}
-
 fn bad_node(log: &mut Log) -> Result<()> {
     let map = pages()?;
     let addrs = map.addrs(PAGE);
@@ -79,7 +75,7 @@ fn bad_node(log: &mut Log) -> Result<()> {
             &addrs,
             &[node; PAGES],
         )?;
-        expect("return", ret, failed(ENODEV))?;
+        expect("return", ret, Ret::failed(ENODEV))?;
         expect("status", status, vec![UNSET; PAGES])?;
     }
     region::check_on(&addrs, 0)
@@ -95,7 +91,7 @@ fn node_goes_bad_midway(log: &mut Log) -> Result<()> {
         &addrs,
         &[1, 1, 1, 1, 9, 1, 1, 1],
     )?;
-    expect("return", ret, failed(ENODEV))?;
+    expect("return", ret, Ret::failed(ENODEV))?;
     // Pages queued before the bad node still move.
     expect("status", status[..4].to_vec(), vec![1; 4])?;
     region::check_on(&addrs[..4], 1)?;
@@ -231,7 +227,7 @@ fn bad_arrays(log: &mut Log) -> Result<()> {
         for (which, bad) in [("pages", bad), ("status", bad), ("nodes", UserPtr::Bad)] {
             let ret = sys::move_pages_raw(&arrays.all().with(which, bad));
             log.note(format!("{name} {which}"), ret, &[]);
-            expect(which, ret, failed(EFAULT))?;
+            expect(which, ret, Ret::failed(EFAULT))?;
             pattern::check(map.words(), 1)?;
             region::move_map(&map, 0)?;
         }
@@ -251,7 +247,7 @@ fn arrays_end_midway(log: &mut Log) -> Result<()> {
         let ret = sys::move_pages_raw(&arrays.all().with(which, at));
         let after = sys::places(0, &addrs)?;
         log.note(format!("{which} ends after 4"), ret, &after);
-        expect(which, ret, failed(EFAULT))?;
+        expect(which, ret, Ret::failed(EFAULT))?;
         pattern::check(map.words(), 1)?;
         region::move_map(&map, 0)?;
     }
@@ -284,7 +280,7 @@ fn query_bad_arrays(log: &mut Log) -> Result<()> {
         let query = arrays.all().with("nodes", UserPtr::Null);
         let ret = sys::move_pages_raw(&query.with(array, at));
         log.note(format!("query with bad {what}"), ret, &[]);
-        expect(what, ret, failed(EFAULT))?;
+        expect(what, ret, Ret::failed(EFAULT))?;
     }
     Ok(())
 }
@@ -312,7 +308,7 @@ fn flags(log: &mut Log) -> Result<()> {
     for flags in [MF_STRICT, 8, 16, MF_MOVE | MF_STRICT, -1, i32::MIN] {
         let (ret, status) = sys::move_to(0, &addrs, 1, flags);
         log.note(format!("flags {flags}"), ret, &status);
-        expect("return", ret, failed(EINVAL))?;
+        expect("return", ret, Ret::failed(EINVAL))?;
         expect("status", status, vec![UNSET; PAGES])?;
     }
     for (flags, node) in [(0, 1), (MF_MOVE_ALL, 0), (MF_MOVE | MF_MOVE_ALL, 1)] {
@@ -330,15 +326,15 @@ fn no_such_process(log: &mut Log) -> Result<()> {
     for pid in [i32::MAX, -1] {
         let (ret, mut status) = sys::move_to(pid, &addrs, 1, MF_MOVE);
         log.note(format!("pid {pid}"), ret, &status);
-        expect("return", ret, failed(ESRCH))?;
+        expect("return", ret, Ret::failed(ESRCH))?;
         let ret = sys::query_nodes(pid, &addrs, &mut status);
         log.note(format!("query of pid {pid}"), ret, &status);
-        expect("return", ret, failed(ESRCH))?;
+        expect("return", ret, Ret::failed(ESRCH))?;
     }
     // A kernel thread exists, but has no memory.
     let (ret, status) = sys::move_to(2, &addrs, 1, MF_MOVE);
     log.note("a kernel thread", ret, &status);
-    expect("return", ret, failed(EINVAL))?;
+    expect("return", ret, Ret::failed(EINVAL))?;
     region::check_on(&addrs, 0)
 }
 
@@ -352,7 +348,7 @@ fn migrate_pages(log: &mut Log) -> Result<()> {
     for (name, pid, from, to, errno) in calls {
         let ret = sys::migrate_pages(pid, from, to);
         log.note(name, ret, &[]);
-        expect(name, ret, failed(errno))?;
+        expect(name, ret, Ret::failed(errno))?;
     }
     let ret = sys::migrate_pages(0, 0, 2);
     log.note("from no node", ret, &[]);
@@ -372,14 +368,14 @@ fn mbind(log: &mut Log) -> Result<()> {
     for (name, addr, len, node, flags, errno) in calls {
         let ret = sys::mbind(addr, len, node, flags);
         log.note(name, ret, &[]);
-        expect(name, ret, failed(errno))?;
+        expect(name, ret, Ret::failed(errno))?;
     }
     let ret = sys::mbind(at, 0, 1, MF_MOVE);
     log.note("no bytes", ret, &[]);
     ret.zero("mbind of no bytes")?;
     let ret = sys::mbind(at, len, 1, MF_STRICT);
     log.note("strict without move", ret, &[]);
-    expect("strict without move", ret, failed(libc::EIO))?;
+    expect("strict without move", ret, Ret::failed(libc::EIO))?;
     region::check_on(&map.addrs(PAGE), 0)?;
     pattern::check(map.words(), 1)
 }
