@@ -13,9 +13,9 @@ use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::cases::Ext4;
-use crate::demotion::{Demotion, generations};
+use crate::demotion::{self, generations};
 use crate::kernel::{self, Setting};
-use crate::promotion::{ENABLED, Promotion, counter, is_built, knob, place, warm_up};
+use crate::promotion::{self, ENABLED, counter, is_built, knob, place, warm_up};
 use crate::sys::{PAGE, nodes_of};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -68,12 +68,12 @@ pub fn run(part: Part) -> Result<Vec<Reading>> {
     Ok(readings.0)
 }
 
-fn switch(on: bool) -> Result<Option<Promotion>> {
+fn switch(on: bool) -> Result<Option<Setting>> {
     // Promotion may have been left on.
     if is_built() {
         kernel::write(ENABLED, "false")?;
     }
-    on.then(Promotion::on).transpose()
+    on.then(promotion::enable).transpose()
 }
 
 /// Returns this thread's CPU time in seconds.
@@ -224,7 +224,7 @@ fn sparse(disk: &Ext4, len: usize) -> Result<File> {
 /// nodes.
 fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
     const STEP: usize = 256 << 10;
-    let _demotion = Demotion::on()?;
+    let _demotion = demotion::enable()?;
     // With this setting kswapd frees memory for promotion; otherwise there would be none.
     let _tiering = Setting::change("/proc/sys/kernel/numa_balancing", "2")?;
     let top = kernel::node_free_bytes(0)?;

@@ -14,28 +14,26 @@ use crate::sys;
 const TIERS: &str = "/sys/devices/virtual/memory_tiering";
 const ENABLED: &str = "/sys/kernel/mm/numa/demotion_enabled";
 
-/// Demotion, enabled as long as this lives.
-pub struct Demotion {
-    _setting: Setting,
-}
-
 /// Returns whether node 1 is of a lower tier than node 0.
 pub fn has_lower_tier() -> Result<bool> {
     Ok(tier_of(0)? < tier_of(1)?)
 }
 
-impl Demotion {
-    pub fn on() -> Result<Self> {
-        ensure!(
-            has_lower_tier()?,
-            "expected node 1 on a lower tier than node 0, found tiers {} (node 0) and {} (node 1)",
-            tier_of(0)?,
-            tier_of(1)?
-        );
-        Ok(Self {
-            _setting: Setting::change(ENABLED, "true")?,
-        })
-    }
+/// Enables demotion, as long as the setting lives.
+pub fn enable() -> Result<Setting> {
+    need_lower_tier()?;
+    Setting::change(ENABLED, "true")
+}
+
+/// Checks that node 1 is of a lower tier than node 0.
+pub fn need_lower_tier() -> Result<()> {
+    ensure!(
+        has_lower_tier()?,
+        "expected node 1 on a lower tier than node 0, found tiers {} (node 0) and {} (node 1)",
+        tier_of(0)?,
+        tier_of(1)?
+    );
+    Ok(())
 }
 
 /// Returns the number of a node's tier. Lower tiers have higher numbers.
@@ -57,7 +55,7 @@ fn tier_of(node: usize) -> Result<u32> {
 /// previous group.
 pub struct Reclaim {
     groups: Groups,
-    _demotion: Demotion,
+    _demotion: Setting,
     _generations: Option<Setting>,
 }
 
@@ -72,7 +70,7 @@ impl Reclaim {
         groups.add(0, Pid::this())?;
         Ok(Self {
             groups,
-            _demotion: Demotion::on()?,
+            _demotion: enable()?,
             _generations: None,
         })
     }

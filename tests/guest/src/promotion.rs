@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::demotion::has_lower_tier;
+use crate::demotion::need_lower_tier;
 use crate::kernel::{self, Setting};
 use crate::sys::{PAGE, Policy, evict, nodes_of, read_singly};
 use crate::{patience, pattern};
@@ -30,21 +30,10 @@ pub fn counter(name: &str) -> Result<u64> {
     kernel::number(knob(name))
 }
 
-/// Promotion, enabled as long as this lives.
-pub struct Promotion {
-    _enabled: Setting,
-}
-
-impl Promotion {
-    pub fn on() -> Result<Self> {
-        ensure!(
-            has_lower_tier()?,
-            "expected node 1 on a lower tier than node 0"
-        );
-        Ok(Self {
-            _enabled: Setting::change(ENABLED, "true")?,
-        })
-    }
+/// Enables promotion, as long as the setting lives.
+pub fn enable() -> Result<Setting> {
+    need_lower_tier()?;
+    Setting::change(ENABLED, "true")
 }
 
 /// Fills a file and places it, clean, in the page cache of a node. `small` selects folios of one

@@ -14,7 +14,7 @@ use super::disk::Ext4;
 use crate::harness::{Case, expect};
 use crate::patience::{at_last, repeat_until};
 use crate::plan::FolioSize;
-use crate::sys::{self, MF_MOVE, Mapping, PAGE, Uring};
+use crate::sys::{self, MF_MOVE, Mapping, PAGE, pin_for_long};
 use crate::threads::beside;
 use crate::{pattern, region};
 
@@ -95,7 +95,7 @@ fn vmsplice(folio: FolioSize, count: usize) -> Result<()> {
 fn io_uring(folio: FolioSize, count: usize) -> Result<()> {
     let map = region::filled(folio, count, 1)?;
     let addrs = map.addrs(folio.bytes());
-    let ring = Uring::pin(&map)?;
+    let ring = pin_for_long(&map)?;
     let before = sys::places(0, &addrs)?;
     let other = 1 - before[0];
     for _ in 0..3 {

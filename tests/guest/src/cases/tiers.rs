@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::crews::{AFTER_CHECKS, counted, crewed};
 use crate::child::Child;
 use crate::damon::Damon;
-use crate::demotion::{Demotion, Reclaim, count_on, forget_use, generations};
+use crate::demotion::{self, Reclaim, count_on, forget_use, generations};
 use crate::harness::{Case, expect, skip};
 use crate::kernel::{self, Setting};
 use crate::patience::wait_until;
@@ -222,7 +222,7 @@ fn none_isolated() -> Result<()> {
 /// Raises the watermarks above the free memory of node 0: kswapd demotes until they are met.
 fn kswapd() -> Result<()> {
     const LEN: usize = 512 << 20;
-    let _demotion = Demotion::on()?;
+    let _demotion = demotion::enable()?;
     let map = region::filled(FolioSize::Small, LEN / PAGE, 1)?;
     let addrs = map.addrs(PAGE);
     crewed(|| {

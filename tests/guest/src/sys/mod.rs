@@ -22,4 +22,4 @@ pub use process::{
     clone_vm, confine, fork_child, memfd_secret, renice, run_first_in_first_out, run_on, swap_off,
     swap_on,
 };
-pub use uring::Uring;
+pub use uring::pin_for_long;

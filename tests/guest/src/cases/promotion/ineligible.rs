@@ -35,7 +35,7 @@ pub(super) fn left() -> Result<()> {
     ];
     let file = on_lower(&disk, true)?;
     {
-        let _on = Promotion::on()?;
+        let _on = promotion::enable()?;
         let map = Mapping::file(&file, LEN, libc::MAP_SHARED, PAGE)?;
         map.advise(0, LEN, libc::MADV_POPULATE_READ)?;
         stays(&disk, &file, "mapped")?;
@@ -47,7 +47,7 @@ pub(super) fn left() -> Result<()> {
     let other = disk.create("other")?;
     place(&other, LEN, 1, true, 2)?;
     let dirtied = |file: &File| file.write_all_at(&pattern::bytes(0, LEN / 8, 1), 0);
-    let _on = Promotion::on()?;
+    let _on = promotion::enable()?;
     // Syncing the other file may have written back this one.
     dirtied(&file)?;
     let before = counter("promoted_pages")?;
@@ -85,7 +85,7 @@ pub(super) fn not_for_one(file: &File, how: &str) -> Result<()> {
 pub(super) fn policy() -> Result<()> {
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
-    let _on = Promotion::on()?;
+    let _on = promotion::enable()?;
     let bound = Policy::bind(1)?;
     not_for_one(&file, "bound")?;
     drop(bound);
@@ -98,7 +98,7 @@ pub(super) fn cpuset() -> Result<()> {
     let file = on_lower(&disk, true)?;
     let groups = Groups::new(&["lower"])?;
     groups.set(0, "cpuset.mems", "1")?;
-    let _on = Promotion::on()?;
+    let _on = promotion::enable()?;
     groups.add(0, Pid::this())?;
     not_for_one(&file, "confined")?;
     groups.set(0, "cpuset.mems", "0-1")?;

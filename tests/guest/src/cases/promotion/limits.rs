@@ -11,9 +11,9 @@ use anyhow::{Result, ensure};
 
 use super::{LEN, nothing_left, on_lower, refused};
 use crate::cases::disk::Ext4;
-use crate::demotion::{Demotion, Reclaim};
+use crate::demotion::{self, Reclaim};
 use crate::kernel::{self, Setting};
-use crate::promotion::{Promotion, check, counter, knob, read_until, warm_up};
+use crate::promotion::{self, check, counter, knob, read_until, warm_up};
 use crate::region;
 use crate::sys::{PAGE, Policy, evict};
 use crate::{patience, pattern};
@@ -27,7 +27,7 @@ pub fn rate() -> Result<()> {
     let file = on_lower(&disk, true)?;
     for (path, slow) in [(knob("rate_mbps"), "1"), (LIMIT.to_owned(), "1")] {
         let setting = Setting::change(&path, "0")?;
-        let _on = Promotion::on()?;
+        let _on = promotion::enable()?;
         let before = counter("promoted_pages")?;
         warm_up(&file, LEN)?;
         sleep(Duration::from_millis(300));
@@ -72,7 +72,7 @@ pub fn brake() -> Result<()> {
     let disk = Ext4::new()?;
     let reclaim = Reclaim::new()?;
     let file = on_lower(&disk, true)?;
-    let _on = Promotion::on()?;
+    let _on = promotion::enable()?;
     let drawn = || Ok::<_, anyhow::Error>(counter("brake")? > 0);
     while !drawn()? && !patience::is_over() {
         warm_up(&file, LEN)?;
@@ -145,10 +145,10 @@ pub fn crowded() -> Result<()> {
     let disk = Ext4::new()?;
     let file = Sparse::new(&disk)?;
     let taken = region::take_all_but(0, ROOM)?;
-    let _demotion = Demotion::on()?;
+    let _demotion = demotion::enable()?;
     let _tiering = Setting::change("/proc/sys/kernel/numa_balancing", "2")?;
     let before = (counter("promoted_pages")?, counter("came_back")?);
-    let on = Promotion::on()?;
+    let on = promotion::enable()?;
     let mut drawn = 0;
     while drawn <= CAREFUL && !patience::is_over() {
         file.read()?;

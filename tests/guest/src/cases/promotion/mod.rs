@@ -21,9 +21,7 @@ use crate::demotion::generations;
 use crate::harness::{Case, expect, expect_some, skip};
 use crate::kernel::{self, Setting};
 use crate::patience::wait_until;
-use crate::promotion::{
-    Promotion, check, count_on, counter, is_built, knob, place, read_until, warm_up,
-};
+use crate::promotion::{check, count_on, counter, is_built, knob, place, read_until, warm_up};
 use crate::sys::{Mapping, PAGE, Policy, cached_pages, evict, fork_child};
 use crate::threads::beside;
 use crate::{pattern, promotion};
@@ -149,7 +147,7 @@ fn promoted(small: bool) -> Result<()> {
     let file = on_lower(&disk, small)?;
     let seen = stat("numa_hint_page_cache")?;
     let before = (counter("promoted_pages")?, stat("pgpromote_success")?);
-    let on = Promotion::on()?;
+    let on = promotion::enable()?;
     bring_up(&file)?;
     // A batch is counted when it is done. After promotion is disabled, no batch is in flight.
     drop(on);
@@ -171,7 +169,7 @@ fn promoted(small: bool) -> Result<()> {
 fn off() -> Result<()> {
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
-    drop(Promotion::on()?);
+    drop(promotion::enable()?);
     let before = (stat("numa_hint_page_cache")?, counter("promoted_pages")?);
     warm_up(&file, LEN)?;
     sleep(Duration::from_millis(300));
@@ -185,7 +183,7 @@ fn forgotten() -> Result<()> {
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
     let none = Setting::change(&knob("rate_mbps"), "0")?;
-    let on = Promotion::on()?;
+    let on = promotion::enable()?;
     let read = || warm_up(&file, LEN);
     beside("the reader", read, || {
         sleep(Duration::from_millis(500));
@@ -194,7 +192,7 @@ fn forgotten() -> Result<()> {
     })?;
     drop(none);
     let before = (counter("candidates")?, counter("promoted_pages")?);
-    let _on = Promotion::on()?;
+    let _on = promotion::enable()?;
     sleep(Duration::from_millis(500));
     let after = (counter("candidates")?, counter("promoted_pages")?);
     expect("counters", after, before)
@@ -207,7 +205,7 @@ fn races() -> Result<()> {
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
     let half = LEN / 2;
-    let _on = Promotion::on()?;
+    let _on = promotion::enable()?;
     let before = counter("promoted_pages")?;
     let read = || check(&file, half, 1);
     let write = || {
@@ -269,7 +267,7 @@ fn change(disk: &Ext4, file: &File, half: usize, round: u64) -> Result<()> {
 fn remount() -> Result<()> {
     let mut disk = Ext4::new()?;
     place(&disk.create("file")?, LEN, 1, true, 1)?;
-    let _on = Promotion::on()?;
+    let _on = promotion::enable()?;
     let before = counter("promoted_pages")?;
     for _ in 0..8 {
         let file = disk.open("file")?;
@@ -299,7 +297,7 @@ fn memcg() -> Result<()> {
     evict(&file)?;
     groups.set(0, "memory.max", &max.to_string())?;
     groups.add(0, Pid::this())?;
-    let _on = Promotion::on()?;
+    let _on = promotion::enable()?;
     let before = counter("promoted_pages")?;
     let lower = Policy::bind(1)?;
     check(&file, LEN / 4, 1)?;
@@ -334,7 +332,7 @@ fn memcg() -> Result<()> {
 fn oom() -> Result<()> {
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
-    let _on = Promotion::on()?;
+    let _on = promotion::enable()?;
     for round in 0..4 {
         let groups = Groups::new(&["killed"])?;
         groups.set(0, "memory.max", &(16 << 20).to_string())?;
@@ -373,7 +371,7 @@ fn offline() -> Result<()> {
     }
     let disk = Ext4::new()?;
     let file = on_lower(&disk, true)?;
-    let _on = Promotion::on()?;
+    let _on = promotion::enable()?;
     let read = || check(&file, LEN, 1);
     let taken = beside("the reader", read, || {
         let mut taken = 0;

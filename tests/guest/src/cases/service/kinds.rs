@@ -12,7 +12,7 @@ use crate::kernel::{self, Setting};
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, MT, Service};
-use crate::sys::{self, Mapping, PAGE, Uring, memfd_secret};
+use crate::sys::{self, Mapping, PAGE, memfd_secret, pin_for_long};
 use crate::{pattern, region};
 
 pub fn cases() -> Vec<Case> {
@@ -233,7 +233,7 @@ fn hugetlb_crew() -> Result<()> {
 /// Pages pinned long-term, as devices do.
 fn pinned_for_long() -> Result<()> {
     let (map, service) = (small_pages()?, Service::open()?);
-    let pinned = Uring::pin(&map)?;
+    let pinned = pin_for_long(&map)?;
     let places = sys::places(0, &map.addrs(PAGE))?;
     let elsewhere = 1 - places.first().copied().unwrap_or(0);
     says(service.range(whole(&map, elsewhere)), 0, 0, PAGES)?;
