@@ -136,7 +136,9 @@ fn measure(
         }
         if run + 1 == runs {
             // The memory is freed in this turn too.
-            case.take().into_iter().for_each(|done| done.finish(report));
+            case.take()
+                .into_iter()
+                .for_each(|done| report.add(done.samples));
         }
         stage.pass()?;
     }
@@ -196,14 +198,6 @@ impl<'a> Case<'a> {
             }
         }
         Ok(())
-    }
-
-    fn finish(self, report: &mut Report) {
-        for sample in &self.samples {
-            let mid = median(&sample.gbps).unwrap_or_default();
-            eprintln!("{}, {}: {mid:.3} GB/s", sample.cell, sample.config);
-        }
-        report.samples.extend(self.samples);
     }
 }
 

@@ -23,7 +23,7 @@ use crate::bench::Stage;
 use crate::cargo::Cargo;
 use crate::child::Child;
 use crate::plan::{Cell, Plan, Report, Sample};
-use crate::stats::{gbps, median};
+use crate::stats::gbps;
 use crate::stressor::Stressor;
 use crate::sys::{Mapping, PAGE};
 use crate::{kernel, pattern};
@@ -300,15 +300,13 @@ impl Case {
 
     fn finish(self, report: &mut Report) {
         for (sample, counters) in self.samples.iter().zip(&self.counters) {
-            let mid = median(&sample.gbps).unwrap_or_default();
-            eprintln!("{}, {}: {mid:.3} GB/s", sample.cell, sample.config);
             let rows = counters.iter().filter(|(_, n)| **n > 0);
             let said: Vec<String> = rows.map(|(row, n)| format!("{row} {n}")).collect();
             if !said.is_empty() {
-                eprintln!("  {}", said.join(", "));
+                eprintln!("{}, {}: {}", sample.cell, sample.config, said.join(", "));
             }
         }
-        report.samples.extend(self.samples);
+        report.add(self.samples);
     }
 }
 

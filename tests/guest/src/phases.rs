@@ -63,11 +63,8 @@ pub fn run(plan: &Plan) -> Result<String> {
         for run in 0..plan.runs {
             for nr in (0..configs).map(|nr| (nr + run) % configs) {
                 kernel::set_engine(plan.configs[nr].engine)?;
-                let run = one_run(&tracing, cell, &carrier)
+                one_run(&tracing, &carrier, &mut phases[nr])
                     .with_context(|| format!("{cell}, {}", plan.configs[nr].name))?;
-                phases[nr].isolation_ns.push(run.isolation_ns);
-                phases[nr].unmapped_us.push(run.unmapped_us);
-                phases[nr].longest_us.push(run.longest_us);
             }
         }
         eprintln!("{cell}: done");
@@ -76,16 +73,9 @@ pub fn run(plan: &Plan) -> Result<String> {
     Ok(serde_json::to_string_pretty(&all)? + "\n")
 }
 
-/// The figures of one run.
-struct Run {
-    isolation_ns: f64,
-    unmapped_us: f64,
-    longest_us: f64,
-}
-
-/// Measures one call on fresh memory.
-fn one_run(tracing: &Tracing, cell: Cell, carrier: &Carrier) -> Result<Run> {
-    let mut cargo = Cargo::new(cell)?;
+/// Measures one call on fresh memory, and adds its figures.
+fn one_run(tracing: &Tracing, carrier: &Carrier, phases: &mut Phases) -> Result<()> {
+    let mut cargo = Cargo::new(phases.cell)?;
     pattern::fill(cargo.map().words(), 1);
     let events = tracing.of(&EVENTS, || match carrier {
         // Called directly, because starting a thread is not part of the call.
@@ -102,11 +92,14 @@ fn one_run(tracing: &Tracing, cell: Cell, carrier: &Carrier) -> Result<Run> {
         .seconds
         - begin;
     let times = unmapped(&events);
-    Ok(Run {
-        isolation_ns: 1e9 * isolation / cell.count as f64,
-        unmapped_us: 1e6 * median(&times).context("the trace has no unmapped folio")?,
-        longest_us: 1e6 * times.iter().copied().fold(0.0, f64::max),
-    })
+    let usual = median(&times).context("the trace has no unmapped folio")?;
+    let longest = times.iter().copied().fold(0.0, f64::max);
+    phases
+        .isolation_ns
+        .push(1e9 * isolation / phases.cell.count as f64);
+    phases.unmapped_us.push(1e6 * usual);
+    phases.longest_us.push(1e6 * longest);
+    Ok(())
 }
 
 /// Returns the seconds between the unmap and the remap of each address.

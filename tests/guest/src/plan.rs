@@ -9,6 +9,8 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::stats::median;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FolioSize {
     #[serde(rename = "4K")]
@@ -334,6 +336,15 @@ pub struct Report {
 }
 
 impl Report {
+    /// Prints the medians of a measured cell, and adds its samples.
+    pub fn add(&mut self, samples: Vec<Sample>) {
+        for sample in &samples {
+            let mid = median(&sample.gbps).unwrap_or_default();
+            eprintln!("{}, {}: {mid:.3} GB/s", sample.cell, sample.config);
+        }
+        self.samples.extend(samples);
+    }
+
     pub fn give_up(&mut self, cell: Cell, error: &anyhow::Error) {
         let why = format!("{error:#}");
         eprintln!("{cell}: unavailable: {why}");
