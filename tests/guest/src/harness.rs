@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -102,9 +103,15 @@ pub fn expect<T: PartialEq + Debug>(what: impl Display, got: T, wanted: T) -> Re
     Ok(())
 }
 
+/// As [`expect`], of the error number of `what`; the error names both numbers.
+pub fn expect_errno(what: impl Display, got: i32, wanted: i32) -> Result<()> {
+    let [got, wanted] = [got, wanted].map(Errno::from_raw);
+    expect(format_args!("errno of {what}"), got, wanted)
+}
+
 /// Fails if a count is 0. `what` names the counted objects in the error.
-pub fn expect_some<T: PartialEq + Default>(what: &str, count: T) -> Result<()> {
-    ensure!(count != T::default(), "expected {what}, got none");
+pub fn expect_some<T: PartialOrd + Default>(what: &str, count: T) -> Result<()> {
+    ensure!(count > T::default(), "expected {what}, got none");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::harness::expect;
+use crate::harness::expect_errno;
 use crate::plan::{Config, Engine, FolioSize, Machine};
 use crate::sys::{Mapping, PAGE};
 
@@ -83,12 +83,8 @@ pub fn write_error(path: impl AsRef<Path>, value: &str) -> Option<i32> {
 /// Checks that a file rejects a value with an error number.
 pub fn rejects(path: impl AsRef<Path>, value: &str, errno: i32) -> Result<()> {
     let path = path.as_ref();
-    let what = format!(
-        "errno of '{}' in {}",
-        value.escape_default(),
-        path.display()
-    );
-    expect(what, write_error(path, value), Some(errno))
+    let what = format!("'{}' in {}", value.escape_default(), path.display());
+    expect_errno(what, write_error(path, value).unwrap_or(0), errno)
 }
 
 /// Returns whether this kernel has Ferry's copy engine.

@@ -212,11 +212,11 @@ fn migrate(node: Node, target: Target<'_>, options: Options) -> abi::Migrate {
 }
 
 fn outcome(done: Result<(), Error>, call: &abi::Migrate) -> Result<Counts, Stopped> {
-    let done_by_then = |error| Stopped {
+    let stopped = |error| Stopped {
         error,
         done: call.counts,
     };
-    done.map(|()| call.counts).map_err(done_by_then)
+    done.map(|()| call.counts).map_err(stopped)
 }
 
 #[cfg(test)]

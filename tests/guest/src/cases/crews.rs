@@ -265,7 +265,11 @@ fn asked_for() -> Result<()> {
         };
         let before = kernel::counters()?;
         shuttle(0)?;
-        expect("counters without the flag", &kernel::counters()?, &before)?;
+        expect(
+            "counters without MPOL_MF_MOVE_MT",
+            &kernel::counters()?,
+            &before,
+        )?;
         repeat_until(&format!("{row} grows"), || {
             shuttle(MF_MOVE_MT)?;
             Ok(kernel::counters()?.get(row) > before.get(row))

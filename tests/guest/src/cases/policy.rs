@@ -171,7 +171,7 @@ fn cpuset(log: &mut Log) -> Result<()> {
     groups.add(0, partner.pid())?;
     let (ret, status) = sys::move_to(pid, &addrs, 1, MF_MOVE);
     log.note("to a node outside the cpuset", ret, &status);
-    expect("result", ret, Ret::failed(EACCES))?;
+    expect("result of move_pages()", ret, Ret::failed(EACCES))?;
     region::check_status(&sys::places(pid, &addrs)?, 0)?;
     groups.set(0, "cpuset.mems", "1")?;
     // The kernel migrates the group's pages to its new nodes asynchronously.

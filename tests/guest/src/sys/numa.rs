@@ -25,7 +25,7 @@ pub struct Ret {
 }
 
 impl Ret {
-    /// Takes the error number of a call that returned -1 just now.
+    /// Returns the result of a system call. Call it directly after that, because it reads `errno`.
     pub(super) fn from_raw(ret: libc::c_long) -> Self {
         let errno = if ret == -1 { Errno::last_raw() } else { 0 };
         Self { ret, errno }

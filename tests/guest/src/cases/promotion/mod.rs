@@ -174,7 +174,7 @@ fn off() -> Result<()> {
     warm_up(&file, LEN)?;
     sleep(Duration::from_millis(300));
     let after = (stat("numa_hint_page_cache")?, counter("promoted_pages")?);
-    expect("counters", after, before)
+    expect("accesses and promoted pages", after, before)
 }
 
 /// Reads recorded before promotion was disabled cause no promotion after it is enabled again,
@@ -195,7 +195,7 @@ fn forgotten() -> Result<()> {
     let _on = promotion::enable()?;
     sleep(Duration::from_millis(500));
     let after = (counter("candidates")?, counter("promoted_pages")?);
-    expect("counters", after, before)
+    expect("accesses and promoted pages", after, before)
 }
 
 /// Readers check the contents and a writer writes the same ones, while the file is truncated and
@@ -323,7 +323,7 @@ fn memcg() -> Result<()> {
     let migrated: u64 = row
         .context("memory.stat has no numa_pages_migrated")?
         .parse()?;
-    expect_some("numa_pages_migrated in memory.stat", migrated)?;
+    expect_some("a count of numa_pages_migrated in memory.stat", migrated)?;
     nothing_left(&file, len)
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::{PAGES, memory, says, shuttle, small_pages, table, whole};
 use crate::child::Child;
-use crate::harness::{Case, expect};
+use crate::harness::{Case, expect, expect_errno};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, Counters, HOLES, LONG, MT, SHARED, Service};
 use crate::sys::{self, Mapping, PAGE};
@@ -187,7 +187,7 @@ fn holes() -> Result<()> {
     drop(map);
     let all = Call::range(addr - 16 * PAGE, len + 16 * PAGE, 0);
     let errno = service.range(all).errno;
-    expect("errno of an unmapped range", errno, libc::EFAULT)?;
+    expect_errno("an unmapped range", errno, libc::EFAULT)?;
     let skipped = Call::range(addr, len, 0).flags(HOLES);
     says(service.range(skipped), 0, 0, 0)?;
     // All memory of the process.
@@ -204,7 +204,7 @@ fn holes() -> Result<()> {
         node: 0,
         ..everything
     });
-    expect("errno of the move back", back.errno, 0)
+    expect_errno("the move back", back.errno, 0)
 }
 
 fn sysfs() -> Result<Counters> {

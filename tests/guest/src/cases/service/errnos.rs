@@ -6,7 +6,7 @@ use libc::{EBADF, EFAULT, EINVAL, ENODEV, ENOTTY, ESRCH};
 
 use super::{Moves, PAGES, by_address, by_long_table, by_range, layout};
 use super::{says, small_pages, table, whole};
-use crate::harness::{Case, expect};
+use crate::harness::{Case, expect_errno};
 use crate::plan::FolioSize;
 use crate::sys::service::{
     self, Call, HOLES, LONG, MAX_LONG_TABLE, MAX_TABLE, PHYS, PIDFD, RANGE, Service,
@@ -109,7 +109,7 @@ fn efault() -> Result<()> {
         (usize::MAX - 2 * PAGE + 1, PAGE),
     ] {
         let done = service.range(Call::range(at, length, 0));
-        expect(format!("errno of {at:#x}, {length:#x}"), done.errno, EFAULT)?;
+        expect_errno(format!("{at:#x}, {length:#x}"), done.errno, EFAULT)?;
     }
     region::check_on(&map.addrs(PAGE), 0)?;
     // A hole follows: pages before it move.
@@ -125,7 +125,7 @@ fn efault() -> Result<()> {
     for cmd in [PHYS, RANGE, service::COUNTERS] {
         for arg in [UserPtr::Null, UserPtr::Bad] {
             let ret = service.raw(cmd, arg)?;
-            expect(format!("errno of {cmd:#x}"), ret.errno, EFAULT)?;
+            expect_errno(format!("{cmd:#x}"), ret.errno, EFAULT)?;
         }
     }
     let table = table(&map)?;
@@ -141,7 +141,7 @@ fn efault() -> Result<()> {
     layout::put(&page, whole(&map, 0));
     page.protect(0, PAGE, libc::PROT_READ)?;
     let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
-    expect("errno of read-only counts", ret.errno, EFAULT)?;
+    expect_errno("read-only counts", ret.errno, EFAULT)?;
     region::check_on(&map.addrs(PAGE), 0)?;
     pattern::check(map.words(), 1)
 }
@@ -185,7 +185,7 @@ fn enotty() -> Result<()> {
     let (page, service) = (Mapping::anon(2 * PAGE, PAGE)?, Service::open()?);
     for cmd in [0xbc03, 0xbcff, 0xbd00, 0, 0xc030bc00, 0x4030bc01] {
         let ret = service.raw(cmd, UserPtr::In(&page, 0))?;
-        expect(format!("errno of {cmd:#x}"), ret.errno, ENOTTY)?;
+        expect_errno(format!("{cmd:#x}"), ret.errno, ENOTTY)?;
     }
     Ok(())
 }

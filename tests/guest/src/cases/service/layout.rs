@@ -8,7 +8,7 @@ use libc::{E2BIG, EINVAL};
 use nix::sys::wait::{WaitStatus, waitpid};
 
 use super::{PAGES, small_pages, table};
-use crate::harness::{Case, expect, expect_some, skip};
+use crate::harness::{Case, expect, expect_errno, expect_some, skip};
 use crate::sys::service::{COUNTERS, Call, Counters, PHYS, RANGE, Service, low_memory};
 use crate::sys::{self, Mapping, PAGE, Ret, UserPtr};
 use crate::{pattern, region};
@@ -57,7 +57,7 @@ fn sizes() -> Result<()> {
         };
         put(&page, call);
         let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
-        expect(format!("errno for a size of {size}"), ret.errno, errno)?;
+        expect_errno(format!("a size of {size}"), ret.errno, errno)?;
         let what = format!("counts for a size of {size}");
         expect(what, counts(&page), (moved, 0))?;
         if errno == 0 {
@@ -70,7 +70,7 @@ fn sizes() -> Result<()> {
             let at = CALL + fastrand::usize(..size - CALL);
             page.words()[at / 8].store(1 << (at % 8 * 8), Relaxed);
             let ret = service.raw(RANGE, UserPtr::In(&page, 0))?;
-            expect(format!("errno for byte {at} of {size}"), ret.errno, E2BIG)?;
+            expect_errno(format!("byte {at} of {size}"), ret.errno, E2BIG)?;
             let what = format!("counts for byte {at} of {size}");
             expect(what, counts(&page), (0, 0))?;
         }
@@ -137,5 +137,5 @@ fn compat() -> Result<()> {
     };
     expect("counters for a 32-bit program", read(true)?, read(false)?)?;
     let ret = service.raw_compat(0xbc03, UserPtr::In(&page, 0))?;
-    expect("errno of an unknown ioctl", ret.errno, libc::ENOTTY)
+    expect_errno("an unknown ioctl", ret.errno, libc::ENOTTY)
 }

@@ -63,11 +63,11 @@ fn says(done: Done, errno: i32, successful: usize, failed: usize) -> Result<()> 
         successful: successful as u64,
         failed: failed as u64,
     };
-    expect("result", done, expected)
+    expect("result of the call", done, expected)
 }
 
-/// Migrates by parts of a table, each short enough for one call, until a call fails. Returns the sum
-/// of their counts.
+/// Migrates by parts of a table, each short enough for one call, until a call fails. Returns the
+/// summed counts and the error of the last call.
 fn by_parts(service: &Service, table: &[u64], call: Call) -> Done {
     let mut all = Done::default();
     for part in table.chunks(MAX_TABLE as usize) {
@@ -89,8 +89,9 @@ type Moves = fn(&Service, &Mapping, Call) -> Result<Done>;
 
 fn by_range(service: &Service, map: &Mapping, call: Call) -> Result<Done> {
     Ok(service.range(Call {
-        flags: call.flags,
-        ..whole(map, call.node)
+        at: map.addr() as u64,
+        length: map.len() as u64,
+        ..call
     }))
 }
 

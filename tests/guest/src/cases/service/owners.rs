@@ -9,7 +9,7 @@ use page_migrate::PidFd;
 use super::{PAGES, says, small_pages, table, whole};
 use crate::cases::policy::Partner;
 use crate::child::Child;
-use crate::harness::{Case, expect};
+use crate::harness::{Case, expect, expect_errno};
 use crate::sys::service::{Call, PIDFD, SHARED, Service};
 use crate::sys::{self, Mapping, PAGE};
 use crate::{kernel, pattern, region};
@@ -47,8 +47,8 @@ fn another_process() -> Result<()> {
     let gone = partner.pid();
     partner.finish()?;
     let done = service.range(Call { node: 1, ..by_fd });
-    let what = format!("errno for the pidfd of {gone}");
-    expect(what, done.errno, libc::ESRCH)?;
+    let what = format!("a call for the pidfd of {gone}");
+    expect_errno(what, done.errno, libc::ESRCH)?;
     pattern::check(map.words(), 1)
 }
 

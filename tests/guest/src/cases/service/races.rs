@@ -237,7 +237,11 @@ fn executing(log: &mut Log) -> Result<()> {
             // Pages of this process, which the owner does not map, whatever program it runs.
             let done = service.phys(&table(&map)?, Call::to(node).pid(pid));
             may_be(done.errno)?;
-            expect("foreign pages", (done.successful, done.failed), (0, 0))?;
+            expect(
+                "(successful, failed) of foreign pages",
+                (done.successful, done.failed),
+                (0, 0),
+            )?;
             node = 1 - node;
             if let Some(status) = owner.try_wait()? {
                 break status;
