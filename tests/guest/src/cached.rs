@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::cases::Ext4;
 use crate::demotion::{self, generations};
 use crate::kernel::{self, Setting};
+use crate::memory;
 use crate::promotion::{self, ENABLED, counter, is_built, knob, place, warm_up};
 use crate::sys::{PAGE, nodes_of};
 
@@ -227,7 +228,7 @@ fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
     let _demotion = demotion::enable()?;
     // With this setting kswapd frees memory for promotion; otherwise there would be none.
     let _tiering = Setting::change("/proc/sys/kernel/numa_balancing", "2")?;
-    let top = kernel::node_free_bytes(0)?;
+    let top = memory::node_free_bytes(0)?;
     for (name, len) in [("fits", top / 4), ("does not fit", top / 4 * 5)] {
         let len = len / STEP * STEP;
         let disk = Ext4::new()?;

@@ -14,6 +14,7 @@ mod demotion;
 mod harness;
 mod hot;
 mod kernel;
+mod memory;
 mod patience;
 mod pattern;
 mod phases;

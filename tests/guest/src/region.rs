@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::harness::skip;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, Policy};
-use crate::{kernel, pattern};
+use crate::{kernel, memory, pattern};
 
 /// Free memory to leave on each node for other users.
 const SPARE: usize = 96 << 20;
@@ -22,7 +22,7 @@ const SCATTER: usize = 16;
 pub fn take_all_but(node: u32, left: usize) -> Result<Mapping> {
     let huge = FolioSize::Huge.bytes();
     let _there = Policy::bind(node)?;
-    let len = kernel::node_free_bytes(node)?.saturating_sub(left) / huge * huge;
+    let len = memory::node_free_bytes(node)?.saturating_sub(left) / huge * huge;
     let map = Mapping::anon(len, huge)?;
     map.advise(0, len, libc::MADV_HUGEPAGE)?;
     map.lock()?;
@@ -126,7 +126,7 @@ impl Mixed {
 
 fn need_room(len: usize) -> Result<()> {
     for node in [0, 1] {
-        let free = kernel::node_free_bytes(node)?;
+        let free = memory::node_free_bytes(node)?;
         ensure!(
             len + SPARE <= free,
             "expected {} MB of free memory on node {node}, found {} MB",
@@ -144,7 +144,7 @@ fn need_room(len: usize) -> Result<()> {
 pub fn touch_free_memory() -> Result<()> {
     for node in [0, 1] {
         let len =
-            kernel::node_free_bytes(node)?.saturating_sub(SPARE) & !(FolioSize::Huge.bytes() - 1);
+            memory::node_free_bytes(node)?.saturating_sub(SPARE) & !(FolioSize::Huge.bytes() - 1);
         if len > 0 {
             let map = Mapping::anon(len, FolioSize::Huge.bytes())?;
             sys::mbind(map.addr(), len, node, 0).zero("mbind")?;

@@ -3,16 +3,19 @@
 //! Ferry's every outcome must match the recorded outcome of the vanilla kernel. The suite `debug`
 //! runs all of them in the debug kernel, `guest` a part.
 
-use super::Tally;
+use super::{
+    outcomes::{as_recorded, compare, digests, recorded, RECORDED},
+    Tally,
+};
 use crate::{
-    cache::{write_atomic, Key},
+    cache::write_atomic,
     context::Context,
     guest::{self, Guest, Shape},
     kernel::{self, Variant},
     ktap::{self, Outcome},
     step,
 };
-use anyhow::{anyhow, ensure, Context as _, Result};
+use anyhow::{anyhow, ensure, Result};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
 
@@ -163,43 +166,6 @@ pub fn divided(except: &[&str]) -> [(u32, String); 2] {
     let few = format!("{}{except}", without(AMONG_MANY));
     let many = format!("{} --except {CONTROLS}{except}", AMONG_MANY.join(" "));
     [(2, few), (4, many)]
-}
-
-/// Digests of each test's outcomes in the vanilla kernel. The suite `nightly` checks that they are
-/// current.
-const RECORDED: &str = "tests/data/vanilla-outcomes.json";
-
-/// Digests by the name of the test.
-type Digests = BTreeMap<String, String>;
-
-fn recorded(context: &Context) -> Result<Digests> {
-    let path = context.repo.join(RECORDED);
-    let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_slice(&text).with_context(|| format!("{} is malformed", path.display()))
-}
-
-fn digests(outcomes: Option<&Value>) -> Digests {
-    let tests = outcomes.and_then(Value::as_object).into_iter().flatten();
-    tests
-        .map(|(test, outcome)| {
-            let digest = Key::default().add(outcome.to_string()).finish();
-            (test.clone(), digest)
-        })
-        .collect()
-}
-
-/// Compares the digests of a kernel's outcomes with the recorded ones.
-fn as_recorded(recorded: &Digests, found: &Digests) -> Outcome {
-    if recorded.is_empty() {
-        return Outcome::Failed(format!("{RECORDED} has no outcomes"));
-    }
-    let mut tests = recorded.keys().chain(found.keys());
-    match tests.find(|&test| recorded.get(test) != found.get(test)) {
-        None => Outcome::Passed,
-        Some(test) => Outcome::Failed(format!(
-            "{test} differs from the record: `ferry test nightly` compares both kernels in detail"
-        )),
-    }
 }
 
 /// Runs all tests in the vanilla and the Ferry kernel. The tests must pass in both, and the
@@ -440,76 +406,9 @@ pub fn clean_log(log: &str) -> Outcome {
     }
 }
 
-fn compare(vanilla: Option<Value>, ferry: Option<Value>) -> Outcome {
-    let (Some(vanilla), Some(ferry)) = (vanilla, ferry) else {
-        return Outcome::Failed("one of the kernels wrote no outcomes to compare".to_owned());
-    };
-    if vanilla
-        .as_object()
-        .is_none_or(|outcomes| outcomes.is_empty())
-    {
-        return Outcome::Failed("the vanilla kernel recorded no outcomes".to_owned());
-    }
-    match difference("", &vanilla, &ferry) {
-        None => Outcome::Passed,
-        Some(where_) => Outcome::Failed(where_),
-    }
-}
-
-/// Returns the first difference between two documents.
-fn difference(path: &str, a: &Value, b: &Value) -> Option<String> {
-    match (a, b) {
-        (Value::Object(a), Value::Object(b)) => {
-            let mut names: Vec<&String> = a.keys().chain(b.keys()).collect();
-            names.sort();
-            names.dedup();
-            names.into_iter().find_map(|name| {
-                let of = |map: &serde_json::Map<String, Value>| {
-                    map.get(name).cloned().unwrap_or(Value::Null)
-                };
-                difference(&format!("{path}/{name}"), &of(a), &of(b))
-            })
-        }
-        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => a
-            .iter()
-            .zip(b)
-            .enumerate()
-            .find_map(|(index, (a, b))| difference(&format!("{path}/{index}"), a, b)),
-        _ if a == b => None,
-        _ => Some(format!("{path}: vanilla {a}, Ferry {b}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn first_difference_is_named() {
-        let vanilla = json!({"move": [{"ret": 0, "status": [1, -2]}]});
-        let ferry = json!({"move": [{"ret": 0, "status": [1, 1]}]});
-        assert_eq!(
-            compare(Some(vanilla.clone()), Some(vanilla.clone())),
-            Outcome::Passed
-        );
-        assert_eq!(
-            compare(Some(vanilla.clone()), Some(ferry)),
-            Outcome::Failed("/move/0/status/1: vanilla -2, Ferry 1".to_owned())
-        );
-        assert!(matches!(
-            compare(Some(vanilla.clone()), None),
-            Outcome::Failed(_)
-        ));
-        assert!(matches!(
-            compare(Some(vanilla), Some(json!({}))),
-            Outcome::Failed(_)
-        ));
-        assert!(matches!(
-            compare(Some(json!({})), Some(json!({}))),
-            Outcome::Failed(_)
-        ));
-    }
 
     #[test]
     fn words_that_a_shell_would_change_are_refused() {
@@ -517,23 +416,6 @@ mod tests {
         for wrong in ["--except", "a'b", "a b", "$(x)"] {
             assert!(shell_word(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn other_outcomes_than_the_recorded_are_named() {
-        let vanilla = json!({"a": [1, -2], "b": []});
-        let recorded = digests(Some(&vanilla));
-        assert_eq!(as_recorded(&recorded, &recorded), Outcome::Passed);
-        for found in [json!({"a": [1, 1], "b": []}), json!({"b": []})] {
-            match as_recorded(&recorded, &digests(Some(&found))) {
-                Outcome::Failed(why) => assert!(why.starts_with("a differs"), "{why}"),
-                other => panic!("{other:?}"),
-            }
-        }
-        assert!(matches!(
-            as_recorded(&digests(None), &recorded),
-            Outcome::Failed(_)
-        ));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod kunit;
 mod litmus;
 mod matrix;
 mod nightly;
+mod outcomes;
 mod rt;
 mod selftests;
 mod series;

@@ -22,7 +22,7 @@ use crate::sys::{
     self, MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, Mapping, PAGE, confine, mbind,
 };
 use crate::threads::join;
-use crate::{pattern, region};
+use crate::{memory, pattern, region};
 
 const HUGE: usize = 2 << 20;
 
@@ -194,14 +194,14 @@ impl Shuttle {
 fn killed() -> Result<()> {
     let kills = rounds(16) as u64;
     crewed(|| {
-        let before = kernel::free_bytes()?;
+        let before = memory::free_bytes()?;
         for i in 0..kills {
             let child = Shuttle::start()?;
             child.work()?;
             sleep(Duration::from_millis(3 * i));
             child.process.kill("a killed child")?;
         }
-        let lost = before.saturating_sub(kernel::free_bytes()?);
+        let lost = before.saturating_sub(memory::free_bytes()?);
         let moved = kills as usize * 4 * HUGE;
         ensure!(
             lost < moved / 2,
@@ -380,7 +380,7 @@ fn many(callers: u64) -> Result<()> {
 
 /// Takes a memory block offline and online again, on the node that a child moves to.
 fn memory_offline() -> Result<()> {
-    let blocks = kernel::memory_blocks(1)?;
+    let blocks = memory::memory_blocks(1)?;
     if blocks.is_empty() {
         return Err(crate::harness::skip(
             "node 1 has no memory block that can go offline",

@@ -22,6 +22,7 @@ use super::unplug::Away;
 use crate::child::Child;
 use crate::harness::{Case, skip};
 use crate::kernel::{self, Setting};
+use crate::memory;
 use crate::patience::{repeat_until, wait_until};
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
@@ -67,7 +68,7 @@ struct MovableBlocks(Vec<PathBuf>);
 impl MovableBlocks {
     fn new() -> Result<Self> {
         let mut blocks = Self(Vec::new());
-        for block in kernel::memory_blocks(1)?.into_iter().rev() {
+        for block in memory::memory_blocks(1)?.into_iter().rev() {
             let state = block.join("state");
             // Fails if a page of the block cannot be moved.
             if blocks.0.len() < BLOCKS && fs::write(&state, "offline").is_ok() {
@@ -146,7 +147,7 @@ impl Mover {
 
     /// Returns a page frame of its memory in one of the blocks, and the block.
     fn frame(&self) -> Result<(u64, PathBuf)> {
-        let size = kernel::block_bytes()?;
+        let size = memory::block_bytes()?;
         let mut found = None;
         repeat_until("memory is in a movable block", || {
             for frame in kernel::frames_of(self.child.pid().as_raw(), &self.map)? {
@@ -224,7 +225,7 @@ fn contiguous(mover: &Mover) -> Result<bool> {
 /// A node retains no more than its share, whatever the value of `max_pages`.
 fn node_share() -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, NEVER), (SHARE, "1")])?;
-    let share = kernel::node_total_bytes(0)? / PAGE / 100;
+    let share = memory::node_total_bytes(0)? / PAGE / 100;
     if share >= MANY {
         return Err(skip("1 % of node 0 is more than the test's pages"));
     }
@@ -242,10 +243,10 @@ fn node_share() -> Result<()> {
 fn available() -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, NEVER), (SHARE, "100")])?;
     beside_retained(MANY, || {
-        let before = kernel::available_bytes()?;
+        let before = memory::available_bytes()?;
         let kept = retained()? as usize * PAGE;
         kernel::write(DRAIN, "1")?;
-        let after = kernel::available_bytes()?;
+        let after = memory::available_bytes()?;
         ensure!(
             after < before + kept / 2,
             "expected retained pages to be available: {before} bytes with {kept} retained, {after} \
@@ -271,9 +272,9 @@ impl SmallNode {
         let per_cpu = Setting::change(PER_CPU, "4096")?;
         kernel::compact();
         let taken = region::take_all_but(0, 192 << 20)?;
-        let free = kernel::node_free_bytes(0)?;
+        let free = memory::node_free_bytes(0)?;
         let len = free
-            .checked_sub(kernel::node_high_bytes(0)? + KEPT)
+            .checked_sub(memory::node_high_bytes(0)? + KEPT)
             .context("node 0 has too little memory")?;
         Ok(Self {
             _taken: taken,

@@ -13,7 +13,7 @@ use crate::plan::FolioSize;
 use crate::region::Mixed;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::threads::beside;
-use crate::{pattern, region};
+use crate::{memory, pattern, region};
 
 const MEMORY: &str = "/sys/devices/system/memory";
 
@@ -62,7 +62,7 @@ fn compaction() -> Result<()> {
 
 /// Returns the memory blocks that the pages of `maps` are in, with the number of pages in each.
 fn blocks_of(maps: [&Mapping; 2]) -> Result<BTreeMap<u64, usize>> {
-    let size = kernel::block_bytes()?;
+    let size = memory::block_bytes()?;
     let mut blocks = BTreeMap::new();
     for map in maps {
         for frame in kernel::frames(map)? {

@@ -19,7 +19,7 @@ use crate::plan::FolioSize;
 use crate::sys::{MF_MOVE, Mapping, PAGE};
 use crate::threads::join;
 use crate::trace::Tracing;
-use crate::{pattern, region};
+use crate::{memory, pattern, region};
 
 const CPUS: &str = "/sys/kernel/mm/ferry/copy/cpus";
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
@@ -230,7 +230,7 @@ fn kswapd() -> Result<()> {
         forget_use()?;
         // The low watermark is a quarter above the minimum, and the high one a half; both nodes
         // share the minimum. Node 0 has less free than low, and node 1 more than high.
-        let low = kernel::node_free_bytes(0)? + LEN / 16;
+        let low = memory::node_free_bytes(0)? + LEN / 16;
         let demoted = gain("pgdemote_kswapd", || {
             let kb = 2 * low / 1024 * 4 / 5;
             let _watermarks = Setting::change(MIN_FREE, &kb.to_string())?;

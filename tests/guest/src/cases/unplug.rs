@@ -14,6 +14,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use super::races::shuttle;
 use crate::harness::{Case, expect_some, skip};
 use crate::kernel;
+use crate::memory;
 use crate::patience::{at_last, repeat_until};
 use crate::plan::Engine;
 use crate::region::{self, Mixed};
@@ -201,7 +202,7 @@ fn cpus(way: Engine) -> Result<()> {
 /// Takes blocks of the destination node offline, one after the other and then several together,
 /// which leaves little memory.
 fn memory(way: Engine) -> Result<()> {
-    let blocks = kernel::memory_blocks(1)?;
+    let blocks = memory::memory_blocks(1)?;
     if blocks.is_empty() {
         return Err(skip("node 1 has no memory block that can go offline"));
     }

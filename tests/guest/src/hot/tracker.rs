@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use page_migrate::PhysAddr;
 
-use crate::kernel;
+use crate::memory;
 use crate::sys::PAGE;
 
 const BITMAP: &str = "/sys/kernel/mm/page_idle/bitmap";
@@ -139,13 +139,13 @@ fn bits(all: impl Iterator<Item = bool>) -> u64 {
 
 /// Returns the page frames of a node, by memory block.
 fn frames_of(node: u32) -> Result<Vec<Range<u64>>> {
-    let blocks = kernel::memory_blocks(node)?;
+    let blocks = memory::memory_blocks(node)?;
     ensure!(
         !blocks.is_empty(),
         "node {node} has no memory blocks in sysfs: is the kernel built with CONFIG_MEMORY_HOTPLUG?"
     );
     let frames = |block: PathBuf| {
-        let Range { start, end } = kernel::block_addresses(&block)?;
+        let Range { start, end } = memory::block_addresses(&block)?;
         Ok(start / PAGE as u64..end / PAGE as u64)
     };
     blocks.into_iter().map(frames).collect()

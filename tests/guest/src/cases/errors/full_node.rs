@@ -2,10 +2,11 @@
 //! Migration to a node without free memory.
 
 use super::*;
+use crate::memory;
 
 /// Fills node 1 except for `left` bytes, as long as the mapping lives.
 fn fill_node_1(left: usize) -> Result<Mapping> {
-    let free = kernel::node_free_bytes(1)?;
+    let free = memory::node_free_bytes(1)?;
     ensure!(
         free > left,
         "expected more than {left} bytes free on node 1, found {free}"

@@ -8,7 +8,6 @@ use anyhow::{Result, ensure};
 use libc::{EACCES, EBUSY, EFAULT, EINVAL, ENODEV, ENOENT, ESRCH};
 
 use crate::harness::{Case, Log, expect};
-use crate::kernel;
 use crate::plan::FolioSize;
 use crate::sys::{
     self, MF_MOVE, MF_MOVE_ALL, MF_STRICT, Mapping, PAGE, RawMove, Reserved, Ret, UNSET, UserPtr,

@@ -13,6 +13,7 @@ use super::{Migrc, Written, run_on, two_cpus};
 use crate::demotion;
 use crate::harness::{Log, expect, expect_some, skip};
 use crate::kernel::{self, Setting};
+use crate::memory;
 use crate::plan::FolioSize;
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
@@ -56,7 +57,7 @@ impl Nested {
         migrc.set(DEMOTES, "true")?;
         let cpus = two_cpus("one migrates, the other writes")?;
         let map = region::anon(FolioSize::Small, NESTED)?;
-        let hog = region::take(0, kernel::node_free_bytes(0)?, libc::MADV_HUGEPAGE)?;
+        let hog = region::take(0, memory::node_free_bytes(0)?, libc::MADV_HUGEPAGE)?;
         Ok(Self {
             map,
             hog,
@@ -98,7 +99,7 @@ impl Nested {
             sys::mbind(self.hog.addr(), self.hog.len(), 0, MF_MOVE);
             self.to(1);
             self.clean()?;
-            let short = 2 * (kernel::node_free_bytes(0)? / 1024 + 4 * NESTED);
+            let short = 2 * (memory::node_free_bytes(0)? / 1024 + 4 * NESTED);
             let _short = Setting::change(MIN_FREE, &short.to_string())?;
             back += self.to(0);
         }

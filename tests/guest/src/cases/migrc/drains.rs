@@ -3,6 +3,7 @@
 //! process, and when memory is short or goes offline.
 
 use super::*;
+use crate::memory;
 
 /// Every deferred page is drained, and counted once.
 pub(super) fn freed() -> Result<()> {
@@ -98,7 +99,7 @@ pub(super) fn pressure() -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, NEVER), (SHARE, "100")])?;
     let take_all = || {
         // All memory of the node with the retained pages.
-        let free = kernel::node_free_bytes(0)?;
+        let free = memory::node_free_bytes(0)?;
         let take = || region::take(0, free + (16 << 20), libc::MADV_HUGEPAGE).map(drop);
         // The child may be killed, because it takes more than there is.
         Child::start(take)?.wait().map(drop)
@@ -121,9 +122,9 @@ pub(super) fn atomic() -> Result<()> {
         to(&map, 0)?;
         let all = retained()?;
         expect("retained pages of the whole mapping", all, 8 * PAGES as u64)?;
-        let free = kernel::node_free_bytes(1)?;
+        let free = memory::node_free_bytes(1)?;
         kernel::write(&take, "1")?;
-        let back = kernel::node_free_bytes(1)?;
+        let back = memory::node_free_bytes(1)?;
         ensure!(
             back > free / 2,
             "expected most of {free} bytes to be freed again, found {back}"
@@ -137,7 +138,7 @@ pub(super) fn offline() -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, NEVER), (SHARE, "100")])?;
     // Pages are retained on node 0. Its blocks may fail to go offline for other reasons.
     let unplug = || {
-        for block in kernel::memory_blocks(0)? {
+        for block in memory::memory_blocks(0)? {
             let state = block.join("state");
             if fs::write(&state, "offline").is_ok() {
                 fs::write(&state, "online")?;

@@ -24,7 +24,7 @@ use crate::patience::wait_until;
 use crate::promotion::{check, count_on, counter, is_built, knob, place, read_until, warm_up};
 use crate::sys::{Mapping, PAGE, Policy, cached_pages, evict, fork_child};
 use crate::threads::beside;
-use crate::{pattern, promotion};
+use crate::{memory, pattern, promotion};
 
 const SLOW: u32 = 240;
 const LEN: usize = 8 << 20;
@@ -365,7 +365,7 @@ fn oom() -> Result<()> {
 
 /// Memory of the lower tier goes offline while pages on it are promoted.
 fn offline() -> Result<()> {
-    let blocks = kernel::memory_blocks(1)?;
+    let blocks = memory::memory_blocks(1)?;
     if blocks.is_empty() {
         return Err(skip("node 1 has no memory block that can go offline"));
     }

@@ -13,7 +13,7 @@ use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, MT, Service};
 use crate::sys::{self, Mapping, PAGE, memfd_secret, pin_for_long};
-use crate::{pattern, region};
+use crate::{memory, pattern, region};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -56,7 +56,7 @@ fn nothing_there() -> Result<()> {
     let nothing = Call::to(1);
     says(by_parts(&service, &absent, nothing), 0, 0, 0)?;
     // Names addresses all over memory: none of the test's own pages is at the other addresses.
-    let top = (kernel::free_bytes()? as u64).next_power_of_two() * 4;
+    let top = (memory::free_bytes()? as u64).next_power_of_two() * 4;
     let map = small_pages()?;
     let own = table(&map)?;
     let step = top / (1 << 15);
@@ -144,12 +144,12 @@ fn poisoned() -> Result<()> {
 /// Addresses of offline memory are skipped.
 fn offline() -> Result<()> {
     let service = Service::open()?;
-    for block in kernel::memory_blocks(1)? {
+    for block in memory::memory_blocks(1)? {
         let state = block.join("state");
         if kernel::write(&state, "offline").is_err() {
             continue;
         }
-        let pages: Vec<u64> = kernel::block_addresses(&block)?.step_by(PAGE).collect();
+        let pages: Vec<u64> = memory::block_addresses(&block)?.step_by(PAGE).collect();
         let done = by_parts(&service, &pages, Call::to(0));
         kernel::write(&state, "online")?;
         return says(done, 0, 0, 0);

@@ -16,7 +16,7 @@ use crate::sys::service::{Call, HOLES, LONG, MT, SHARED, Service};
 use crate::sys::{Mapping, PAGE};
 use crate::threads::{beside, join};
 use crate::trace::Tracing;
-use crate::{kernel, pattern, region};
+use crate::{kernel, memory, pattern, region};
 
 /// Seconds, for slow kernels.
 const SLOW: u32 = 240;
@@ -259,7 +259,7 @@ fn executing(log: &mut Log) -> Result<()> {
 /// move pages that may be in them.
 fn unplugged(log: &mut Log) -> Result<()> {
     let map = memory(FolioSize::Small, 512)?;
-    let blocks = kernel::memory_blocks(1)?;
+    let blocks = memory::memory_blocks(1)?;
     let mut taken = 0;
     against(0, &map, 0, |_| {
         for block in blocks.iter().rev().cycle().take(4 * rounds(log) as usize) {
@@ -275,7 +275,7 @@ fn unplugged(log: &mut Log) -> Result<()> {
 /// was offline.
 fn named_while_away(block: &Path) -> Result<bool> {
     let service = Service::open()?;
-    let pages: Vec<u64> = kernel::block_addresses(block)?.step_by(PAGE).collect();
+    let pages: Vec<u64> = memory::block_addresses(block)?.step_by(PAGE).collect();
     let mut parts = pages.chunks(512).cycle();
     let name = || may_be(service.phys(parts.next().unwrap_or(&[]), Call::to(0)).errno);
     beside("the naming thread", name, || {
