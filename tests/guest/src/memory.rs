@@ -69,19 +69,34 @@ fn high_pages(zoneinfo: &str, node: u32) -> u64 {
 
 /// Returns the free memory of all nodes. Unlike MemFree, it includes megabytes on per-CPU lists.
 pub fn free_bytes() -> Result<usize> {
-    let pages = free_pages(&read("/proc/zoneinfo")?);
+    let pages = free_pages(&read("/proc/zoneinfo")?, |_| true);
     Ok(pages as usize * PAGE)
 }
 
-fn free_pages(zoneinfo: &str) -> u64 {
-    let number = |line: &str| {
+/// Returns the free memory of a node, including that on per-CPU lists.
+pub fn node_all_free_bytes(node: u32) -> Result<usize> {
+    let head = format!("{node},");
+    let pages = free_pages(&read("/proc/zoneinfo")?, |zone| zone.starts_with(&head));
+    Ok(pages as usize * PAGE)
+}
+
+/// Returns the free pages of some zones. `counts` gets what follows `Node ` in the line of a zone.
+fn free_pages(zoneinfo: &str, counts: impl Fn(&str) -> bool) -> u64 {
+    let mut here = false;
+    let mut sum = 0;
+    for line in zoneinfo.lines() {
+        if let Some(zone) = line.strip_prefix("Node ") {
+            here = counts(zone);
+        }
         let line = line.trim();
         let text = line
             .strip_prefix("pages free")
-            .or_else(|| line.strip_prefix("count:"))?;
-        text.trim().parse::<u64>().ok()
-    };
-    zoneinfo.lines().filter_map(number).sum()
+            .or_else(|| line.strip_prefix("count:"));
+        if let Some(text) = text.filter(|_| here) {
+            sum += text.trim().parse::<u64>().unwrap_or(0);
+        }
+    }
+    sum
 }
 
 fn node_field(text: &str, field: &str) -> Option<u64> {
@@ -125,7 +140,8 @@ mod tests {
         let text = "Node 0, zone Normal\n  pages free     100\n        min      7\n  pagesets\n    \
                     cpu: 0\n              count:    20\n              high:     9\n    cpu: 1\n              \
                     count:    3\n";
-        assert_eq!(free_pages(text), 123);
+        assert_eq!(free_pages(text, |zone| zone.starts_with("0,")), 123);
+        assert_eq!(free_pages(text, |_| false), 0);
     }
 
     #[test]

@@ -152,7 +152,7 @@ fn enomem(moves: Moves) -> Result<()> {
     let service = Service::open()?;
     // Leaves room for only a part of the memory.
     let taken = region::take_all_but(1, 64 << 20)?;
-    let free = memory::node_free_bytes(1)?;
+    let free = memory::node_all_free_bytes(1)?;
     let count = MOVED / PAGE;
     let map = region::unchecked_anon(FolioSize::Small, count)?;
     pattern::fill(map.words(), 1);
