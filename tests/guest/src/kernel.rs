@@ -9,7 +9,6 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::harness::expect_errno;
-use crate::memory;
 use crate::plan::{Config, Engine, FolioSize, Machine};
 use crate::sys::{Mapping, PAGE};
 
@@ -203,6 +202,20 @@ pub fn gained(
         .collect()
 }
 
+/// Returns a field of `/proc/meminfo` or of a node's `meminfo`, in bytes.
+pub fn meminfo(path: impl AsRef<Path>, field: &str) -> Result<usize> {
+    let path = path.as_ref();
+    let kb = node_field(&read(path)?, &format!("{field}:"))
+        .with_context(|| format!("{} has no {field}", path.display()))?;
+    Ok(kb as usize * 1024)
+}
+
+fn node_field(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains(field))?;
+    let value = line.split(field).nth(1)?;
+    value.split_whitespace().next()?.parse().ok()
+}
+
 /// Returns the numbers of a list such as `0-3,5`.
 pub fn parse_list(list: &str) -> Vec<usize> {
     list.trim()
@@ -236,7 +249,7 @@ pub fn machine() -> Result<Machine> {
     Ok(Machine {
         cpus: online_cpus()?.len(),
         nodes: parse_list(&read("/sys/devices/system/node/online")?).len(),
-        mem_kb: memory::meminfo("/proc/meminfo", "MemTotal")? as u64 / 1024,
+        mem_kb: meminfo("/proc/meminfo", "MemTotal")? as u64 / 1024,
         release: uname.release().to_string_lossy().into_owned(),
     })
 }
@@ -444,6 +457,13 @@ mod tests {
         let gain = gained(&before, &after);
         assert_eq!(gain["pgmigrate_fail"], 7);
         assert_eq!((gain["pg_x"], gain["pg_new"], gain.len()), (0, 2, 3));
+    }
+
+    #[test]
+    fn node_meminfo() {
+        let text = "Node 1 MemTotal:       1031432 kB\nNode 1 MemFree:         987654 kB\n";
+        assert_eq!(node_field(text, "MemFree:"), Some(987_654));
+        assert_eq!(node_field(text, "Dirty:"), None);
     }
 
     #[test]

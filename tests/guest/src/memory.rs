@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::kernel::{read, refresh_vmstat, value};
+use crate::kernel::{meminfo, read, refresh_vmstat, value};
 use crate::sys::PAGE;
 
 /// Reads a file that has one hexadecimal number.
@@ -15,14 +15,6 @@ fn hex(path: impl AsRef<Path>) -> Result<u64> {
     let path = path.as_ref();
     u64::from_str_radix(&value(path)?, 16)
         .with_context(|| format!("not a hexadecimal number: {}", path.display()))
-}
-
-/// Returns a field of `/proc/meminfo` or of a node's `meminfo`, in bytes.
-pub fn meminfo(path: impl AsRef<Path>, field: &str) -> Result<usize> {
-    let path = path.as_ref();
-    let kb = node_field(&read(path)?, &format!("{field}:"))
-        .with_context(|| format!("{} has no {field}", path.display()))?;
-    Ok(kb as usize * 1024)
 }
 
 fn node_meminfo(node: u32, field: &str) -> Result<usize> {
@@ -51,20 +43,27 @@ pub fn node_high_bytes(node: u32) -> Result<usize> {
     Ok(pages as usize * PAGE)
 }
 
-fn high_pages(zoneinfo: &str, node: u32) -> u64 {
+/// Returns the lines of some zones. `counts` gets what follows `Node ` in the line of a zone.
+fn lines_of(zoneinfo: &str, counts: impl Fn(&str) -> bool) -> impl Iterator<Item = &str> {
     let mut here = false;
-    let mut sum = 0;
-    for line in zoneinfo.lines() {
+    zoneinfo.lines().map(str::trim).filter(move |line| {
         if let Some(zone) = line.strip_prefix("Node ") {
-            here = zone.starts_with(&format!("{node},"));
+            here = counts(zone);
         }
-        // A per-CPU `high:` has a colon.
-        let high = line.trim().strip_prefix("high ");
-        if let Some(pages) = high.filter(|_| here) {
-            sum += pages.trim().parse::<u64>().unwrap_or(0);
-        }
-    }
-    sum
+        here
+    })
+}
+
+/// Returns what tells the zones of a node.
+fn of_node(node: u32) -> impl Fn(&str) -> bool {
+    let head = format!("{node},");
+    move |zone| zone.starts_with(&head)
+}
+
+fn high_pages(zoneinfo: &str, node: u32) -> u64 {
+    // A per-CPU `high:` has a colon.
+    let number = |line: &str| line.strip_prefix("high ")?.trim().parse::<u64>().ok();
+    lines_of(zoneinfo, of_node(node)).filter_map(number).sum()
 }
 
 /// Returns the free memory of all nodes. Unlike MemFree, it includes megabytes on per-CPU lists.
@@ -75,34 +74,18 @@ pub fn free_bytes() -> Result<usize> {
 
 /// Returns the free memory of a node, including that on per-CPU lists.
 pub fn node_all_free_bytes(node: u32) -> Result<usize> {
-    let head = format!("{node},");
-    let pages = free_pages(&read("/proc/zoneinfo")?, |zone| zone.starts_with(&head));
+    let pages = free_pages(&read("/proc/zoneinfo")?, of_node(node));
     Ok(pages as usize * PAGE)
 }
 
-/// Returns the free pages of some zones. `counts` gets what follows `Node ` in the line of a zone.
 fn free_pages(zoneinfo: &str, counts: impl Fn(&str) -> bool) -> u64 {
-    let mut here = false;
-    let mut sum = 0;
-    for line in zoneinfo.lines() {
-        if let Some(zone) = line.strip_prefix("Node ") {
-            here = counts(zone);
-        }
-        let line = line.trim();
+    let number = |line: &str| {
         let text = line
             .strip_prefix("pages free")
-            .or_else(|| line.strip_prefix("count:"));
-        if let Some(text) = text.filter(|_| here) {
-            sum += text.trim().parse::<u64>().unwrap_or(0);
-        }
-    }
-    sum
-}
-
-fn node_field(text: &str, field: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.contains(field))?;
-    let value = line.split(field).nth(1)?;
-    value.split_whitespace().next()?.parse().ok()
+            .or_else(|| line.strip_prefix("count:"))?;
+        text.trim().parse::<u64>().ok()
+    };
+    lines_of(zoneinfo, counts).filter_map(number).sum()
 }
 
 /// Returns the folders of a node's memory blocks; empty without memory hotplug.
@@ -140,7 +123,7 @@ mod tests {
         let text = "Node 0, zone Normal\n  pages free     100\n        min      7\n  pagesets\n    \
                     cpu: 0\n              count:    20\n              high:     9\n    cpu: 1\n              \
                     count:    3\n";
-        assert_eq!(free_pages(text, |zone| zone.starts_with("0,")), 123);
+        assert_eq!(free_pages(text, of_node(0)), 123);
         assert_eq!(free_pages(text, |_| false), 0);
     }
 
@@ -151,12 +134,5 @@ mod tests {
                     high     3\n";
         assert_eq!(high_pages(text, 0), 12);
         assert_eq!(high_pages(text, 1), 3);
-    }
-
-    #[test]
-    fn node_meminfo() {
-        let text = "Node 1 MemTotal:       1031432 kB\nNode 1 MemFree:         987654 kB\n";
-        assert_eq!(node_field(text, "MemFree:"), Some(987_654));
-        assert_eq!(node_field(text, "Dirty:"), None);
     }
 }
