@@ -29,6 +29,7 @@ mod upgrade;
 
 use crate::harness::{Case, Log, expect, expect_some, skip};
 use crate::kernel::{self, Setting};
+use crate::patience::at_last;
 use crate::plan::FolioSize;
 use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child, run_on};
@@ -294,8 +295,11 @@ impl Stage {
         // Lets the reader read all pages.
         thread::yield_now();
         let node = 1 - (round % 2) as i32;
-        let (moved, _) = sys::move_to(0, &self.map.addrs(PAGE), node, MF_MOVE);
-        moved.zero("move_pages")
+        // A page that is in use for a moment does not move at the first attempt.
+        at_last(|| {
+            let (moved, _) = sys::move_to(0, &self.map.addrs(PAGE), node, MF_MOVE);
+            moved.zero("move_pages")
+        })
     }
 }
 
