@@ -13,6 +13,8 @@
 #include <linux/rmap.h>
 #include <linux/workqueue.h>
 
+#include "internal.h"
+
 /*
  * The names of the migration reasons; the tracepoints of that header are
  * created in mm/migrate.c.
@@ -215,6 +217,20 @@ void ferry_set_need_resched(void)
 	set_tsk_thread_flag(current, TIF_NEED_RESCHED_LAZY);
 }
 #endif
+
+/*
+ * Moves the folios in the batches of all CPUs to the LRU lists, and keeps these
+ * batches empty until ferry_lru_enable(). May sleep.
+ */
+void ferry_lru_disable(void)
+{
+	lru_cache_disable();
+}
+
+void ferry_lru_enable(void)
+{
+	lru_cache_enable();
+}
 
 /* No memory goes online or offline between the two calls. May sleep. */
 void ferry_online_mems_begin(void)

@@ -377,19 +377,6 @@ void ferry_lru_drain(void)
 	lru_add_drain_all();
 }
 
-/*
- * The same, and keeps these batches empty until ferry_lru_enable(). May sleep.
- */
-void ferry_lru_disable(void)
-{
-	lru_cache_disable();
-}
-
-void ferry_lru_enable(void)
-{
-	lru_cache_enable();
-}
-
 void ferry_count_service(enum ferry_service_event what, unsigned long nr)
 {
 	this_cpu_add(ferry_served[what], nr);

@@ -26,9 +26,12 @@ use super::{
 };
 
 use crate::{
-    kernel::folio::{
-        IsolatedFolios,
-        IsolatedList, //
+    kernel::{
+        folio::{
+            IsolatedFolios,
+            IsolatedList, //
+        },
+        lru_batches::NoLruBatches, //
     },
     logic::sorted_prefix::SortedPrefix,
     workers::settings::has_crews, //
@@ -49,6 +52,7 @@ pub fn move_pages(request: &MovePages<'_>) -> Option<c_int> {
         return None;
     }
     let mut mover = Mover::new(request).ok()?;
+    let _isolable = NoLruBatches::begin();
     Some(mover.run())
 }
 

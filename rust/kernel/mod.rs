@@ -15,6 +15,8 @@ pub mod dmaengine;
 pub mod extensible;
 pub mod flush_token;
 pub mod folio;
+#[cfg(any(CONFIG_FERRY_CREW, CONFIG_FERRY_SERVICE))]
+pub mod lru_batches;
 #[cfg(any(CONFIG_FERRY_SERVICE, CONFIG_FERRY_PAGECACHE_PROMOTION))]
 pub mod mem_hotplug;
 #[cfg(CONFIG_FERRY_SERVICE)]

@@ -127,28 +127,3 @@ pub fn drain_lru_batches() {
     // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_lru_drain() };
 }
-
-/// A guard that keeps CPUs from collecting folios in batches. All folios are on LRU lists then,
-/// where they can be isolated.
-///
-/// # Invariants
-///
-/// `ferry_lru_disable()` was called for this value, and the drop calls `ferry_lru_enable()`.
-pub struct NoLruBatches(());
-
-impl NoLruBatches {
-    /// Drains all batches, and disables them. May sleep.
-    pub fn begin() -> Self {
-        // SAFETY: The drop enables the batches again.
-        unsafe { bindings::ferry_lru_disable() };
-        // INVARIANT: The batches were just disabled.
-        Self(())
-    }
-}
-
-impl Drop for NoLruBatches {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant this value has disabled the batches.
-        unsafe { bindings::ferry_lru_enable() };
-    }
-}

@@ -32,8 +32,7 @@ use super::{
         self,
         drain_lru_batches,
         FolioGuard,
-        Found,
-        NoLruBatches, //
+        Found, //
     },
     request::{
         CheckedRequest,
@@ -56,6 +55,7 @@ use crate::{
             IsolatedFolios,
             IsolatedList, //
         },
+        lru_batches::NoLruBatches,
         mem_hotplug::MemHotplugGuard,
         misc_device::{
             is_being_killed,

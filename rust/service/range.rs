@@ -18,7 +18,6 @@ use super::{
         self,
         FolioSource, //
     },
-    page_frame::NoLruBatches,
     request::{
         CheckedRequest,
         Request,
@@ -29,7 +28,10 @@ use super::{
 };
 
 use crate::{
-    kernel::folio::IsolatedList,
+    kernel::{
+        folio::IsolatedList,
+        lru_batches::NoLruBatches, //
+    },
     logic::span::whole_pages, //
 };
 

@@ -31,6 +31,9 @@ examples!(
     workqueue
 );
 
+#[cfg(any(CONFIG_FERRY_CREW, CONFIG_FERRY_SERVICE))]
+examples!(lru_batches);
+
 #[cfg(CONFIG_FERRY_CREW)]
 examples!(scoped_share, task_context);
 
@@ -51,6 +54,8 @@ suite! {
     cputime,
     dmaengine,
     folio,
+    #[cfg(any(CONFIG_FERRY_CREW, CONFIG_FERRY_SERVICE))]
+    lru_batches,
     #[cfg(CONFIG_FERRY_CREW)]
     scoped_share,
     #[cfg(CONFIG_FERRY_CREW_MOVE_PAGES)]

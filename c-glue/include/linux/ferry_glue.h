@@ -304,6 +304,8 @@ bool ferry_need_resched(void);
 #ifdef CONFIG_FERRY_KUNIT_TEST
 void ferry_set_need_resched(void);
 #endif
+void ferry_lru_disable(void);
+void ferry_lru_enable(void);
 void ferry_online_mems_begin(void);
 void ferry_online_mems_end(void);
 struct workqueue_struct *ferry_alloc_workqueue(const char *name,

@@ -134,8 +134,6 @@ unsigned long ferry_isolate_next(const struct ferry_mapped *mapped,
 bool ferry_folio_is_refused(struct folio *folio);
 bool ferry_folio_isolate(struct folio *folio, struct list_head *folios);
 void ferry_lru_drain(void);
-void ferry_lru_disable(void);
-void ferry_lru_enable(void);
 void ferry_count_service(enum ferry_service_event what, unsigned long nr);
 u64 ferry_service_sum(enum ferry_service_event what);
 void ferry_report_service(const struct ferry_service_report *report);

@@ -119,7 +119,7 @@ int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
  * @flags: "
  * @err: receives the return value of do_pages_move()
  *
- * Context: called with the LRU caches disabled, may sleep.
+ * Context: may sleep.
  *
  * Return: whether the work is done; if not, nothing was changed.
  */

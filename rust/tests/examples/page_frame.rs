@@ -4,8 +4,7 @@ use crate::{
     service::page_frame::{
         drain_lru_batches,
         find,
-        Found,
-        NoLruBatches, //
+        Found, //
     }, //
 };
 use kernel::prelude::*;
@@ -18,7 +17,5 @@ fn example() -> Result {
     }
     drop(online);
     drain_lru_batches();
-    let none_in_batches = NoLruBatches::begin();
-    drop(none_in_batches);
     Ok(())
 }

@@ -12,6 +12,7 @@ mod generated;
 mod kinds;
 mod limits;
 mod litmus;
+mod lru_caches;
 mod matrix;
 mod method;
 mod migrc;
@@ -51,6 +52,7 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
     all.extend(pinned::cases());
     all.extend(errors::cases());
     all.extend(generated::cases());
+    all.extend(lru_caches::cases());
     all.extend(policy::cases());
     all.extend(tiers::cases());
     all.extend(system::cases());
