@@ -219,8 +219,8 @@ void ferry_set_need_resched(void)
 #endif
 
 /*
- * Moves the folios in the batches of all CPUs to the LRU lists, and keeps these
- * batches empty until ferry_lru_enable(). May sleep.
+ * Moves the folios in the per-CPU LRU caches to the LRU lists, and disables these
+ * caches until ferry_lru_enable(). May sleep.
  */
 void ferry_lru_disable(void)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: the counters of copies and crews, in /sys/kernel/mm/ferry/stats/.
+ * Ferry: the counters of copies, crews and runs, in /sys/kernel/mm/ferry/stats/.
  *
  * No locks: a sum may miss concurrent increments.
  */
@@ -33,6 +33,11 @@ static const char * const ferry_stat_names[FERRY_NR_STATS] = {
 	[FERRY_CREW_SMALL]		= "crew_small",
 	[FERRY_CREW_ALONE]		= "crew_alone",
 	[FERRY_CREW_BUSY]		= "crew_busy",
+#endif
+#ifdef CONFIG_FERRY_RUNS
+	[FERRY_RUNS]			= "runs",
+	[FERRY_RUN_PAGES]		= "run_pages",
+	[FERRY_RUN_LEFT]		= "run_left",
 #endif
 };
 

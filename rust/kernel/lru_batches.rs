@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Keeps folios out of the batches in which CPUs collect them for LRU lists.
+//! Disables the per-CPU LRU caches, in which CPUs collect folios before they change LRU lists.
 //!
-//! No locks of its own. Context: may sleep; waits until all CPUs have emptied their batches.
+//! No locks of its own. Context: may sleep; waits until all CPUs have emptied their caches.
 //!
 //! C file: [`mm/folio.c`](srctree/mm/folio.c)
 
 use kernel::bindings;
 
-/// A guard that keeps CPUs from collecting folios in batches. All folios are on LRU lists then,
-/// where they can be isolated, and no batch has references to folios.
+/// A guard that disables the per-CPU LRU caches. While it exists no such cache holds a reference to
+/// a folio, so every LRU folio that no task has isolated can be isolated.
 ///
 /// # Examples
 ///
@@ -27,18 +27,18 @@ use kernel::bindings;
 pub struct NoLruBatches(());
 
 impl NoLruBatches {
-    /// Drains all batches, and disables them. May sleep.
+    /// Drains the caches of all CPUs, and disables them. May sleep.
     pub fn begin() -> Self {
-        // SAFETY: The drop enables the batches again.
+        // SAFETY: The drop enables the caches again.
         unsafe { bindings::ferry_lru_disable() };
-        // INVARIANT: The batches were just disabled.
+        // INVARIANT: The caches were just disabled.
         Self(())
     }
 }
 
 impl Drop for NoLruBatches {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant this value has disabled the batches.
+        // SAFETY: By the type invariant this value has disabled the caches.
         unsafe { bindings::ferry_lru_enable() };
     }
 }

@@ -33,7 +33,7 @@ pub struct Topic {
 /// The topic that adds the files of mm/ferry that no other topic names.
 const COPY: usize = 1;
 
-pub const TOPICS: [Topic; 7] = [
+pub const TOPICS: [Topic; 8] = [
     Topic {
         name: "preparation",
         about: "prepares mm/ in plain C, without Ferry",
@@ -120,6 +120,12 @@ pub const TOPICS: [Topic; 7] = [
             "rust/tests/migrc.rs",
         ],
         tests: &["litmus/", "migrc/"],
+    },
+    Topic {
+        name: "runs",
+        about: "base pages are unmapped and remapped in runs",
+        files: &["c-glue/include/linux/ferry_run.h", "c-glue/runs"],
+        tests: &["runs/"],
     },
     Topic {
         name: "service",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Ferry: per-CPU counters as sysfs files.
+ * Ferry: per-CPU counters, and words to choose from, as sysfs files.
  *
  * No locks: a sum may miss concurrent increments.
  */
@@ -37,6 +37,11 @@ enum ferry_stat {
 	FERRY_CREW_ALONE,	/* no CPU may help, or none is worth it (count) */
 	FERRY_CREW_BUSY,	/* all lanes of crews are in use (count) */
 #endif
+#ifdef CONFIG_FERRY_RUNS
+	FERRY_RUNS,		/* runs (count) */
+	FERRY_RUN_PAGES,	/* pages unmapped in runs */
+	FERRY_RUN_LEFT,		/* pages that a run could not unmap */
+#endif
 	FERRY_NR_STATS
 };
 
@@ -51,6 +56,10 @@ static inline void ferry_count(enum ferry_stat stat, unsigned long nr)
 /* c-glue/sysfs/stats.c */
 unsigned long ferry_stat_sum(enum ferry_stat stat);
 int ferry_create_stats(struct kobject *kobj);
+
+/* c-glue/sysfs/knobs.c */
+ssize_t ferry_show_word(char *buf, const char * const *words, int nr,
+			int chosen);
 
 /* c-glue/sysfs/counters.c */
 int ferry_create_counters(struct kobject *kobj, const char *folder,

@@ -148,8 +148,8 @@ void ferry_migrc_covered(u64 flush);
  * @mm: its address space
  * @pteval: its value
  *
- * Called with the PTL held, after the flush was noted as pending. No CPU can
- * change @pteval any more, so it decides whether the flush may be deferred
+ * Called with the PTL held, under which the flush is noted as pending. No CPU
+ * can change @pteval any more, so it decides whether the flush may be deferred
  * (O3).
  */
 static inline void ferry_unmapped(struct ferry_unmaps *unmaps,

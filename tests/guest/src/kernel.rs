@@ -25,7 +25,8 @@ pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
 /// The limit of the time that folios are unmapped in one batch.
 pub const UNMAPPED: &str = "/sys/kernel/mm/ferry/copy/unmapped_us";
 pub const KNOBS: [&str; 6] = [SWITCH, THREADS, CREW, PULL, WORKING, UNMAPPED];
-const OTHERS: [&str; 16] = [
+const OTHERS: [&str; 17] = [
+    "/sys/kernel/mm/ferry/runs/enabled",
     "/proc/sys/vm/min_free_kbytes",
     "/sys/kernel/mm/numa/demotion_enabled",
     "/sys/kernel/mm/numa/pagecache_promotion_enabled",
@@ -267,23 +268,28 @@ pub fn addresses_of(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
 
 /// As `frames`, for another process at the same addresses.
 pub fn frames_of(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
+    const PRESENT: u64 = 1 << 63;
+    const FRAME: u64 = (1 << 55) - 1;
+    let frame = |entry| {
+        if entry & PRESENT != 0 {
+            entry & FRAME
+        } else {
+            0
+        }
+    };
+    Ok(pagemap(pid, map)?.into_iter().map(frame).collect())
+}
+
+/// Returns the entry of each page of `map` in `/proc/PID/pagemap`, at the same addresses.
+pub fn pagemap(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
     let pagemap = fs::File::open(format!("/proc/{pid}/pagemap"))?;
     let mut bytes = vec![0; map.len() / PAGE * 8];
     pagemap
         .read_exact_at(&mut bytes, (map.addr() / PAGE * 8) as u64)
         .context("reading a pagemap")?;
-    const PRESENT: u64 = 1 << 63;
-    const FRAME: u64 = (1 << 55) - 1;
     Ok(bytes
         .chunks_exact(8)
         .map(|b| u64::from_ne_bytes(b.try_into().unwrap_or_default()))
-        .map(|entry| {
-            if entry & PRESENT != 0 {
-                entry & FRAME
-            } else {
-                0
-            }
-        })
         .collect())
 }
 

@@ -22,6 +22,7 @@ mod programs;
 mod promotion;
 mod races;
 mod retained;
+mod runs;
 mod seed;
 mod service;
 mod settings;
@@ -74,6 +75,7 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
         all.extend(litmus::cases());
         all.extend(migrc::cases());
         all.extend(retained::cases());
+        all.extend(runs::cases());
         all.extend(starved::cases());
         all.extend(promotion::cases());
     }

@@ -212,24 +212,49 @@ impl Mapping {
     /// Moves the mapping to other addresses by `mremap(2)`.
     pub fn remap(self) -> Result<Self> {
         let to = Reserved::new(self.len)?;
+        let addr = to.addr();
+        self.remap_into(to, addr)
+    }
+
+    /// As `remap`, to `below` bytes below a multiple of `align`.
+    pub fn remap_below(self, align: usize, below: usize) -> Result<Self> {
+        let to = Reserved::new(self.len + 2 * align)?;
+        let addr = (to.addr() + below).next_multiple_of(align) - below;
+        self.remap_into(to, addr)
+    }
+
+    /// Moves the mapping to `addr`, within the target, and unmaps the rest of the target.
+    fn remap_into(self, to: Reserved, addr: usize) -> Result<Self> {
+        let (start, end) = (to.map.addr, to.map.addr + to.map.len);
+        ensure!(
+            start <= addr && addr + self.len <= end,
+            "the reservation is too small"
+        );
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: The source is `self`, which is consumed. The target is `to`, which is forgotten.
-        let addr = unsafe {
+        // SAFETY: The source is `self`, which is consumed. The target is in `to`, which is forgotten.
+        let got = unsafe {
             libc::mremap(
                 self.addr as *mut _,
                 self.len,
                 self.len,
                 flags,
-                to.map.addr as *mut libc::c_void,
+                addr as *mut libc::c_void,
             )
         };
-        if addr == libc::MAP_FAILED {
+        if got == libc::MAP_FAILED {
             return Err(Errno::last()).context("mremap");
         }
         let map = Self {
-            addr: addr as usize,
+            addr,
             len: self.len,
         };
+        let rest = [(start, addr), (addr + self.len, end)];
+        for (addr, end) in rest.into_iter().filter(|(addr, end)| addr < end) {
+            drop(Self {
+                addr,
+                len: end - addr,
+            });
+        }
         std::mem::forget(to);
         std::mem::forget(self);
         Ok(map)

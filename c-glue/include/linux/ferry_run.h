@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Ferry: runs, small folios that are unmapped, remapped and freed together.
+ *
+ * A run is a set of base pages that follow each other in the list, belong to one
+ * anon_vma or file, and have indices in one window of FERRY_RUN_WINDOW pages.
+ * Mainline walks the reverse mapping of each
+ * folio, once to unmap it and once to remap it. A run is walked once each time:
+ * with one rmap lock, one search for VMAs, one pair of notifier calls for each
+ * VMA and one hold of each page table lock. Statistics are updated once for all
+ * its folios, which join the LRU lists and are freed in batches.
+ *
+ * What a walk does not handle is left to mainline's functions, folio by folio.
+ *
+ * Context: the task that migrates, which may sleep. Lock order:
+ *
+ * 1. the folio locks of the batch;
+ * 2. the lock of the anon_vma or i_mmap, for reading;
+ * 3. the critical section of the MMU notifiers of a VMA;
+ * 4. one PTL at a time.
+ */
+#ifndef _LINUX_FERRY_RUN_H
+#define _LINUX_FERRY_RUN_H
+
+#include <linux/jump_label.h>
+#include <linux/ferry_migrc.h>
+#include <linux/folio_batch.h>
+
+#include "migrate_batch.h"
+
+#ifdef CONFIG_FERRY_RUNS
+
+/* Pages in a window, aligned to its size, so it seldom spans two page tables */
+#define FERRY_RUN_WINDOW		32
+/* Runs and lists with fewer folios are left to mainline's path. */
+#define FERRY_RUN_MIN		4
+
+/**
+ * struct ferry_run - folios of one window
+ * @mapping: the &folio->mapping of each of them, with its FOLIO_MAPPING_* bits
+ * @start: index of the first page in the window
+ * @nr: number of folios
+ * @active: the batch may have runs
+ * @first: lowest slot that was filled
+ * @last: highest slot that was filled
+ * @src: source folios by slot, their index minus @start; NULL for none
+ * @dst: their destination folios
+ */
+struct ferry_run {
+	struct address_space *mapping;
+	pgoff_t start;
+	unsigned int nr;
+	bool active;
+	unsigned int first;
+	unsigned int last;
+	struct folio *src[FERRY_RUN_WINDOW];
+	struct folio *dst[FERRY_RUN_WINDOW];
+};
+
+/* When lists are migrated in runs: runs/enabled */
+enum ferry_runs {
+	FERRY_RUNS_AUTO,	/* whenever idle CPUs may take part */
+	FERRY_RUNS_ALWAYS,
+	FERRY_RUNS_NEVER,
+};
+
+/* On with FERRY_RUNS_ALWAYS */
+DECLARE_STATIC_KEY_FALSE(ferry_runs_key);
+extern int ferry_runs_word;
+
+/* c-glue/runs/run.c */
+void __ferry_run_unmap(struct migrate_batch *batch, struct list_head *from);
+bool __ferry_run_take(struct migrate_batch *batch, struct folio *src,
+		      struct folio *dst, struct anon_vma *anon_vma);
+void __ferry_run_end(struct migrate_batch *batch);
+
+/* c-glue/runs/lru.c */
+void ferry_run_add_lru(struct folio_batch *fbatch);
+
+/* c-glue/runs/rmap.c */
+void ferry_run_install(struct ferry_run *run, struct anon_vma *anon_vma,
+		       struct ferry_unmaps *unmaps);
+bool ferry_run_restore(struct ferry_run *run, struct anon_vma *anon_vma);
+
+/* Returns whether a batch may have runs. */
+static inline bool ferry_run_wanted(const struct migrate_batch *batch)
+{
+	const struct migrate_control *mc = batch->mc;
+
+	/*
+	 * In other modes the task may lock only one folio. With MIGRATE_DMA the
+	 * copy may fail, and folios are moved one by one.
+	 */
+	if (batch->mode != MIGRATE_ASYNC || (mc->flags & MIGRATE_DMA))
+		return false;
+#ifdef CONFIG_FERRY_MIGRC_DEBUG
+	/* The test of this hook expects a pending flush for each PTE. */
+	if (ferry_hook_disabled(FERRY_HOOK_BATCHED))
+		return false;
+#endif
+	return static_branch_unlikely(&ferry_runs_key) ||
+	       (ferry_wanted(mc->flags, mc->reason) &&
+		READ_ONCE(ferry_runs_word) != FERRY_RUNS_NEVER);
+}
+
+/* Unmaps the folios of @from that are in runs, and moves them to the batch. */
+static inline void ferry_run_unmap(struct migrate_batch *batch,
+				   struct ferry_run *run, struct list_head *from)
+{
+	batch->run = run;
+	run->nr = 0;
+	run->active = false;
+	if (ferry_run_wanted(batch))
+		__ferry_run_unmap(batch, from);
+}
+
+/**
+ * ferry_run_take() - hand a moved folio to the run in progress
+ * @batch: the batch
+ * @src: a folio whose contents and state have moved to @dst
+ * @dst: the destination, which is on no list
+ * @anon_vma: anon_vma to which the batch has a reference; may be NULL
+ * @state: low bits of the migrate_info of @dst
+ *
+ * Return: whether the run will remap, unlock and free the folio.
+ */
+static inline bool ferry_run_take(struct migrate_batch *batch,
+				  struct folio *src, struct folio *dst,
+				  struct anon_vma *anon_vma, int state)
+{
+	if (!batch->run->active ||
+	    (state & ~FERRY_FOLIO_POSTED) != FOLIO_WAS_MAPPED)
+		return false;
+	return __ferry_run_take(batch, src, dst, anon_vma);
+}
+
+/* Returns whether folios of the run have moved, and are not yet remapped. */
+static inline bool ferry_run_waits(const struct migrate_batch *batch)
+{
+	return batch->run->nr;
+}
+
+/* Remaps and frees the folios of the run. */
+static inline void ferry_run_end(struct migrate_batch *batch)
+{
+	if (ferry_run_waits(batch))
+		__ferry_run_end(batch);
+}
+
+#else /* !CONFIG_FERRY_RUNS */
+
+struct ferry_run { };
+
+static inline void ferry_run_unmap(struct migrate_batch *batch,
+				   struct ferry_run *run,
+				   struct list_head *from) { }
+
+static inline bool ferry_run_take(struct migrate_batch *batch,
+				  struct folio *src, struct folio *dst,
+				  struct anon_vma *anon_vma, int state)
+{
+	return false;
+}
+
+static inline bool ferry_run_waits(const struct migrate_batch *batch)
+{
+	return false;
+}
+
+static inline void ferry_run_end(struct migrate_batch *batch) { }
+
+#endif /* CONFIG_FERRY_RUNS */
+#endif /* _LINUX_FERRY_RUN_H */

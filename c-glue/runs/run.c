@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ferry: selects the folios of runs, and moves a run through the phases of a
+ * batch.
+ *
+ * Locks: the folio locks of the batch, see ferry_run.h, and the lock of an LRU
+ * list inside them.
+ */
+#include <linux/ferry_counters.h>
+#include <linux/ferry_migrc.h>
+#include <linux/ferry_promotion.h>
+#include <linux/ferry_run.h>
+#include <linux/gfp.h>
+#include <linux/memremap.h>
+#include <linux/page_owner.h>
+#include <linux/pagemap.h>
+
+#include "internal.h"
+#include "page_alloc.h"
+
+/*
+ * Returns whether a folio may be in a run. Without its lock the result is a hint.
+ * KSM folios and pages with movable_ops have other bits in ->mapping.
+ */
+static bool run_may_have(const struct folio *folio)
+{
+	unsigned long mapping = (unsigned long)READ_ONCE(folio->mapping);
+
+	return !folio_test_large(folio) && mapping &&
+	       !(mapping & FOLIO_MAPPING_FLAGS & ~FOLIO_MAPPING_ANON) &&
+	       folio_mapped(folio) && !folio_test_mlocked(folio) &&
+	       !folio_test_writeback(folio) && !folio_is_zone_device(folio);
+}
+
+static bool run_is_anon(const struct ferry_run *run)
+{
+	return (unsigned long)run->mapping & FOLIO_MAPPING_ANON;
+}
+
+/* Returns whether a folio with this mapping and index is in the window of @run. */
+static bool run_joins(const struct ferry_run *run,
+		      const struct address_space *mapping, pgoff_t index)
+{
+	return run->nr && mapping == run->mapping &&
+	       index - run->start < FERRY_RUN_WINDOW &&
+	       !run->src[index - run->start];
+}
+
+/* Adds a folio to its slot, which is free. Starts a new run if @run is empty. */
+static void run_add(struct ferry_run *run, struct address_space *mapping,
+		    pgoff_t index, struct folio *src, struct folio *dst)
+{
+	unsigned int slot = index % FERRY_RUN_WINDOW;
+
+	if (!run->nr) {
+		memset(run->src, 0, sizeof(run->src));
+		memset(run->dst, 0, sizeof(run->dst));
+		run->mapping = mapping;
+		run->start = index - slot;
+		run->first = slot;
+		run->last = slot;
+	}
+	run->src[slot] = src;
+	run->dst[slot] = dst;
+	run->first = min(run->first, slot);
+	run->last = max(run->last, slot);
+	run->nr++;
+}
+
+/* Removes the folio of a slot. */
+static void run_drop(struct ferry_run *run, unsigned int slot)
+{
+	run->src[slot] = NULL;
+	run->dst[slot] = NULL;
+	run->nr--;
+}
+
+/* Locks the source folios, and removes those that are not as they were. */
+static void run_lock(struct ferry_run *run)
+{
+	unsigned int slot;
+
+	for (slot = run->first; slot <= run->last; slot++) {
+		struct folio *src = run->src[slot];
+
+		if (!src)
+			continue;
+		if (folio_trylock(src)) {
+			if (src->mapping == run->mapping &&
+			    src->index == run->start + slot && run_may_have(src))
+				continue;
+			folio_unlock(src);
+		}
+		run_drop(run, slot);
+	}
+}
+
+/* Unlocks the source folio of a slot, which is mapped as before, and removes it. */
+static void run_release(struct ferry_run *run, unsigned int slot)
+{
+	folio_unlock(run->src[slot]);
+	run_drop(run, slot);
+}
+
+/*
+ * Allocates destination folios, and locks them. Removes source folios that get
+ * none. Returns false if there is no memory.
+ */
+static bool run_alloc(const struct migrate_control *mc, struct ferry_run *run)
+{
+	struct migration_target_control *mtc = (void *)mc->private;
+	struct page *pages[FERRY_RUN_WINDOW] = {};
+	unsigned int slot, nr = 0;
+	bool enough = true;
+
+	if (mc->get_new_folio == alloc_migration_target &&
+	    mtc->nid != NUMA_NO_NODE && (mtc->gfp_mask & __GFP_HIGHMEM)) {
+		nr = __alloc_pages_bulk(mtc->gfp_mask, mtc->nid, mtc->nmask,
+					run->nr, pages);
+		enough = nr;
+	}
+
+	for (slot = run->first; slot <= run->last; slot++) {
+		struct folio *src = run->src[slot], *dst = NULL;
+
+		if (!src)
+			continue;
+		if (nr)
+			dst = page_folio(pages[--nr]);
+		else if (enough)
+			dst = mc->get_new_folio(src, mc->private);
+		if (dst && folio_trylock(dst)) {
+			run->dst[slot] = dst;
+			continue;
+		}
+		if (dst)
+			migrate_folio_undo_dst(dst, false, mc);
+		else
+			enough = false;
+		run_release(run, slot);
+	}
+	return enough;
+}
+
+/*
+ * Takes a reference to the anon_vma for each folio. Returns NULL, without a
+ * reference, if no folio is mapped any more.
+ */
+static struct anon_vma *run_get_anon_vma(struct ferry_run *run)
+{
+	struct anon_vma *anon_vma = NULL;
+	unsigned int slot, more;
+
+	for (slot = run->first; slot <= run->last && !anon_vma; slot++) {
+		if (run->src[slot])
+			anon_vma = folio_get_anon_vma(run->src[slot]);
+	}
+	/* The first reference keeps it in memory. */
+	for (more = 1; anon_vma && more < run->nr; more++)
+		get_anon_vma(anon_vma);
+	return anon_vma;
+}
+
+/* Gives up a run whose folios are not mapped any more. */
+static void run_give_up(struct migrate_batch *batch, struct ferry_run *run)
+{
+	unsigned int slot;
+
+	for (slot = run->first; slot <= run->last; slot++) {
+		if (!run->src[slot])
+			continue;
+		migrate_folio_undo_dst(run->dst[slot], true, batch->mc);
+		run_release(run, slot);
+	}
+}
+
+/* Moves the folios of a run that are unmapped to the batch, and restores the others. */
+static void run_unmapped(struct migrate_batch *batch, struct ferry_run *run,
+			 struct anon_vma *anon_vma)
+{
+	unsigned int slot, unmapped = 0;
+
+	for (slot = run->first; slot <= run->last; slot++) {
+		struct folio *src = run->src[slot], *dst = run->dst[slot];
+
+		if (!src)
+			continue;
+		if (folio_mapped(src)) {
+			migrate_folio_undo_src(src, true, anon_vma, true, NULL);
+			migrate_folio_undo_dst(dst, true, batch->mc);
+			continue;
+		}
+		__migrate_folio_record(dst, FOLIO_WAS_MAPPED, anon_vma);
+		list_move_tail(&src->lru, &batch->src);
+		list_add_tail(&dst->lru, &batch->dst);
+		unmapped++;
+	}
+	ferry_count(FERRY_RUNS, 1);
+	ferry_count(FERRY_RUN_PAGES, unmapped);
+	ferry_count(FERRY_RUN_LEFT, run->nr - unmapped);
+	run->nr = 0;
+}
+
+/*
+ * Unmaps a run. Folios that are not unmapped stay on their list. Returns false if
+ * there is no memory for more.
+ */
+static bool run_unmap(struct migrate_batch *batch, struct ferry_run *run)
+{
+	struct anon_vma *anon_vma = NULL;
+	bool enough = true;
+
+	if (run->nr >= FERRY_RUN_MIN)
+		run_lock(run);
+	else
+		run->nr = 0;
+	if (run->nr)
+		enough = run_alloc(batch->mc, run);
+	if (!run->nr)
+		return enough;
+
+	if (run_is_anon(run)) {
+		anon_vma = run_get_anon_vma(run);
+		if (!anon_vma) {
+			run_give_up(batch, run);
+			return enough;
+		}
+	}
+	ferry_run_install(run, anon_vma, ferry_batch_unmaps(&batch->ferry));
+	run_unmapped(batch, run, anon_vma);
+	return enough;
+}
+
+void __ferry_run_unmap(struct migrate_batch *batch, struct list_head *from)
+{
+	struct ferry_run *run = batch->run;
+	struct folio *folio, *next;
+	unsigned int nr = 0;
+
+	list_for_each_entry(folio, from, lru) {
+		if (++nr == FERRY_RUN_MIN)
+			break;
+	}
+	if (nr < FERRY_RUN_MIN)
+		return;
+	run->active = true;
+
+	list_for_each_entry_safe(folio, next, from, lru) {
+		/* Without the folio lock both may change: run_lock() looks again. */
+		struct address_space *mapping = READ_ONCE(folio->mapping);
+		pgoff_t index = READ_ONCE(folio->index);
+
+		if (run->nr && !run_joins(run, mapping, index)) {
+			cond_resched();
+			if (!run_unmap(batch, run))
+				return;
+		}
+		if (run_may_have(folio))
+			run_add(run, mapping, index, folio, NULL);
+	}
+	if (run->nr)
+		run_unmap(batch, run);
+}
+
+bool __ferry_run_take(struct migrate_batch *batch, struct folio *src,
+		      struct folio *dst, struct anon_vma *anon_vma)
+{
+	struct ferry_run *run = batch->run;
+	unsigned long mapping = (unsigned long)dst->mapping;
+
+	if (folio_test_large(dst) || folio_is_zone_device(src) ||
+	    folio_is_zone_device(dst) ||
+	    (mapping & FOLIO_MAPPING_FLAGS & ~FOLIO_MAPPING_ANON) ||
+	    batch->mc->reason == MR_MEMORY_FAILURE)
+		return false;
+	/* The run needs the references that the folios hold. */
+	if (WARN_ON_ONCE((mapping & FOLIO_MAPPING_ANON) && !anon_vma))
+		return false;
+	if (run->nr && !run_joins(run, dst->mapping, dst->index))
+		__ferry_run_end(batch);
+	run_add(run, dst->mapping, dst->index, src, dst);
+	list_del(&src->lru);
+	return true;
+}
+
+/* Pages to be subtracted from NR_ISOLATED_* */
+struct run_isolated {
+	struct pglist_data *pgdat;
+	enum node_stat_item item;
+	int nr;
+};
+
+static void run_isolated_flush(struct run_isolated *isolated)
+{
+	if (isolated->nr)
+		mod_node_page_state(isolated->pgdat, isolated->item, -isolated->nr);
+	isolated->nr = 0;
+}
+
+static void run_isolated_add(struct run_isolated *isolated, struct folio *folio)
+{
+	enum node_stat_item item = NR_ISOLATED_ANON + folio_is_file_lru(folio);
+
+	if (isolated->pgdat != folio_pgdat(folio) || isolated->item != item) {
+		run_isolated_flush(isolated);
+		isolated->pgdat = folio_pgdat(folio);
+		isolated->item = item;
+	}
+	isolated->nr++;
+}
+
+/*
+ * Adds the destination folios to the LRU lists before they are mapped, as
+ * migrate_folio_move() does.
+ */
+static void run_add_lru(struct ferry_run *run)
+{
+	struct folio_batch lru;
+	unsigned int slot;
+
+	folio_batch_init(&lru);
+	for (slot = run->first; slot <= run->last; slot++) {
+		if (run->dst[slot] && !folio_batch_add(&lru, run->dst[slot]))
+			ferry_run_add_lru(&lru);
+	}
+	if (folio_batch_count(&lru))
+		ferry_run_add_lru(&lru);
+}
+
+/* Restores the remaining PTEs if @left, and unlocks the destination folios. */
+static void run_release_dst(struct migrate_batch *batch, struct ferry_run *run,
+			    bool left)
+{
+	unsigned int slot;
+
+	for (slot = run->first; slot <= run->last; slot++) {
+		struct folio *src = run->src[slot], *dst = run->dst[slot];
+
+		if (!dst)
+			continue;
+		if (left)
+			remove_migration_ptes(src, dst, 0);
+		ferry_folio_migrated(src, dst, batch->mc->reason);
+		folio_unlock(dst);
+		folio_set_owner_migrate_reason(dst, batch->mc->reason);
+		folio_put(dst);
+	}
+}
+
+/* Frees the source folios. */
+static void run_release_src(struct migrate_batch *batch, struct ferry_run *run,
+			    struct anon_vma *anon_vma)
+{
+	struct run_isolated isolated = {};
+	struct folio_batch unused;
+	unsigned int slot;
+
+	folio_batch_init(&unused);
+	for (slot = run->first; slot <= run->last; slot++) {
+		struct folio *src = run->src[slot];
+
+		if (!src)
+			continue;
+		if (anon_vma)
+			put_anon_vma(anon_vma);
+		folio_unlock(src);
+		ferry_retain_folio(&batch->ferry, src, run->dst[slot], true);
+		if (batch->mc->reason != MR_DEMOTION)
+			run_isolated_add(&isolated, src);
+		/* The folio is on no LRU list, and its cgroup charge has moved. */
+		if (folio_put_testzero(src) && !folio_batch_add(&unused, src))
+			free_unref_folios(&unused);
+	}
+	run_isolated_flush(&isolated);
+	if (folio_batch_count(&unused))
+		free_unref_folios(&unused);
+}
+
+void __ferry_run_end(struct migrate_batch *batch)
+{
+	struct ferry_run *run = batch->run;
+	struct anon_vma *anon_vma = NULL;
+	bool left;
+
+	if (run_is_anon(run))
+		anon_vma = (void *)run->mapping - FOLIO_MAPPING_ANON;
+	run_add_lru(run);
+	left = ferry_run_restore(run, anon_vma);
+	ferry_folio_done(&batch->ferry, 0);
+	run_release_dst(batch, run, left);
+	/* The destinations may be freed by now; they are only compared below. */
+	run_release_src(batch, run, anon_vma);
+	run->nr = 0;
+}
