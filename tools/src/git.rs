@@ -44,7 +44,8 @@ pub mod tests {
         diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-a\n+new\n-- \n2.39.5\n";
 
     pub fn git(dir: &Path, args: &[&str]) -> String {
-        output(command(dir).args(args)).unwrap()
+        // The caller's shell may have one, which would take precedence over an argument.
+        output(command(dir).env_remove("GIT_SEQUENCE_EDITOR").args(args)).unwrap()
     }
 
     /// Creates a repository with the file `a` in one commit.
