@@ -11,6 +11,7 @@ use super::disk::Tmpfs;
 use crate::child::Child;
 use crate::harness::{Case, expect, expect_some};
 use crate::kernel::{self, SWITCH, Setting};
+use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE_ALL, Mapping, PAGE};
 use crate::threads::beside;
@@ -234,18 +235,17 @@ fn locked_meanwhile() -> Result<()> {
         map.lock()?;
         map.unlock()
     };
-    let rows = kernel::gains(|| {
-        beside("the thread that locks", lock, || {
-            for round in 0..rounds {
-                sys::move_to(0, &addrs, (round + 1) % 2, MF_MOVE_ALL);
-            }
-            Ok(())
-        })
+    repeat_until("unlocked pages move in runs", || {
+        let rows = kernel::gains(|| {
+            beside("the thread that locks", lock, || {
+                for round in 0..rounds {
+                    sys::move_to(0, &addrs, (round + 1) % 2, MF_MOVE_ALL);
+                }
+                Ok(())
+            })
+        })?;
+        Ok(rows.get("run_pages").copied().unwrap_or_default() > 0)
     })?;
-    expect_some(
-        "pages in runs",
-        rows.get("run_pages").copied().unwrap_or_default(),
-    )?;
     pattern::check(map.words(), 1)?;
     map.lock()?;
     expect("locked pages", locked()? - before, PAGES as u64)?;
