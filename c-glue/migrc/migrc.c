@@ -98,6 +98,7 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 	if (!pte_accessible(mm, pteval))
 		return;
 	ferry_note_folio(folio);
+	/* Takes back what a list too short for a run noted for this PTE. */
 	if (ferry_hook_disabled(FERRY_HOOK_BATCHED))
 		atomic_dec(&mm->tlb_flush_batched);
 	refused = ferry_check_pte(unmaps, folio, mm, pteval);

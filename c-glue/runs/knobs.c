@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: /sys/kernel/mm/ferry/runs/enabled.
+ * Ferry: /sys/kernel/mm/ferry/runs/enabled. A batch reads the setting once, so a
+ * change holds from the next batch on, and nothing waits for it.
  *
  * Locks: ferry_runs_lock serialises writers. Inside it, the lock of static key
  * patching.
@@ -24,20 +25,19 @@ static const char * const ferry_runs_words[] = {
 	[FERRY_RUNS_AUTO]	= "auto",
 	[FERRY_RUNS_ALWAYS]	= "always",
 	[FERRY_RUNS_NEVER]	= "never",
+	NULL
 };
 
 static ssize_t enabled_show(struct kobject *kobj, struct kobj_attribute *attr,
 			    char *buf)
 {
-	return ferry_show_word(buf, ferry_runs_words,
-			       ARRAY_SIZE(ferry_runs_words),
-			       READ_ONCE(ferry_runs_word));
+	return ferry_show_word(buf, ferry_runs_words, READ_ONCE(ferry_runs_word));
 }
 
 static ssize_t enabled_store(struct kobject *kobj, struct kobj_attribute *attr,
 			     const char *buf, size_t count)
 {
-	int word = sysfs_match_string(ferry_runs_words, buf);
+	int word = __sysfs_match_string(ferry_runs_words, -1, buf);
 
 	if (word < 0)
 		return word;

@@ -19,15 +19,24 @@
 #include "page_alloc.h"
 
 /*
- * Returns whether a folio may be in a run. Without its lock the result is a hint.
- * KSM folios and pages with movable_ops have other bits in ->mapping.
+ * Returns whether folios with this mapping may be in a run: those of a file, and
+ * anonymous ones that KSM has not merged.
  */
-static bool run_may_have(const struct folio *folio)
+static bool run_may_map(const struct address_space *mapping)
 {
-	unsigned long mapping = (unsigned long)READ_ONCE(folio->mapping);
+	unsigned long flags = (unsigned long)mapping & FOLIO_MAPPING_FLAGS;
 
-	return !folio_test_large(folio) && mapping &&
-	       !(mapping & FOLIO_MAPPING_FLAGS & ~FOLIO_MAPPING_ANON) &&
+	return mapping && !(flags & ~FOLIO_MAPPING_ANON);
+}
+
+/*
+ * Returns whether a folio may be in a run. Without its lock the result is a hint.
+ * A page with movable_ops is not mapped.
+ */
+static bool run_may_have(const struct folio *folio,
+			 const struct address_space *mapping)
+{
+	return !folio_test_large(folio) && run_may_map(mapping) &&
 	       folio_mapped(folio) && !folio_test_mlocked(folio) &&
 	       !folio_test_writeback(folio) && !folio_is_zone_device(folio);
 }
@@ -87,7 +96,8 @@ static void run_lock(struct ferry_run *run)
 			continue;
 		if (folio_trylock(src)) {
 			if (src->mapping == run->mapping &&
-			    src->index == run->start + slot && run_may_have(src))
+			    src->index == run->start + slot &&
+			    run_may_have(src, run->mapping))
 				continue;
 			folio_unlock(src);
 		}
@@ -255,7 +265,7 @@ void __ferry_run_unmap(struct migrate_batch *batch, struct list_head *from)
 			if (!run_unmap(batch, run))
 				return;
 		}
-		if (run_may_have(folio))
+		if (run_may_have(folio, mapping))
 			run_add(run, mapping, index, folio, NULL);
 	}
 	if (run->nr)
@@ -266,15 +276,14 @@ bool __ferry_run_take(struct migrate_batch *batch, struct folio *src,
 		      struct folio *dst, struct anon_vma *anon_vma)
 {
 	struct ferry_run *run = batch->run;
-	unsigned long mapping = (unsigned long)dst->mapping;
 
+	/* A poisoned source is kept, see migrate_folio_done(). */
 	if (folio_test_large(dst) || folio_is_zone_device(src) ||
-	    folio_is_zone_device(dst) ||
-	    (mapping & FOLIO_MAPPING_FLAGS & ~FOLIO_MAPPING_ANON) ||
+	    folio_is_zone_device(dst) || !run_may_map(dst->mapping) ||
 	    batch->mc->reason == MR_MEMORY_FAILURE)
 		return false;
-	/* The run needs the references that the folios hold. */
-	if (WARN_ON_ONCE((mapping & FOLIO_MAPPING_ANON) && !anon_vma))
+	/* The walk relies on the references that the folios have. */
+	if (WARN_ON_ONCE(folio_test_anon(dst) && !anon_vma))
 		return false;
 	if (run->nr && !run_joins(run, dst->mapping, dst->index))
 		__ferry_run_end(batch);

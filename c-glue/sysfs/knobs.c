@@ -315,35 +315,23 @@ static ssize_t reasons_store(struct kobject *kobj, struct kobj_attribute *attr,
 
 static struct kobj_attribute ferry_reasons_attr = __ATTR_RW(reasons);
 
-/* Shows all words, with the chosen one in brackets. */
-ssize_t ferry_show_word(char *buf, const char * const *words, int nr, int chosen)
-{
-	int i, len = 0;
-
-	for (i = 0; i < nr; i++)
-		len += sysfs_emit_at(buf, len, i == chosen ? "%s[%s]" : "%s%s",
-				     i ? " " : "", words[i]);
-	return len + sysfs_emit_at(buf, len, "\n");
-}
-
 static const char * const ferry_mt_flag_words[] = {
 	[FERRY_MT_ALLOW]	= "allow",
 	[FERRY_MT_PRIVILEGED]	= "privileged",
 	[FERRY_MT_IGNORE]	= "ignore",
+	NULL
 };
 
 static ssize_t mt_flag_show(struct kobject *kobj, struct kobj_attribute *attr,
 			    char *buf)
 {
-	return ferry_show_word(buf, ferry_mt_flag_words,
-			       ARRAY_SIZE(ferry_mt_flag_words),
-			       READ_ONCE(ferry_mt_word));
+	return ferry_show_word(buf, ferry_mt_flag_words, READ_ONCE(ferry_mt_word));
 }
 
 static ssize_t mt_flag_store(struct kobject *kobj, struct kobj_attribute *attr,
 			     const char *buf, size_t count)
 {
-	int word = sysfs_match_string(ferry_mt_flag_words, buf);
+	int word = __sysfs_match_string(ferry_mt_flag_words, -1, buf);
 
 	if (word < 0)
 		return word;

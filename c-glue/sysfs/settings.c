@@ -74,22 +74,37 @@ static struct ferry_setting_attr *to_setting(struct kobj_attribute *attr)
 	return container_of(attr, struct ferry_setting_attr, attr);
 }
 
+/**
+ * ferry_show_word() - show words to choose from
+ * @buf: buffer of a sysfs file
+ * @words: the words; NULL ends the array
+ * @chosen: index of the one to show in brackets
+ *
+ * Return: the number of bytes written.
+ */
+ssize_t ferry_show_word(char *buf, const char * const *words, unsigned int chosen)
+{
+	unsigned int i;
+	int len = 0;
+
+	for (i = 0; words[i]; i++)
+		len += sysfs_emit_at(buf, len, i == chosen ? "[%s] " : "%s ",
+				     words[i]);
+	/* Overwrites the last space. */
+	return len - 1 + sysfs_emit_at(buf, len - 1, "\n");
+}
+
 static ssize_t ferry_setting_show(struct kobject *kobj,
 				  struct kobj_attribute *attr, char *buf)
 {
 	const struct ferry_setting_attr *setting = to_setting(attr);
-	unsigned int i, value = ferry_get(setting->which);
-	int len = 0;
+	unsigned int value = ferry_get(setting->which);
 
-	if (!setting->words && value)
+	if (setting->words)
+		return ferry_show_word(buf, setting->words, value);
+	if (value)
 		return sysfs_emit(buf, "%u\n", value);
-	if (!setting->words)
-		return sysfs_emit(buf, "%s\n", setting->zero);
-	for (i = 0; setting->words[i]; i++)
-		len += sysfs_emit_at(buf, len, i == value ? "[%s] " : "%s ",
-				     setting->words[i]);
-	/* Overwrites the last space. */
-	return len - 1 + sysfs_emit_at(buf, len - 1, "\n");
+	return sysfs_emit(buf, "%s\n", setting->zero);
 }
 
 /* Parses the written value. Returns 0 or -EINVAL. */

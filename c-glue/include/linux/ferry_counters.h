@@ -57,9 +57,9 @@ static inline void ferry_count(enum ferry_stat stat, unsigned long nr)
 unsigned long ferry_stat_sum(enum ferry_stat stat);
 int ferry_create_stats(struct kobject *kobj);
 
-/* c-glue/sysfs/knobs.c */
-ssize_t ferry_show_word(char *buf, const char * const *words, int nr,
-			int chosen);
+/* c-glue/sysfs/settings.c */
+ssize_t ferry_show_word(char *buf, const char * const *words,
+			unsigned int chosen);
 
 /* c-glue/sysfs/counters.c */
 int ferry_create_counters(struct kobject *kobj, const char *folder,

@@ -4,13 +4,13 @@
  *
  * A run is a set of base pages that follow each other in the list, belong to one
  * anon_vma or file, and have indices in one window of FERRY_RUN_WINDOW pages.
- * Mainline walks the reverse mapping of each
- * folio, once to unmap it and once to remap it. A run is walked once each time:
- * with one rmap lock, one search for VMAs, one pair of notifier calls for each
- * VMA and one hold of each page table lock. Statistics are updated once for all
- * its folios, which join the LRU lists and are freed in batches.
+ * Mainline walks the reverse mapping of each folio, once to unmap it and once to
+ * remap it. A run needs two walks for all its folios: each takes the rmap lock
+ * once, searches for VMAs once, calls the notifiers of a VMA once and takes the
+ * lock of each page table once. Statistics are updated once for all folios, which
+ * join the LRU lists and are freed in batches.
  *
- * What a walk does not handle is left to mainline's functions, folio by folio.
+ * A walk may skip any folio: mainline's functions then unmap or remap it alone.
  *
  * Context: the task that migrates, which may sleep. Lock order:
  *
@@ -22,9 +22,9 @@
 #ifndef _LINUX_FERRY_RUN_H
 #define _LINUX_FERRY_RUN_H
 
-#include <linux/jump_label.h>
-#include <linux/ferry_migrc.h>
+#include <linux/ferry.h>
 #include <linux/folio_batch.h>
+#include <linux/jump_label.h>
 
 #include "migrate_batch.h"
 
@@ -87,17 +87,9 @@ static inline bool ferry_run_wanted(const struct migrate_batch *batch)
 {
 	const struct migrate_control *mc = batch->mc;
 
-	/*
-	 * In other modes the task may lock only one folio. With MIGRATE_DMA the
-	 * copy may fail, and folios are moved one by one.
-	 */
-	if (batch->mode != MIGRATE_ASYNC || (mc->flags & MIGRATE_DMA))
+	/* In other modes the task may lock only one folio. */
+	if (batch->mode != MIGRATE_ASYNC)
 		return false;
-#ifdef CONFIG_FERRY_MIGRC_DEBUG
-	/* The test of this hook expects a pending flush for each PTE. */
-	if (ferry_hook_disabled(FERRY_HOOK_BATCHED))
-		return false;
-#endif
 	return static_branch_unlikely(&ferry_runs_key) ||
 	       (ferry_wanted(mc->flags, mc->reason) &&
 		READ_ONCE(ferry_runs_word) != FERRY_RUNS_NEVER);
@@ -119,7 +111,8 @@ static inline void ferry_run_unmap(struct migrate_batch *batch,
  * @batch: the batch
  * @src: a folio whose contents and state have moved to @dst
  * @dst: the destination, which is on no list
- * @anon_vma: anon_vma to which the batch has a reference; may be NULL
+ * @anon_vma: anon_vma to which the folio has a reference, which passes to the
+ *	run; NULL if it is a file folio
  * @state: low bits of the migrate_info of @dst
  *
  * Return: whether the run will remap, unlock and free the folio.

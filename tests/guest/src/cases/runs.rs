@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Runs: base pages that are unmapped and remapped together. What a page table says of each page
-//! must be the same afterwards, in every mapping.
+//! Runs: base pages that are unmapped and remapped together. The page table entries of each page,
+//! in every mapping, must be the same afterwards.
 
 use std::sync::atomic::Ordering::Relaxed;
 
