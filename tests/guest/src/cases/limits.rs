@@ -238,16 +238,14 @@ fn lanes_for_reclaim() -> Result<()> {
             while busy()? == before {
                 sleep(Duration::from_millis(10));
             }
-            for _ in 0..20 {
+            repeat_until("reclaim has a crew", || {
                 region::move_all(&map.addrs(PAGE), 0, MF_MOVE)?;
                 forget_use()?;
                 let ask = || reclaim.ask(map.len() / 2);
                 let events = Tracing::new()?.of(&["ferry/ferry_crew"], ask)?;
-                if events.iter().any(|e| e.field("reason") == Some("demotion")) {
-                    return pattern::check(map.words(), 1);
-                }
-            }
-            anyhow::bail!("expected a crew of reclaim in 20 attempts")
+                Ok(events.iter().any(|e| e.field("reason") == Some("demotion")))
+            })?;
+            pattern::check(map.words(), 1)
         };
         let demoted = demoted();
         end.store(true, Relaxed);
