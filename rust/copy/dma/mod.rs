@@ -215,13 +215,19 @@ pub fn is_for(pages: u32) -> bool {
 /// Takes up to `most` channels that are free now. Channels on `node`, the node of the destination,
 /// come first.
 pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<DmaPages>> {
-    let near = move |slot: &&DmaChannel<DmaPages>| slot.node() == node;
-    let open = || channels().into_iter().flat_map(Channels::open_slots);
-    let far = open().filter(move |slot| !near(slot));
-    Iterator::chain(open().filter(near), far)
-        .take_while(|_| !is_suspending())
-        .filter_map(DmaChannel::try_use)
-        .filter_map(|mut slot| (slot.room() > 0).then_some(slot))
+    let slots: &'static [_] = channels().map_or(&[], |all| &all.slots);
+    let open = move |near: bool| {
+        let wanted = move |slot: &DmaChannel<_>| slot.is_open() && (slot.node() == node) == near;
+        slots.iter().filter(move |slot| wanted(slot))
+    };
+    Iterator::chain(open(true), open(false))
+        .filter_map(|slot| {
+            if is_suspending() {
+                return None;
+            }
+            let mut slot = slot.try_use()?;
+            (slot.room() > 0).then_some(slot)
+        })
         .take(most as usize)
 }
 
