@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Ferry: /sys/kernel/mm/ferry/runs/enabled. A batch reads the setting once, so a
- * change holds from the next batch on, and nothing waits for it.
+ * Ferry: /sys/kernel/mm/ferry/runs/enabled. A batch reads the setting once, and
+ * move_pages(2) before it isolates pages ahead. So a change takes effect soon, and
+ * nothing waits for it.
  *
  * Locks: ferry_runs_lock serialises writers. Inside it, the lock of static key
  * patching.

@@ -7,6 +7,7 @@
  * list inside them.
  */
 #include <linux/ferry_counters.h>
+#include <linux/ferry_lru.h>
 #include <linux/ferry_migrc.h>
 #include <linux/ferry_promotion.h>
 #include <linux/ferry_run.h>
@@ -30,15 +31,35 @@ static bool run_may_map(const struct address_space *mapping)
 }
 
 /*
- * Returns whether a folio may be in a run. Without its lock the result is a hint.
- * A page with movable_ops is not mapped.
+ * Returns whether a large folio may be in a run. Its index must be aligned: mremap()
+ * can move anonymous memory so that new large folios have other indices. Partially
+ * mapped folios are left to mainline's path, which splits them, and so are those with
+ * pages that a walk would leave.
  */
-static bool run_may_have(const struct folio *folio,
-			 const struct address_space *mapping)
+static bool run_may_large(struct folio *folio, pgoff_t index)
 {
-	return !folio_test_large(folio) && run_may_map(mapping) &&
-	       folio_mapped(folio) && !folio_test_mlocked(folio) &&
-	       !folio_test_writeback(folio) && !folio_is_zone_device(folio);
+	unsigned long nr = folio_nr_pages(folio);
+
+	return nr <= FERRY_RUN_MAX_PAGES && IS_ALIGNED(index, nr) &&
+	       folio_test_large_rmappable(folio) &&
+	       !folio_test_pmd_mappable(folio) &&
+	       !folio_test_partially_mapped(folio) &&
+	       !folio_contain_hwpoisoned_page(folio) &&
+	       !folio_maybe_dma_pinned(folio);
+}
+
+/*
+ * Returns whether a folio may be in a run. Without the folio lock the result is a
+ * hint. The caller's reference keeps the folio from being split. A page with
+ * movable_ops is not mapped.
+ */
+static inline bool run_may_have(struct folio *folio,
+				const struct address_space *mapping, pgoff_t index)
+{
+	return run_may_map(mapping) && folio_mapped(folio) &&
+	       !folio_test_mlocked(folio) && !folio_test_writeback(folio) &&
+	       !folio_is_zone_device(folio) &&
+	       (!folio_test_large(folio) || run_may_large(folio, index));
 }
 
 static bool run_is_anon(const struct ferry_run *run)
@@ -46,29 +67,37 @@ static bool run_is_anon(const struct ferry_run *run)
 	return (unsigned long)run->mapping & FOLIO_MAPPING_ANON;
 }
 
-/* Returns whether a folio with this mapping and index is in the window of @run. */
-static bool run_joins(const struct ferry_run *run,
-		      const struct address_space *mapping, pgoff_t index)
+/*
+ * Returns whether @folio, with this mapping and index, has the size of the run and a
+ * free slot in it.
+ */
+static inline bool run_joins(const struct ferry_run *run,
+			     const struct folio *folio,
+			     const struct address_space *mapping, pgoff_t index)
 {
-	return run->nr && mapping == run->mapping &&
-	       index - run->start < FERRY_RUN_WINDOW &&
-	       !run->src[index - run->start];
+	return mapping == run->mapping && index - run->start < run->pages &&
+	       folio_order(folio) == run->order &&
+	       !run->src[ferry_run_slot(run, index - run->start)];
 }
 
 /* Adds a folio to its slot, which is free. Starts a new run if @run is empty. */
 static void run_add(struct ferry_run *run, struct address_space *mapping,
 		    pgoff_t index, struct folio *src, struct folio *dst)
 {
-	unsigned int slot = index % FERRY_RUN_WINDOW;
+	unsigned int slot;
 
 	if (!run->nr) {
 		memset(run->src, 0, sizeof(run->src));
 		memset(run->dst, 0, sizeof(run->dst));
 		run->mapping = mapping;
-		run->start = index - slot;
-		run->first = slot;
-		run->last = slot;
+		run->order = folio_order(src);
+		run->pages = min(FERRY_RUN_SLOTS << run->order,
+				 FERRY_RUN_MAX_PAGES);
+		run->start = ALIGN_DOWN(index, run->pages);
+		run->first = FERRY_RUN_SLOTS - 1;
+		run->last = 0;
 	}
+	slot = ferry_run_slot(run, index - run->start);
 	run->src[slot] = src;
 	run->dst[slot] = dst;
 	run->first = min(run->first, slot);
@@ -90,14 +119,15 @@ static void run_lock(struct ferry_run *run)
 	unsigned int slot;
 
 	for (slot = run->first; slot <= run->last; slot++) {
+		pgoff_t index = run->start + ferry_run_offset(run, slot);
 		struct folio *src = run->src[slot];
 
 		if (!src)
 			continue;
 		if (folio_trylock(src)) {
 			if (src->mapping == run->mapping &&
-			    src->index == run->start + slot &&
-			    run_may_have(src, run->mapping))
+			    src->index == index &&
+			    run_may_have(src, run->mapping, index))
 				continue;
 			folio_unlock(src);
 		}
@@ -119,11 +149,11 @@ static void run_release(struct ferry_run *run, unsigned int slot)
 static bool run_alloc(const struct migrate_control *mc, struct ferry_run *run)
 {
 	struct migration_target_control *mtc = (void *)mc->private;
-	struct page *pages[FERRY_RUN_WINDOW] = {};
+	struct page *pages[FERRY_RUN_SLOTS] = {};
 	unsigned int slot, nr = 0;
 	bool enough = true;
 
-	if (mc->get_new_folio == alloc_migration_target &&
+	if (!run->order && mc->get_new_folio == alloc_migration_target &&
 	    mtc->nid != NUMA_NO_NODE && (mtc->gfp_mask & __GFP_HIGHMEM)) {
 		nr = __alloc_pages_bulk(mtc->gfp_mask, mtc->nid, mtc->nmask,
 					run->nr, pages);
@@ -159,15 +189,15 @@ static bool run_alloc(const struct migrate_control *mc, struct ferry_run *run)
 static struct anon_vma *run_get_anon_vma(struct ferry_run *run)
 {
 	struct anon_vma *anon_vma = NULL;
-	unsigned int slot, more;
+	unsigned int slot;
 
 	for (slot = run->first; slot <= run->last && !anon_vma; slot++) {
 		if (run->src[slot])
 			anon_vma = folio_get_anon_vma(run->src[slot]);
 	}
 	/* The first reference keeps it in memory. */
-	for (more = 1; anon_vma && more < run->nr; more++)
-		get_anon_vma(anon_vma);
+	if (anon_vma)
+		atomic_add(run->nr - 1, &anon_vma->refcount);
 	return anon_vma;
 }
 
@@ -206,8 +236,8 @@ static void run_unmapped(struct migrate_batch *batch, struct ferry_run *run,
 		unmapped++;
 	}
 	ferry_count(FERRY_RUNS, 1);
-	ferry_count(FERRY_RUN_PAGES, unmapped);
-	ferry_count(FERRY_RUN_LEFT, run->nr - unmapped);
+	ferry_count(FERRY_RUN_PAGES, unmapped << run->order);
+	ferry_count(FERRY_RUN_LEFT, (run->nr - unmapped) << run->order);
 	run->nr = 0;
 }
 
@@ -220,7 +250,7 @@ static bool run_unmap(struct migrate_batch *batch, struct ferry_run *run)
 	struct anon_vma *anon_vma = NULL;
 	bool enough = true;
 
-	if (run->nr >= FERRY_RUN_MIN)
+	if (run->nr << run->order >= FERRY_RUN_MIN_PAGES)
 		run_lock(run);
 	else
 		run->nr = 0;
@@ -243,15 +273,17 @@ static bool run_unmap(struct migrate_batch *batch, struct ferry_run *run)
 
 void __ferry_run_unmap(struct migrate_batch *batch, struct list_head *from)
 {
+	unsigned int max_order = MAX_PAGE_ORDER;
 	struct ferry_run *run = batch->run;
 	struct folio *folio, *next;
-	unsigned int nr = 0;
+	unsigned long nr = 0;
 
 	list_for_each_entry(folio, from, lru) {
-		if (++nr == FERRY_RUN_MIN)
+		nr += folio_nr_pages(folio);
+		if (nr >= FERRY_RUN_MIN_PAGES)
 			break;
 	}
-	if (nr < FERRY_RUN_MIN)
+	if (nr < FERRY_RUN_MIN_PAGES)
 		return;
 	run->active = true;
 
@@ -260,12 +292,17 @@ void __ferry_run_unmap(struct migrate_batch *batch, struct list_head *from)
 		struct address_space *mapping = READ_ONCE(folio->mapping);
 		pgoff_t index = READ_ONCE(folio->index);
 
-		if (run->nr && !run_joins(run, mapping, index)) {
+		if (run->nr && !run_joins(run, folio, mapping, index)) {
 			cond_resched();
-			if (!run_unmap(batch, run))
-				return;
+			if (!run_unmap(batch, run)) {
+				if (!run->order)
+					return;
+				/* There may be memory for smaller folios. */
+				max_order = run->order - 1;
+			}
 		}
-		if (run_may_have(folio, mapping))
+		if (folio_order(folio) <= max_order &&
+		    run_may_have(folio, mapping, index))
 			run_add(run, mapping, index, folio, NULL);
 	}
 	if (run->nr)
@@ -278,44 +315,19 @@ bool __ferry_run_take(struct migrate_batch *batch, struct folio *src,
 	struct ferry_run *run = batch->run;
 
 	/* A poisoned source is kept, see migrate_folio_done(). */
-	if (folio_test_large(dst) || folio_is_zone_device(src) ||
-	    folio_is_zone_device(dst) || !run_may_map(dst->mapping) ||
+	if (folio_is_zone_device(src) || folio_is_zone_device(dst) ||
+	    !run_may_map(dst->mapping) ||
+	    (folio_test_large(dst) && !run_may_large(dst, dst->index)) ||
 	    batch->mc->reason == MR_MEMORY_FAILURE)
 		return false;
 	/* The walk relies on the references that the folios have. */
 	if (WARN_ON_ONCE(folio_test_anon(dst) && !anon_vma))
 		return false;
-	if (run->nr && !run_joins(run, dst->mapping, dst->index))
+	if (run->nr && !run_joins(run, dst, dst->mapping, dst->index))
 		__ferry_run_end(batch);
 	run_add(run, dst->mapping, dst->index, src, dst);
 	list_del(&src->lru);
 	return true;
-}
-
-/* Pages to be subtracted from NR_ISOLATED_* */
-struct run_isolated {
-	struct pglist_data *pgdat;
-	enum node_stat_item item;
-	int nr;
-};
-
-static void run_isolated_flush(struct run_isolated *isolated)
-{
-	if (isolated->nr)
-		mod_node_page_state(isolated->pgdat, isolated->item, -isolated->nr);
-	isolated->nr = 0;
-}
-
-static void run_isolated_add(struct run_isolated *isolated, struct folio *folio)
-{
-	enum node_stat_item item = NR_ISOLATED_ANON + folio_is_file_lru(folio);
-
-	if (isolated->pgdat != folio_pgdat(folio) || isolated->item != item) {
-		run_isolated_flush(isolated);
-		isolated->pgdat = folio_pgdat(folio);
-		isolated->item = item;
-	}
-	isolated->nr++;
 }
 
 /*
@@ -329,11 +341,31 @@ static void run_add_lru(struct ferry_run *run)
 
 	folio_batch_init(&lru);
 	for (slot = run->first; slot <= run->last; slot++) {
-		if (run->dst[slot] && !folio_batch_add(&lru, run->dst[slot]))
+		if (!run->dst[slot])
+			continue;
+		/* It knows the age of folios that a page fault adds. */
+		if (lru_gen_in_fault())
+			folio_add_lru(run->dst[slot]);
+		else if (!folio_batch_add(&lru, run->dst[slot]))
 			ferry_run_add_lru(&lru);
 	}
 	if (folio_batch_count(&lru))
 		ferry_run_add_lru(&lru);
+}
+
+/*
+ * Returns whether some pages of a large folio are mapped and some are not. Memory that
+ * is discarded while its folio has migration entries is not seen by rmap.
+ */
+static bool run_is_partial(const struct folio *folio)
+{
+	unsigned long nr;
+
+	if (IS_ENABLED(CONFIG_NO_PAGE_MAPCOUNT))
+		nr = folio_large_mapcount(folio);
+	else
+		nr = atomic_read(&folio->_nr_pages_mapped);
+	return nr && nr < folio_nr_pages(folio);
 }
 
 /* Restores the remaining PTEs if @left, and unlocks the destination folios. */
@@ -349,6 +381,8 @@ static void run_release_dst(struct migrate_batch *batch, struct ferry_run *run,
 			continue;
 		if (left)
 			remove_migration_ptes(src, dst, 0);
+		if (run->order && folio_test_anon(dst) && run_is_partial(dst))
+			deferred_split_folio(dst, true);
 		ferry_folio_migrated(src, dst, batch->mc->reason);
 		folio_unlock(dst);
 		folio_set_owner_migrate_reason(dst, batch->mc->reason);
@@ -360,7 +394,8 @@ static void run_release_dst(struct migrate_batch *batch, struct ferry_run *run,
 static void run_release_src(struct migrate_batch *batch, struct ferry_run *run,
 			    struct anon_vma *anon_vma)
 {
-	struct run_isolated isolated = {};
+	struct ferry_isolated_sum isolated = {};
+	long nr_pages = 1 << run->order;
 	struct folio_batch unused;
 	unsigned int slot;
 
@@ -370,17 +405,23 @@ static void run_release_src(struct migrate_batch *batch, struct ferry_run *run,
 
 		if (!src)
 			continue;
-		if (anon_vma)
-			put_anon_vma(anon_vma);
 		folio_unlock(src);
 		ferry_retain_folio(&batch->ferry, src, run->dst[slot], true);
 		if (batch->mc->reason != MR_DEMOTION)
-			run_isolated_add(&isolated, src);
+			ferry_isolated_add(&isolated, src, -nr_pages);
 		/* The folio is on no LRU list, and its cgroup charge has moved. */
-		if (folio_put_testzero(src) && !folio_batch_add(&unused, src))
+		if (!folio_put_testzero(src))
+			continue;
+		if (run->order)
+			folio_unqueue_deferred_split(src);
+		if (!folio_batch_add(&unused, src))
 			free_unref_folios(&unused);
 	}
-	run_isolated_flush(&isolated);
+	if (anon_vma) {
+		atomic_sub(run->nr - 1, &anon_vma->refcount);
+		put_anon_vma(anon_vma);
+	}
+	ferry_isolated_flush(&isolated);
 	if (folio_batch_count(&unused))
 		free_unref_folios(&unused);
 }

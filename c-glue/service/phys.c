@@ -192,7 +192,7 @@ static unsigned long ferry_isolate_mapped(const struct ferry_mapped *mapped,
 		folio = vm_normal_folio(vma, addr, pte);
 		if (!folio || folio_test_large(folio) ||
 		    ferry_folio_is_refused(folio) ||
-		    ferry_add_folio(folio, mapped->node, folios,
+		    __add_folio_for_migration(folio, mapped->node, folios,
 				    mapped->all) <= 0)
 			break;
 	}

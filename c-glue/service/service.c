@@ -192,7 +192,7 @@ static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
 	if (folio_nid(folio) == range->node)
 		return;
 	if (!ferry_folio_is_refused(folio))
-		rc = ferry_add_folio(folio, range->node, walk->folios,
+		rc = __add_folio_for_migration(folio, range->node, walk->folios,
 				     range->all);
 	if (rc > 0)
 		range->isolated += folio_nr_pages(folio);

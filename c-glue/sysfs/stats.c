@@ -38,6 +38,7 @@ static const char * const ferry_stat_names[FERRY_NR_STATS] = {
 	[FERRY_RUNS]			= "runs",
 	[FERRY_RUN_PAGES]		= "run_pages",
 	[FERRY_RUN_LEFT]		= "run_left",
+	[FERRY_RUN_AHEAD]		= "run_ahead",
 #endif
 };
 

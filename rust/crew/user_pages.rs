@@ -291,7 +291,7 @@ impl<'a> MovePages<'a> {
         node: Destination,
         list: &mut IsolatedList<'_>,
     ) -> Isolated {
-        self.isolate_run(pages, node, list, true)
+        self.isolate_list(pages, node, list, true)
     }
 
     /// Like [`MovePages::isolate`], but looks at no page if another task holds the mmap lock. May
@@ -302,10 +302,10 @@ impl<'a> MovePages<'a> {
         node: Destination,
         list: &mut IsolatedList<'_>,
     ) -> Isolated {
-        self.isolate_run(pages, node, list, false)
+        self.isolate_list(pages, node, list, false)
     }
 
-    fn isolate_run(
+    fn isolate_list(
         &self,
         pages: &[usize],
         node: Destination,
@@ -313,23 +313,24 @@ impl<'a> MovePages<'a> {
         wait: bool,
     ) -> Isolated {
         let nr = c_int::try_from(pages.len()).unwrap_or(c_int::MAX);
-        let mut run = bindings::ferry_addr_list {
+        let mut addrs = bindings::ferry_addr_list {
             mm: self.0.mm,
             pages: pages.as_ptr(),
             nr,
             node: node.0,
             all: self.0.all,
             wait,
+            settled: false,
             alone: true,
             err: 0,
         };
         // SAFETY: By the type invariants the address space and the list are valid; so is the slice
         // of addresses.
-        let queued = unsafe { bindings::ferry_isolate_run(&mut run, list.as_raw()) };
+        let queued = unsafe { bindings::ferry_isolate_pages(&mut addrs, list.as_raw()) };
         Isolated {
             queued: queued as usize,
-            stopped: (run.err <= 0 && queued < nr).then_some(run.err),
-            alone: run.alone,
+            stopped: (addrs.err <= 0 && queued < nr).then_some(addrs.err),
+            alone: addrs.alone,
         }
     }
 }

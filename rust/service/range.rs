@@ -106,7 +106,7 @@ impl FolioSource for Range<'_> {
     }
 
     fn isolate(&mut self, (): &(), want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
-        self.isolate_run(want, list)
+        self.isolate_pages(want, list)
     }
 
     fn isolate_now(
@@ -116,7 +116,7 @@ impl FolioSource for Range<'_> {
         list: &mut IsolatedList<'_>,
     ) -> Option<(usize, Result)> {
         let before = self.rest_bytes();
-        let (pages, result) = self.isolate_run_now(want, list);
+        let (pages, result) = self.isolate_pages_now(want, list);
         // Another task holds the mmap lock, or the next folio is hugetlb.
         (self.rest_bytes() < before || result.is_err()).then_some((pages, result))
     }

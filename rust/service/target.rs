@@ -65,7 +65,7 @@ impl Target {
     /// let target = Target::find(Name::Pid(pid))?;
     /// let node = target.destination(1)?;
     /// let mut range = target.range(start..end, node, false, true);
-    /// let (pages, result) = range.isolate_run(512, &mut list);
+    /// let (pages, result) = range.isolate_pages(512, &mut list);
     /// assert_eq!(Target::find(Name::Pid(2)).err(), Some(EINVAL)); // kthreadd
     /// ```
     ///
@@ -208,7 +208,7 @@ impl Range<'_> {
     ///
     /// Fails with `EFAULT` if nothing is mapped at the next address, and with `EINTR` if the caller
     /// is being killed. Folios that were isolated before are in the list.
-    pub fn isolate_run(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
+    pub fn isolate_pages(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
         self.isolate_by(want, list, true)
     }
 
@@ -218,9 +218,13 @@ impl Range<'_> {
         core::mem::take(&mut self.0.hugetlb)
     }
 
-    /// Like [`Range::isolate_run`], but looks at no folio if another task holds the mmap lock, and
+    /// Like [`Range::isolate_pages`], but looks at no folio if another task holds the mmap lock, and
     /// stops before hugetlb folios. May sleep.
-    pub fn isolate_run_now(&mut self, want: usize, list: &mut IsolatedList<'_>) -> (usize, Result) {
+    pub fn isolate_pages_now(
+        &mut self,
+        want: usize,
+        list: &mut IsolatedList<'_>,
+    ) -> (usize, Result) {
         self.isolate_by(want, list, false)
     }
 

@@ -64,6 +64,8 @@ pub const TOPICS: [Topic; 8] = [
         about: "several tasks migrate a long list",
         files: &[
             "c-glue/crew",
+            "c-glue/include/linux/ferry_lru.h",
+            "c-glue/isolate",
             "c-glue/tests/migrate_callback.c",
             "rust/crew",
             "rust/kernel/lru_batches.rs",
@@ -123,7 +125,7 @@ pub const TOPICS: [Topic; 8] = [
     },
     Topic {
         name: "runs",
-        about: "base pages are unmapped and remapped in runs",
+        about: "small folios are unmapped and remapped in runs",
         files: &["c-glue/include/linux/ferry_run.h", "c-glue/runs"],
         tests: &["runs/"],
     },

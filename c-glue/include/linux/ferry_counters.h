@@ -41,6 +41,7 @@ enum ferry_stat {
 	FERRY_RUNS,		/* runs (count) */
 	FERRY_RUN_PAGES,	/* pages unmapped in runs */
 	FERRY_RUN_LEFT,		/* pages that a run could not unmap */
+	FERRY_RUN_AHEAD,	/* pages that move_pages() isolated ahead */
 #endif
 	FERRY_NR_STATS
 };

@@ -108,9 +108,11 @@ struct ferry_shared_call {
  * @node: destination node
  * @all: also isolate folios that other processes map
  * @wait: wait for the mmap lock
+ * @settled: stop before a folio that an LRU cache of a CPU may hold
  * @alone: cleared if one of the folios is large or is also mapped elsewhere
  * @err: result of add_folio_for_migration() for the first folio that is not
- *	queued; 1 if it was not examined because of lock contention
+ *	queued, -EBUSY also because of @settled; 1 if it was not examined, because of
+ *	lock contention or a pending reschedule
  */
 struct ferry_addr_list {
 	struct mm_struct *mm;
@@ -119,6 +121,7 @@ struct ferry_addr_list {
 	int node;
 	bool all;
 	bool wait;
+	bool settled;
 	bool alone;
 	int err;
 };
@@ -196,8 +199,10 @@ void ferry_dma_gone(void);
 /* c-glue/copy/x86/copy_nt.S */
 unsigned long ferry_copy_nt(void *dst, const void *src, unsigned long len);
 
+/* c-glue/isolate/isolate.c */
+int ferry_isolate_pages(struct ferry_addr_list *list, struct list_head *pagelist);
+
 /* c-glue/crew/move_pages.c */
-int ferry_isolate_run(struct ferry_addr_list *run, struct list_head *pagelist);
 unsigned long ferry_untag(struct mm_struct *mm, unsigned long addr);
 int ferry_check_node(int node, const nodemask_t *allowed);
 void *ferry_move_target(int node);

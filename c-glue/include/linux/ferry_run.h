@@ -2,13 +2,14 @@
 /*
  * Ferry: runs, small folios that are unmapped, remapped and freed together.
  *
- * A run is a set of base pages that follow each other in the list, belong to one
- * anon_vma or file, and have indices in one window of FERRY_RUN_WINDOW pages.
+ * A run is a set of folios of one size that follow each other in the list, belong
+ * to one anon_vma or file, and have indices in one window: FERRY_RUN_SLOTS folios,
+ * but at most FERRY_RUN_MAX_PAGES pages. Folios that a PMD may map are in no run.
  * Mainline walks the reverse mapping of each folio, once to unmap it and once to
- * remap it. A run needs two walks for all its folios: each takes the rmap lock
- * once, searches for VMAs once, calls the notifiers of a VMA once and takes the
- * lock of each page table once. Statistics are updated once for all folios, which
- * join the LRU lists and are freed in batches.
+ * remap it. A run needs two walks for all its folios. Each takes the rmap lock once
+ * and searches for VMAs once. It takes the PTL once for each 32 pages, or for each
+ * folio that is larger. The first walk calls the notifiers of a VMA once. Statistics
+ * are updated once for all folios, which join the LRU lists and are freed in batches.
  *
  * A walk may skip any folio: mainline's functions then unmap or remap it alone.
  *
@@ -22,6 +23,7 @@
 #ifndef _LINUX_FERRY_RUN_H
 #define _LINUX_FERRY_RUN_H
 
+#include <linux/compat.h>
 #include <linux/ferry.h>
 #include <linux/folio_batch.h>
 #include <linux/jump_label.h>
@@ -30,32 +32,55 @@
 
 #ifdef CONFIG_FERRY_RUNS
 
-/* Pages in a window, aligned to its size, so it seldom spans two page tables */
-#define FERRY_RUN_WINDOW		32
-/* Runs and lists with fewer folios are left to mainline's path. */
-#define FERRY_RUN_MIN		4
+/* Maximum number of folios in a window */
+#define FERRY_RUN_SLOTS		32
+/*
+ * Maximum number of pages in a window. A window is aligned to its size, and seldom
+ * spans two page tables.
+ */
+#define FERRY_RUN_MAX_PAGES	128
+/* Runs and lists with fewer pages are left to mainline's path. */
+#define FERRY_RUN_MIN_PAGES	4
 
 /**
  * struct ferry_run - folios of one window
  * @mapping: the &folio->mapping of each of them, with its FOLIO_MAPPING_* bits
  * @start: index of the first page in the window
+ * @pages: pages in the window
+ * @order: order of each folio
  * @nr: number of folios
  * @active: the batch may have runs
  * @first: lowest slot that was filled
  * @last: highest slot that was filled
- * @src: source folios by slot, their index minus @start; NULL for none
+ * @src: source folios by slot, see ferry_run_slot(); NULL for none
  * @dst: their destination folios
  */
 struct ferry_run {
 	struct address_space *mapping;
 	pgoff_t start;
+	unsigned int pages;
+	unsigned int order;
 	unsigned int nr;
 	bool active;
 	unsigned int first;
 	unsigned int last;
-	struct folio *src[FERRY_RUN_WINDOW];
-	struct folio *dst[FERRY_RUN_WINDOW];
+	struct folio *src[FERRY_RUN_SLOTS];
+	struct folio *dst[FERRY_RUN_SLOTS];
 };
+
+/* Returns the slot of the page at @offset from the start of the window. */
+static inline unsigned int ferry_run_slot(const struct ferry_run *run,
+					  unsigned int offset)
+{
+	return offset >> run->order;
+}
+
+/* Returns the offset of the first page of a slot. */
+static inline unsigned int ferry_run_offset(const struct ferry_run *run,
+					    unsigned int slot)
+{
+	return slot << run->order;
+}
 
 /* When lists are migrated in runs: runs/enabled */
 enum ferry_runs {
@@ -82,16 +107,16 @@ void ferry_run_install(struct ferry_run *run, struct anon_vma *anon_vma,
 		       struct ferry_unmaps *unmaps);
 bool ferry_run_restore(struct ferry_run *run, struct anon_vma *anon_vma);
 
-/* Returns whether a batch may have runs. */
-static inline bool ferry_run_wanted(const struct migrate_batch *batch)
-{
-	const struct migrate_control *mc = batch->mc;
+/* c-glue/runs/move_pages.c */
+int __ferry_isolate_ahead(struct mm_struct *mm, const void __user *pages,
+			  const int __user *nodes, unsigned long nr, int node,
+			  struct list_head *pagelist, bool all, bool drained);
 
-	/* In other modes the task may lock only one folio. */
-	if (batch->mode != MIGRATE_ASYNC)
-		return false;
+/* Returns whether a migration may have runs. */
+static inline bool ferry_runs_wanted(unsigned int flags, enum migrate_reason reason)
+{
 	return static_branch_unlikely(&ferry_runs_key) ||
-	       (ferry_wanted(mc->flags, mc->reason) &&
+	       (ferry_wanted(flags, reason) &&
 		READ_ONCE(ferry_runs_word) != FERRY_RUNS_NEVER);
 }
 
@@ -102,7 +127,9 @@ static inline void ferry_run_unmap(struct migrate_batch *batch,
 	batch->run = run;
 	run->nr = 0;
 	run->active = false;
-	if (ferry_run_wanted(batch))
+	/* In other modes the task may lock only one folio. */
+	if (batch->mode == MIGRATE_ASYNC &&
+	    ferry_runs_wanted(batch->mc->flags, batch->mc->reason))
 		__ferry_run_unmap(batch, from);
 }
 
@@ -140,6 +167,34 @@ static inline void ferry_run_end(struct migrate_batch *batch)
 		__ferry_run_end(batch);
 }
 
+/**
+ * ferry_isolate_ahead() - isolate more pages of a move_pages(2) call
+ * @mm: address space
+ * @pages: user array of addresses
+ * @nodes: user array of destination nodes
+ * @nr: number of elements of both
+ * @node: destination node of the preceding page, which was isolated
+ * @pagelist: receives the folios
+ * @all: MPOL_MF_MOVE_ALL is set
+ * @drained: no LRU cache of a CPU holds folios
+ *
+ * Context: may sleep.
+ *
+ * Return: the number of leading pages that were isolated; 0 for 32-bit callers, or
+ * if migrations have no runs.
+ */
+static inline int ferry_isolate_ahead(struct mm_struct *mm,
+				      const void __user * __user *pages,
+				      const int __user *nodes, unsigned long nr,
+				      int node, struct list_head *pagelist,
+				      bool all, bool drained)
+{
+	if (!nr || !ferry_runs_wanted(0, MR_SYSCALL) || in_compat_syscall())
+		return 0;
+	return __ferry_isolate_ahead(mm, pages, nodes, nr, node, pagelist, all,
+				     drained);
+}
+
 #else /* !CONFIG_FERRY_RUNS */
 
 struct ferry_run { };
@@ -161,6 +216,15 @@ static inline bool ferry_run_waits(const struct migrate_batch *batch)
 }
 
 static inline void ferry_run_end(struct migrate_batch *batch) { }
+
+static inline int ferry_isolate_ahead(struct mm_struct *mm,
+				      const void __user * __user *pages,
+				      const int __user *nodes, unsigned long nr,
+				      int node, struct list_head *pagelist,
+				      bool all, bool drained)
+{
+	return 0;
+}
 
 #endif /* CONFIG_FERRY_RUNS */
 #endif /* _LINUX_FERRY_RUN_H */

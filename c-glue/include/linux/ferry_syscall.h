@@ -104,10 +104,6 @@ struct ferry_move_pages {
 /* rust/crew/hooks.rs */
 bool ferry_crew_move_pages(const struct ferry_move_pages *args, int *err);
 
-/* mm/migrate.c */
-int ferry_add_folio(struct folio *folio, int node, struct list_head *pagelist,
-		    bool migrate_all);
-
 /**
  * ferry_move_pages() - do the work of do_pages_move() with a crew
  * @mm: as for do_pages_move(), like the next six

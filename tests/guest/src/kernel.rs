@@ -44,7 +44,11 @@ const OTHERS: [&str; 17] = [
     "/sys/kernel/mm/ferry/migrc/debug/hold_batch_ms",
     "/sys/kernel/mm/ferry/migrc/debug/feign_progress",
 ];
-const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+/// The settings of large folios.
+pub const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+/// Bits of `/proc/kpageflags`: the first page of a large folio, and the others.
+const HEAD: u64 = 1 << 15;
+const TAIL: u64 = 1 << 16;
 
 pub fn read(path: impl AsRef<Path>) -> Result<String> {
     let path = path.as_ref();
@@ -293,11 +297,17 @@ pub fn pagemap(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
         .collect())
 }
 
+/// Returns whether page frame number `frame` is in a large folio.
+pub fn is_large(frame: u64) -> Result<bool> {
+    let flags = fs::File::open("/proc/kpageflags").context("opening /proc/kpageflags")?;
+    let mut word = [0; 8];
+    flags.read_exact_at(&mut word, frame * 8)?;
+    Ok(u64::from_ne_bytes(word) & (HEAD | TAIL) != 0)
+}
+
 /// Checks that `map` consists of whole, aligned folios of `size` bytes.
 pub fn check_folios(map: &Mapping, size: usize) -> Result<()> {
     let flags = fs::File::open("/proc/kpageflags").context("opening /proc/kpageflags")?;
-    const HEAD: u64 = 1 << 15;
-    const TAIL: u64 = 1 << 16;
     let pages = size / PAGE;
     let mut bytes = vec![0; (pages + 1) * 8];
     for (folio, frames) in frames(map)?.chunks(pages).enumerate() {

@@ -186,6 +186,14 @@ impl Mapping {
         Errno::result(ret).map(drop).context("mlock")
     }
 
+    /// Locks `len` bytes from offset `at` on.
+    pub fn lock_part(&self, at: usize, len: usize) -> Result<()> {
+        assert!(at + len <= self.len);
+        // SAFETY: Locking changes no contents.
+        let ret = unsafe { libc::mlock((self.addr + at) as *const _, len) };
+        Errno::result(ret).map(drop).context("mlock")
+    }
+
     pub fn unlock(&self) -> Result<()> {
         // SAFETY: Unlocking changes no contents.
         let ret = unsafe { libc::munlock(self.addr as *const _, self.len) };

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Runs: base pages that are unmapped and remapped together. The page table entries of each page,
+//! Runs: small folios that are unmapped and remapped together. The page table entries of each page,
 //! in every mapping, must be the same afterwards.
 
+mod large;
+
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fastrand::Rng;
@@ -19,13 +23,15 @@ use crate::{pattern, region};
 
 const ENABLED: &str = "/sys/kernel/mm/ferry/runs/enabled";
 const PAGES: usize = 512;
-/// Pages of a window, see `c-glue/include/linux/ferry_run.h`.
+/// Base pages in a window, see `c-glue/include/linux/ferry_run.h`.
 const WINDOW: usize = 32;
 const HUGE: usize = 2 << 20;
 const SLOW: u32 = 240;
+/// Time for which pages stay unlocked.
+const PAUSE: Duration = Duration::from_millis(2);
 
 pub fn cases() -> Vec<Case> {
-    vec![
+    let mut cases = vec![
         Case::new("runs/switch", |_| switch()),
         Case::new("runs/scattered", |_| scattered()),
         Case::new("runs/few", |_| few()),
@@ -35,7 +41,10 @@ pub fn cases() -> Vec<Case> {
         Case::new("runs/shared-file", |_| shared_file()),
         Case::new("runs/locked-meanwhile", |_| locked_meanwhile()).limit(SLOW),
         Case::new("runs/partly-unmapped", |_| partly_unmapped()),
-    ]
+        Case::new("runs/ahead", |_| ahead()),
+    ];
+    cases.extend(large::cases());
+    cases
 }
 
 /// Sets `runs/enabled` to `always`; `mt_page_copy` stays as it is.
@@ -231,9 +240,13 @@ fn locked_meanwhile() -> Result<()> {
     let map = region::filled(FolioSize::Small, PAGES, 1)?;
     let addrs = map.addrs(PAGE);
     let rounds = if kernel::is_slow() { 10 } else { 60 };
+    // Without the pause nearly all moves would find locked pages: they wait for the mmap lock while
+    // the pages are unlocked.
     let lock = || {
         map.lock()?;
-        map.unlock()
+        map.unlock()?;
+        sleep(PAUSE);
+        Ok(())
     };
     repeat_until("unlocked pages move in runs", || {
         let rows = kernel::gains(|| {
@@ -285,4 +298,20 @@ fn partly_unmapped() -> Result<()> {
         "pages in runs",
         rows.get("run_pages").copied().unwrap_or_default(),
     )
+}
+
+/// Pages that `move_pages(2)` isolates together, because it has isolated the page before them.
+fn ahead() -> Result<()> {
+    let map = region::filled(FolioSize::Small, PAGES, 1)?;
+    let _engine = Setting::change(SWITCH, "0")?;
+    for (word, most) in [("never", 0), ("always", PAGES as u64)] {
+        let _runs = Setting::change(ENABLED, word)?;
+        let rows = kernel::gains(|| to_and_fro(&map))?;
+        let pages = rows.get("run_ahead").copied().unwrap_or_default();
+        ensure!(
+            pages >= most && pages <= 2 * most,
+            "{word}: {pages} pages isolated ahead"
+        );
+    }
+    pattern::check(map.words(), 1)
 }
