@@ -142,6 +142,9 @@ enum Bench {
     Demotion(DemotionArgs),
     /// Time to look up pages, and time that folios are unmapped, by trace events
     Phases(PhasesArgs),
+    /// Instructions that a task without helpers needs for a page, by runs and without them, for
+    /// memory of one process and of nine
+    Runs(RepeatedArgs),
     /// Cost and benefit of helpers: with every CPU busy, with few folios, with several processes at
     /// once
     Policy(PolicyArgs),
@@ -173,7 +176,7 @@ impl Bench {
             Bench::Crew(args) => &args.measure.output,
             Bench::Demotion(args) => &args.measure.output,
             Bench::Policy(args) => &args.output,
-            Bench::Migrc(args) | Bench::Settings(args) => &args.output,
+            Bench::Runs(args) | Bench::Migrc(args) | Bench::Settings(args) => &args.output,
             Bench::Service(args) => &args.output,
             Bench::Copy(args) | Bench::Dma(args) => args,
             Bench::Phases(args) => return [args.output.json.as_ref(), None],
@@ -394,6 +397,7 @@ impl Cli {
                     Bench::Crew(args) => bench::crew(&context, &args),
                     Bench::Demotion(args) => bench::demotion(&context, &args),
                     Bench::Phases(args) => phases::phases(&context, &args),
+                    Bench::Runs(args) => bench::runs(&context, &args),
                     Bench::Policy(args) => bench::policy(&context, &args),
                     Bench::Migrc(args) => bench::migrc(&context, &args),
                     Bench::Promotion(args) => bench::promotion(&context, &args),

@@ -29,6 +29,7 @@ enum Pick {
 const IDLE: &str = "move_pages";
 const CREW: &str = "crew";
 const ONE_CPU: &str = "move_pages_instructions";
+const RUNS: &str = "runs_instructions";
 const BUSY: &str = "move_pages_busy";
 const CREW_BUSY: &str = "crew_busy";
 const DEMOTION: &str = "demotion";
@@ -38,6 +39,8 @@ const ANY: &[&str] = &[
     IDLE,
     CREW,
     ONE_CPU,
+    RUNS,
+    "runs_shared_instructions",
     DEMOTION,
     DEMOTION_GENERATIONS,
     "crew_migrate_pages",
@@ -45,7 +48,7 @@ const ANY: &[&str] = &[
     "crew_damon",
 ];
 
-const REQUIREMENTS: [Requirement; 16] = [
+const REQUIREMENTS: [Requirement; 19] = [
     Requirement {
         measure: "2M, 16 or more folios, 2 threads",
         at_least: 1.7,
@@ -93,6 +96,30 @@ const REQUIREMENTS: [Requirement; 16] = [
         base: Some("vanilla"),
         pick: Pick::Worst,
         applies: |f| f.folio == "4K" && f.count == 1024 && f.config == "ferry-2",
+    },
+    Requirement {
+        measure: "4K, 64 or more folios, one CPU",
+        at_least: 1.7,
+        benches: &[RUNS],
+        base: Some("vanilla"),
+        pick: Pick::Worst,
+        applies: |f| f.folio == "4K" && f.count >= 64 && f.config == "ferry-1",
+    },
+    Requirement {
+        measure: "64K, one CPU",
+        at_least: 1.3,
+        benches: &[RUNS],
+        base: Some("vanilla"),
+        pick: Pick::Worst,
+        applies: |f| f.folio == "64K" && f.config == "ferry-1",
+    },
+    Requirement {
+        measure: "pages of nine processes, one CPU",
+        at_least: 1.5,
+        benches: &["runs_shared_instructions"],
+        base: Some("vanilla"),
+        pick: Pick::Worst,
+        applies: |f| f.config == "ferry-1",
     },
     Requirement {
         measure: "any size, count and thread setting",

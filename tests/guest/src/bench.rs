@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::cargo::{Cargo, Carrier};
+use crate::child::Child;
 use crate::plan::{Cell, Config, FolioSize, Plan, Report, Sample, Stuff};
 use crate::stats::{enough, gbps, median};
 use crate::stressor::Stressor;
@@ -20,6 +21,8 @@ use crate::{crowd, kernel, pattern, region};
 
 /// Length of the unmeasured start of a turn.
 const WARM_UP: Duration = Duration::from_millis(60);
+/// Number of processes beside this one that map [`Stuff::Shared`].
+const SHARERS: usize = 8;
 
 pub fn run(plan: &str, out: &str) -> Result<()> {
     let plan = Plan::parse(&plan_text(plan)?)?;
@@ -233,12 +236,14 @@ impl Bench<'_> {
         let _settings = kernel::adjust(config)?;
         let mut times = Vec::new();
         let mut readers = None;
+        let mut sharers = Vec::new();
         let mut before = BTreeMap::new();
         let start = Instant::now();
         while !enough(times.len(), start.elapsed()) {
             let renewed = self.is_worn(times.len());
             if renewed {
                 drop(readers.take());
+                sharers.clear();
                 self.cargo.renew(seed)?;
             } else if times.is_empty() {
                 pattern::fill(self.cargo.map().words(), seed);
@@ -246,6 +251,10 @@ impl Bench<'_> {
             if renewed || times.is_empty() {
                 self.cargo.become_stuff(self.stuff)?;
                 readers = Some(Readers::start(self.cargo.map(), self.readers));
+                if self.stuff == Stuff::Shared {
+                    let children = (0..SHARERS).map(|_| Child::sleeping());
+                    sharers = children.collect::<Result<_>>()?;
+                }
             }
             if times.is_empty() {
                 before = kernel::all_counters()?;

@@ -10,7 +10,7 @@ use crate::damon::Damon;
 use crate::demotion::{self, Reclaim};
 use crate::plan::{Cell, FolioSize, Stuff, Way};
 use crate::sys::service::{Call, LONG, MAX_LONG_TABLE, MAX_TABLE, Service};
-use crate::sys::{self, MF_MOVE, Mapping, PAGE};
+use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
 /// The interface that moves the memory.
@@ -86,7 +86,7 @@ impl Cargo {
 
     /// Brings filled memory into the wanted state.
     pub fn become_stuff(&self, stuff: Stuff) -> Result<()> {
-        if stuff == Stuff::Written {
+        if stuff != Stuff::Clean {
             return Ok(());
         }
         // Clean; reclaim frees it only when memory is short.
@@ -203,7 +203,7 @@ impl Cargo {
                     scope.spawn(move || {
                         barrier.wait();
                         let start = Instant::now();
-                        let ret = sys::move_pages(0, addrs, nodes, status, MF_MOVE);
+                        let ret = sys::move_pages(0, addrs, nodes, status, MF_MOVE_ALL);
                         (ret, start, Instant::now())
                     })
                 })

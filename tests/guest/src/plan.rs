@@ -188,6 +188,8 @@ pub enum Stuff {
     Written,
     /// Clean and read-only.
     Clean,
+    /// Written, and mapped by eight more processes.
+    Shared,
 }
 
 #[derive(Debug, Deserialize)]

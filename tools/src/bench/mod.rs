@@ -8,6 +8,7 @@ mod gather;
 mod migrc;
 mod policy;
 mod promotion;
+mod runs;
 mod service;
 mod settings;
 
@@ -16,6 +17,7 @@ pub use dma::dma;
 pub use migrc::migrc;
 pub use policy::{policy, Part};
 pub use promotion::promotion;
+pub use runs::runs;
 pub use service::service;
 pub use settings::settings;
 
@@ -281,11 +283,16 @@ fn measure_and_tell(
 
 /// Prints a table for each benchmark among the figures.
 fn tell(unit: &str, figures: &[Figure]) {
+    tell_as(unit, figures, table::number);
+}
+
+/// As `tell`, with a format of the figures.
+fn tell_as(unit: &str, figures: &[Figure], number: impl Fn(f64) -> String + Copy) {
     for bench in distinct(figures, |f| f.bench.clone()) {
         let of_it = of(figures, &bench);
         println!(
             "\n{bench}: {unit} (median)\n{}",
-            table::cases(&of_it, case, table::number)
+            table::cases(&of_it, case, number)
         );
     }
 }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The benefit of runs, which need no other CPU: instructions that `move_pages()` takes for a base
+//! page, in guests with one CPU whose clocks count instructions. Memory is mapped by one process,
+//! or by nine.
+
+use super::{draw, measure_all, of, save_json, tell_as, Plan};
+use crate::{
+    chart::Sheet,
+    cli::{Folio, RepeatedArgs},
+    context::Context,
+    requirements,
+};
+use anyhow::Result;
+
+/// Bytes of a base page.
+const PAGE: f64 = 4096.0;
+const OWN: &[(Folio, u32)] = &[
+    (Folio::K4, 1),
+    (Folio::K4, 16),
+    (Folio::K4, 64),
+    (Folio::K4, 128),
+    (Folio::K4, 1024),
+    (Folio::K4, 16384),
+    (Folio::K64, 1),
+    (Folio::K64, 16),
+    (Folio::K64, 128),
+    (Folio::M2, 16),
+];
+const SHARED: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 4096), (Folio::K64, 16)];
+/// Ferry off, runs alone, and all that a task without helpers gets.
+const FERRY: &[&str] = &["ferry-off", "ferry-off@../runs/enabled=always", "ferry-1"];
+
+pub fn runs(context: &Context, args: &RepeatedArgs) -> Result<()> {
+    let plan = |name, stuff, cells: &[(Folio, u32)]| Plan {
+        instructions: true,
+        stuff,
+        vanilla: &["vanilla"],
+        ferry: FERRY,
+        name,
+        cells: cells.to_vec(),
+        ..Plan::new(&[], &[], args.repeat.boots, args.repeat.runs)
+    };
+    let plans = [
+        plan("runs", "written", OWN),
+        plan("runs_shared", "shared", SHARED),
+    ];
+    let report = measure_all(context, &plans)?.report;
+    // The guests' clocks advance by 1 ns an instruction, so GB/s are bytes an instruction.
+    tell_as("instructions for each base page", &report.results, |gbps| {
+        format!("{:.0}", PAGE / gbps)
+    });
+    println!("{}", requirements::summary(&report.results));
+    save_json(&report, args.output.json.as_deref())?;
+    let own = of(&report.results, &plans[0].bench());
+    draw(&[Sheet::by_count("runs", &own)], args.output.svg.as_deref())
+}
