@@ -16,7 +16,6 @@
 #include <linux/ferry_migrc.h>
 #include <linux/ferry_run.h>
 #include <linux/fs.h>
-#include <linux/ksm.h>
 #include <linux/leafops.h>
 #include <linux/memcontrol.h>
 #include <linux/mmu_notifier.h>

@@ -62,6 +62,12 @@ static inline bool run_may_have(struct folio *folio,
 	       (!folio_test_large(folio) || run_may_large(folio, index));
 }
 
+/* Returns the slot of the page at @offset from the start of the window. */
+static unsigned int run_slot(const struct ferry_run *run, unsigned int offset)
+{
+	return offset >> run->order;
+}
+
 static bool run_is_anon(const struct ferry_run *run)
 {
 	return (unsigned long)run->mapping & FOLIO_MAPPING_ANON;
@@ -77,7 +83,7 @@ static inline bool run_joins(const struct ferry_run *run,
 {
 	return mapping == run->mapping && index - run->start < run->pages &&
 	       folio_order(folio) == run->order &&
-	       !run->src[ferry_run_slot(run, index - run->start)];
+	       !run->src[run_slot(run, index - run->start)];
 }
 
 /* Adds a folio to its slot, which is free. Starts a new run if @run is empty. */
@@ -97,7 +103,7 @@ static void run_add(struct ferry_run *run, struct address_space *mapping,
 		run->first = FERRY_RUN_SLOTS - 1;
 		run->last = 0;
 	}
-	slot = ferry_run_slot(run, index - run->start);
+	slot = run_slot(run, index - run->start);
 	run->src[slot] = src;
 	run->dst[slot] = dst;
 	run->first = min(run->first, slot);
@@ -144,7 +150,7 @@ static void run_release(struct ferry_run *run, unsigned int slot)
 
 /*
  * Allocates destination folios, and locks them. Removes source folios that get
- * none. Returns false if there is no memory.
+ * none. Returns false if there is no memory for more folios of this size.
  */
 static bool run_alloc(const struct migrate_control *mc, struct ferry_run *run)
 {
@@ -243,7 +249,7 @@ static void run_unmapped(struct migrate_batch *batch, struct ferry_run *run,
 
 /*
  * Unmaps a run. Folios that are not unmapped stay on their list. Returns false if
- * there is no memory for more.
+ * there is no memory for more folios of this size.
  */
 static bool run_unmap(struct migrate_batch *batch, struct ferry_run *run)
 {
@@ -354,17 +360,14 @@ static void run_add_lru(struct ferry_run *run)
 }
 
 /*
- * Returns whether some pages of a large folio are mapped and some are not. Memory that
- * is discarded while its folio has migration entries is not seen by rmap.
+ * Returns whether a large folio is certainly mapped in part only. Memory may be
+ * discarded while its folio has migration entries, and rmap does not see that. If
+ * several processes map the folio, rmap sees it when they unmap the other pages.
  */
 static bool run_is_partial(const struct folio *folio)
 {
-	unsigned long nr;
+	int nr = folio_mapcount(folio);
 
-	if (IS_ENABLED(CONFIG_NO_PAGE_MAPCOUNT))
-		nr = folio_large_mapcount(folio);
-	else
-		nr = atomic_read(&folio->_nr_pages_mapped);
 	return nr && nr < folio_nr_pages(folio);
 }
 
@@ -418,6 +421,7 @@ static void run_release_src(struct migrate_batch *batch, struct ferry_run *run,
 			free_unref_folios(&unused);
 	}
 	if (anon_vma) {
+		/* Relaxed: put_anon_vma() orders the release of all references. */
 		atomic_sub(run->nr - 1, &anon_vma->refcount);
 		put_anon_vma(anon_vma);
 	}

@@ -52,7 +52,7 @@
  * @active: the batch may have runs
  * @first: lowest slot that was filled
  * @last: highest slot that was filled
- * @src: source folios by slot, see ferry_run_slot(); NULL for none
+ * @src: source folios by slot, in order of their indices; NULL for none
  * @dst: their destination folios
  */
 struct ferry_run {
@@ -68,14 +68,7 @@ struct ferry_run {
 	struct folio *dst[FERRY_RUN_SLOTS];
 };
 
-/* Returns the slot of the page at @offset from the start of the window. */
-static inline unsigned int ferry_run_slot(const struct ferry_run *run,
-					  unsigned int offset)
-{
-	return offset >> run->order;
-}
-
-/* Returns the offset of the first page of a slot. */
+/* Returns the offset of the first page of a slot from the start of the window. */
 static inline unsigned int ferry_run_offset(const struct ferry_run *run,
 					    unsigned int slot)
 {

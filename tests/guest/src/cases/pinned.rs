@@ -21,8 +21,10 @@ use crate::{pattern, region};
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("pinned/vmsplice-4k", |_| vmsplice(FolioSize::Small, 16)),
+        Case::new("pinned/vmsplice-64k", |_| vmsplice(FolioSize::Medium, 16)),
         Case::new("pinned/vmsplice-2m", |_| vmsplice(FolioSize::Huge, 4)),
         Case::new("pinned/io_uring-4k", |_| io_uring(FolioSize::Small, 16)),
+        Case::new("pinned/io_uring-64k", |_| io_uring(FolioSize::Medium, 16)),
         Case::new("pinned/io_uring-2m", |_| io_uring(FolioSize::Huge, 2)),
         Case::new("pinned/direct-io-4k", |_| direct_io(FolioSize::Small, 512)),
         Case::new("pinned/direct-io-2m", |_| direct_io(FolioSize::Huge, 2)),

@@ -4,6 +4,7 @@
 
 mod large;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;
@@ -52,10 +53,15 @@ fn always() -> Result<Setting> {
     Setting::change(ENABLED, "always")
 }
 
+/// Returns the increase of `run_pages`.
+fn run_pages(rows: &BTreeMap<String, u64>) -> u64 {
+    rows.get("run_pages").copied().unwrap_or_default()
+}
+
 /// Runs `body`, and checks how many pages were migrated in runs.
 fn in_runs(pages: std::ops::RangeInclusive<u64>, body: impl FnOnce() -> Result<()>) -> Result<()> {
     let rows = kernel::gains(body)?;
-    let found = rows.get("run_pages").copied().unwrap_or_default();
+    let found = run_pages(&rows);
     ensure!(
         pages.contains(&found),
         "expected {pages:?} pages in runs, found {found}: {rows:?}"
@@ -197,10 +203,7 @@ fn shared_by_fork() -> Result<()> {
         }
         Ok(())
     })?;
-    expect_some(
-        "pages in runs",
-        rows.get("run_pages").copied().unwrap_or_default(),
-    )?;
+    expect_some("pages in runs", run_pages(&rows))?;
     pattern::check(map.words(), 1)?;
     for child in children {
         child.finish("a child to exit with 0 after its checks")?;
@@ -257,7 +260,7 @@ fn locked_meanwhile() -> Result<()> {
                 Ok(())
             })
         })?;
-        Ok(rows.get("run_pages").copied().unwrap_or_default() > 0)
+        Ok(run_pages(&rows) > 0)
     })?;
     pattern::check(map.words(), 1)?;
     map.lock()?;
@@ -294,10 +297,7 @@ fn partly_unmapped() -> Result<()> {
             Ok(())
         })
     })?;
-    expect_some(
-        "pages in runs",
-        rows.get("run_pages").copied().unwrap_or_default(),
-    )
+    expect_some("pages in runs", run_pages(&rows))
 }
 
 /// Pages that `move_pages(2)` isolates together, because it has isolated the page before them.
