@@ -94,11 +94,11 @@ fn proactive(folio: FolioSize, count: usize) -> Result<()> {
     })
 }
 
-/// Proactive reclaim tries a cgroup at many priorities, and demotes in a few long lists all the same.
-/// Mainline demotes at most 64 pages at a time.
+/// Proactive reclaim tries a cgroup at many priorities, on twice as many pages each time, and most
+/// pages are demoted in long lists. Mainline demotes at most 64 pages at a time.
 fn long_lists() -> Result<()> {
     const COUNT: usize = 16384;
-    const LEAST_MEAN: u64 = 200;
+    const LONG: u64 = 128;
     if !kernel::has_engine() {
         return Err(skip(
             "this kernel has no Ferry; mainline demotes short lists",
@@ -110,17 +110,16 @@ fn long_lists() -> Result<()> {
     forget_use()?;
     let events =
         Tracing::new()?.of(&["migrate/mm_migrate_pages"], || reclaim.ask(map.len() / 2))?;
-    // The second attempt at a few folios that failed may demote none.
     let lists: Vec<u64> = events
         .iter()
         .filter(|event| event.field("reason") == Some("demotion"))
         .filter_map(|event| event.field("nr_succeeded")?.parse().ok())
-        .filter(|&pages| pages > 0)
         .collect();
     let pages: u64 = lists.iter().sum();
+    let in_long: u64 = lists.iter().filter(|&&pages| pages >= LONG).sum();
     ensure!(
-        pages >= COUNT as u64 / 4 && pages >= LEAST_MEAN * lists.len() as u64,
-        "expected {} demoted pages, and at least {LEAST_MEAN} a list on average, found {lists:?}",
+        pages >= COUNT as u64 / 4 && 2 * in_long >= pages,
+        "expected {} demoted pages, and half of them in lists of {LONG} or more, found {lists:?}",
         COUNT / 4
     );
     pattern::check(map.words(), 1)
