@@ -359,18 +359,6 @@ static void run_add_lru(struct ferry_run *run)
 		ferry_run_add_lru(&lru);
 }
 
-/*
- * Returns whether a large folio is certainly mapped in part only. Memory may be
- * discarded while its folio has migration entries, and rmap does not see that. If
- * several processes map the folio, rmap sees it when they unmap the other pages.
- */
-static bool run_is_partial(const struct folio *folio)
-{
-	int nr = folio_mapcount(folio);
-
-	return nr && nr < folio_nr_pages(folio);
-}
-
 /* Restores the remaining PTEs if @left, and unlocks the destination folios. */
 static void run_release_dst(struct migrate_batch *batch, struct ferry_run *run,
 			    bool left)
@@ -384,7 +372,9 @@ static void run_release_dst(struct migrate_batch *batch, struct ferry_run *run,
 			continue;
 		if (left)
 			remove_migration_ptes(src, dst, 0);
-		if (run->order && folio_test_anon(dst) && run_is_partial(dst))
+		/* Memory may have been discarded while it had migration entries. */
+		if (run->order && folio_test_anon(dst) &&
+		    folio_mapcount_is_partial(dst))
 			deferred_split_folio(dst, true);
 		ferry_folio_migrated(src, dst, batch->mc->reason);
 		folio_unlock(dst);

@@ -10,6 +10,7 @@ mod dma;
 mod errors;
 mod generated;
 mod kinds;
+mod large;
 mod limits;
 mod litmus;
 mod lru_caches;
@@ -74,6 +75,7 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
         all.extend(dma::cases());
         all.extend(litmus::cases());
         all.extend(migrc::cases());
+        all.extend(large::cases());
         all.extend(retained::cases());
         all.extend(runs::cases());
         all.extend(starved::cases());

@@ -3,20 +3,18 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{HUGE, PAGES, SLOW, all, always, in_runs, page_bits};
+use crate::cases::large::{discarded_meanwhile, each_size, need_64k, partially_mapped, splits};
 use crate::child::Child;
-use crate::harness::{Case, expect, expect_some, skip};
+use crate::harness::{Case, expect, skip};
 use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
-use crate::sys::{self, MF_MOVE_ALL, Mapping, PAGE};
-use crate::threads::beside;
+use crate::sys::{MF_MOVE_ALL, Mapping, PAGE};
 use crate::{pattern, region};
 
-/// The folder of settings and statistics of 64 KB folios.
-const MEDIUM: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB";
 /// Pages of a folio of 64 KB.
 const PER_FOLIO: usize = 16;
 /// Most pages of a folio in a run, see `c-glue/include/linux/ferry_run.h`.
@@ -30,7 +28,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("runs/large-sizes", |_| large_sizes()).limit(SLOW),
         Case::new("runs/large-locked-in-part", |_| large_locked_in_part()),
         Case::new("runs/large-discarded-meanwhile", |_| {
-            large_discarded_meanwhile()
+            let _always = always()?;
+            discarded_meanwhile()
         }),
         Case::new("runs/large-in-parts", |_| large_in_parts()),
         Case::new("runs/large-file", |_| large_file()),
@@ -38,23 +37,14 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Skips a test on a kernel without 64 KB folios.
-fn need_64k() -> Result<()> {
-    match std::path::Path::new(MEDIUM).exists() {
-        true => Ok(()),
-        false => Err(skip("this kernel has no 64 KB folios")),
-    }
-}
-
 /// Folios of 64 KB. They stay whole, and none of them counts as partially mapped, so nothing splits
 /// them later.
 fn large() -> Result<()> {
     need_64k()?;
     let _always = always()?;
-    let partial = || kernel::number(format!("{MEDIUM}/stats/nr_anon_partially_mapped"));
     let size = FolioSize::Medium.bytes();
     let map = region::filled(FolioSize::Medium, FOLIOS, 1)?;
-    let before = partial()?;
+    let before = partially_mapped(64)?;
     in_runs(all(2 * PAGES), || {
         for node in [1, 0] {
             region::move_all(&map.addrs(size), node, MF_MOVE_ALL)?;
@@ -64,52 +54,31 @@ fn large() -> Result<()> {
         Ok(())
     })?;
     pattern::check(map.words(), 1)?;
-    expect("partially mapped folios", partial()?, before)
+    expect("partially mapped folios", partially_mapped(64)?, before)
 }
 
-/// Folios of each size from 16 KB to 1 MB. Those that may be in runs stay whole.
+/// Folios of each size from 16 KB to 1 MB. Those of more than 512 KB are left to mainline's path.
 fn large_sizes() -> Result<()> {
     need_64k()?;
     let _always = always()?;
-    let size_of = |kb: usize| format!("{}/hugepages-{kb}kB/enabled", kernel::THP);
-    let mut tested = 0;
-    for kb in [16, 32, 64, 128, 256, 512, 1024] {
-        let _others: Vec<Setting> = [16, 32, 64, 128, 256, 512, 1024, 2048]
-            .iter()
-            .filter_map(|&other| {
-                let word = if other == kb { "always" } else { "never" };
-                Setting::change_if_there(&size_of(other), word).transpose()
-            })
-            .collect::<Result<_>>()?;
-        let map = Mapping::anon(2 * HUGE, HUGE)?;
-        sys::mbind(map.addr(), map.len(), 0, 0).zero("mbind")?;
-        map.advise(0, map.len(), libc::MADV_HUGEPAGE)?;
-        pattern::fill(map.words(), 1);
-        // Folios of this size may be short.
-        if kernel::check_folios(&map, kb << 10).is_err() {
-            continue;
-        }
+    each_size(|kb, map| {
         let pages = map.len() / PAGE;
-        let (runs, moves) = match kb << 10 > MOST_PAGES * PAGE {
-            true => (0..=0, 1),
-            false => (all(2 * pages), 2),
+        let runs = match kb << 10 > MOST_PAGES * PAGE {
+            true => 0..=0,
+            false => all(2 * pages),
         };
         in_runs(runs, || {
-            for node in [1, 0].into_iter().take(moves) {
+            for node in [1, 0] {
                 region::move_all(&map.addrs(kb << 10), node, MF_MOVE_ALL)?;
-                kernel::check_folios(&map, kb << 10)?;
+                kernel::check_folios(map, kb << 10)?;
             }
             Ok(())
         })
-        .with_context(|| format!("folios of {kb} KB"))?;
-        pattern::check(map.words(), 1)?;
-        tested += 1;
-    }
-    expect_some("sizes of folios that were tested", tested)
+    })
 }
 
-/// Folios of 64 KB of which a page is locked. They are left to mainline's path, which moves them
-/// whole the first time.
+/// Folios of 64 KB of which a page is locked. They are left to mainline's path, which keeps them
+/// whole.
 fn large_locked_in_part() -> Result<()> {
     need_64k()?;
     let _always = always()?;
@@ -118,50 +87,13 @@ fn large_locked_in_part() -> Result<()> {
     for folio in 0..FOLIOS {
         map.lock_part(folio * size + size / 2, PAGE)?;
     }
-    let splits = || kernel::number(format!("{MEDIUM}/stats/split"));
-    let before = splits()?;
-    region::move_all(&map.addrs(size), 1, MF_MOVE_ALL)?;
-    kernel::check_folios(&map, size)?;
-    expect("splits", splits()?, before)?;
-    pattern::check(map.words(), 1)
-}
-
-/// Folios of 64 KB of which pages are discarded while they move. The kernel must know that these
-/// folios are partially mapped, or it would never free those pages.
-fn large_discarded_meanwhile() -> Result<()> {
-    need_64k()?;
-    let _always = always()?;
-    let partial = || kernel::number(format!("{MEDIUM}/stats/nr_anon_partially_mapped"));
-    let size = FolioSize::Medium.bytes();
-    for round in 0..if kernel::is_slow() { 5 } else { 40 } {
-        let map = region::filled(FolioSize::Medium, FOLIOS, 1)?;
-        let before = partial()?;
-        let mut at = 0;
-        let discard = || {
-            if at < FOLIOS {
-                map.advise(at * size + PAGE, PAGE, libc::MADV_DONTNEED)?;
-                at += 1;
-            }
-            Ok(())
-        };
-        beside("the thread that discards", discard, || {
-            sys::move_to(0, &map.addrs(size), 1, MF_MOVE_ALL);
-            Ok(())
-        })?;
-        let mut torn = 0;
-        for folio in kernel::frames(&map)?.chunks(PER_FOLIO) {
-            let first = folio.iter().find(|&&frame| frame != 0);
-            if let (true, Some(&frame)) = (folio.contains(&0), first) {
-                torn += u64::from(kernel::is_large(frame)?);
-            }
-        }
-        let counted = partial()? - before;
-        ensure!(
-            counted >= torn,
-            "round {round}: {torn} folios lack pages, {counted} count as partially mapped"
-        );
+    let before = splits(64)?;
+    for node in [1, 0] {
+        region::move_all(&map.addrs(size), node, MF_MOVE_ALL)?;
+        kernel::check_folios(&map, size)?;
     }
-    Ok(())
+    expect("splits", splits(64)?, before)?;
+    pattern::check(map.words(), 1)
 }
 
 /// Folios of 64 KB that are shared with a child. Some have a page that this process has copied, and
@@ -201,7 +133,7 @@ fn large_in_parts() -> Result<()> {
 fn large_file() -> Result<()> {
     need_64k()?;
     let _always = always()?;
-    let shmem = format!("{MEDIUM}/shmem_enabled");
+    let shmem = format!("{}/hugepages-64kB/shmem_enabled", kernel::THP);
     let _medium = Setting::change_if_there(&shmem, "always")?
         .ok_or_else(|| skip("this kernel has no 64 KB folios in shared memory"))?;
     let file = std::fs::File::from(memfd_create(c"runs", MFdFlags::MFD_CLOEXEC)?);

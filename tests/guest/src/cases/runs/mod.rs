@@ -22,7 +22,7 @@ use crate::sys::{self, MF_MOVE_ALL, Mapping, PAGE};
 use crate::threads::beside;
 use crate::{pattern, region};
 
-const ENABLED: &str = "/sys/kernel/mm/ferry/runs/enabled";
+pub const ENABLED: &str = "/sys/kernel/mm/ferry/runs/enabled";
 const PAGES: usize = 512;
 /// Base pages in a window, see `c-glue/include/linux/ferry_run.h`.
 const WINDOW: usize = 32;
