@@ -440,6 +440,7 @@ static struct attribute *ferry_debug_list[] = {
 	&ferry_take_atomic_attr.attr,
 	&ferry_take_contig_attr.attr,
 	&ferry_secondary_attr.attr,
+	&ferry_secondary_ranges_attr.attr,
 	NULL
 };
 

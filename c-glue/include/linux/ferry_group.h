@@ -155,6 +155,7 @@ void ferry_group_check(struct ferry_group *group);
 
 /* c-glue/migrc/secondary.c */
 extern struct kobj_attribute ferry_secondary_attr;
+extern struct kobj_attribute ferry_secondary_ranges_attr;
 #else
 static inline int ferry_migrc_debug_init(struct kobject *migrc)
 {

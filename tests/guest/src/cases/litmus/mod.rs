@@ -21,7 +21,7 @@ mod file;
 mod fork;
 mod nested;
 mod pair;
-mod secondary;
+pub mod secondary;
 mod spaces;
 mod swap;
 mod unplug;

@@ -16,13 +16,15 @@ use crate::threads::join;
 /// Writing 1 registers a test device until 0 is written. Reading returns how often it was told to
 /// drop translations.
 const DEVICE: &str = "/sys/kernel/mm/ferry/migrc/debug/secondary";
+/// How often the device was told that translations of a range are about to change.
+const RANGES: &str = "/sys/kernel/mm/ferry/migrc/debug/secondary_ranges";
 const ROUNDS: u64 = 16;
 
-/// The test device, until dropped.
-struct Device;
+/// The test device, a second user of this process's page tables, until dropped.
+pub struct Device;
 
 impl Device {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         need_debug(DEVICE)?;
         kernel::write(DEVICE, "1")?;
         Ok(Self)
@@ -30,6 +32,11 @@ impl Device {
 
     fn told(&self) -> Result<u64> {
         kernel::number(DEVICE)
+    }
+
+    /// Returns how often it was told that translations of a range are about to change.
+    pub fn told_ranges(&self) -> Result<u64> {
+        kernel::number(RANGES)
     }
 }
 

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use fastrand::Rng;
 
 use super::disk::Tmpfs;
+use super::litmus::secondary::Device;
 use crate::child::Child;
 use crate::harness::{Case, expect, expect_some};
 use crate::kernel::{self, SWITCH, Setting};
@@ -43,6 +44,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("runs/locked-meanwhile", |_| locked_meanwhile()).limit(SLOW),
         Case::new("runs/partly-unmapped", |_| partly_unmapped()),
         Case::new("runs/ahead", |_| ahead()),
+        Case::new("runs/notifications", |_| notifications()),
     ];
     cases.extend(large::cases());
     cases
@@ -72,6 +74,29 @@ fn in_runs(pages: std::ops::RangeInclusive<u64>, body: impl FnOnce() -> Result<(
 fn all(pages: usize) -> std::ops::RangeInclusive<u64> {
     // A page may be in use for a moment, and is then migrated by mainline's path.
     pages as u64 * 9 / 10..=pages as u64
+}
+
+/// A virtual machine or device that uses this process's page tables is notified once for a run, and
+/// by mainline once for each page.
+fn notifications() -> Result<()> {
+    let device = Device::new()?;
+    let map = region::filled(FolioSize::Small, PAGES, 1)?;
+    let _word = Setting::keep(ENABLED)?;
+    let mut told = [0; 2];
+    for (word, told) in ["never", "always"].into_iter().zip(&mut told) {
+        kernel::write(ENABLED, word)?;
+        let before = device.told_ranges()?;
+        to_and_fro(&map)?;
+        *told = device.told_ranges()? - before;
+    }
+    let [mainline, runs] = told;
+    ensure!(
+        mainline >= 2 * PAGES as u64 && runs <= mainline / 4,
+        "expected a notification a page without runs, and at most a quarter of that with runs: got \
+         {mainline} and {runs} for {} pages",
+        2 * PAGES
+    );
+    pattern::check(map.words(), 1)
 }
 
 fn to_and_fro(map: &Mapping) -> Result<()> {
