@@ -10,9 +10,10 @@ use fastrand::Rng;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::harness::{Case, Log};
+use crate::kernel::{self, Setting};
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE, RawMove, Reserved, UNSET, UserPtr};
-use crate::{kernel, pattern, region};
+use crate::{pattern, region};
 
 /// Number of tests, and of calls in each: ten thousand in all. A debug kernel makes fewer calls.
 const SEEDS: u64 = 10;
@@ -42,6 +43,11 @@ pub fn cases() -> Vec<Case> {
 
 fn generated(log: &mut Log, seed: u64) -> Result<()> {
     let mut rng = Rng::with_seed(seed);
+    // Half of the tests use runs also where the engine is off.
+    let with_runs = match seed % 2 {
+        0 => None,
+        _ => Setting::change_if_there(super::runs::ENABLED, "always")?,
+    };
     let before = kernel::counters()?;
     let world = World::new()?;
     let calls = if kernel::is_slow() {
@@ -61,15 +67,23 @@ fn generated(log: &mut Log, seed: u64) -> Result<()> {
             pattern::check(world.huge.words(), 3)?;
         }
     }
-    ensure_crews(&kernel::gained(&before, &kernel::counters()?))
+    let gained = kernel::gained(&before, &kernel::counters()?);
+    if with_runs.is_some() {
+        ensure_gain(&gained, "run_pages")?;
+    }
+    // Crews need another CPU.
+    if kernel::engine_is_on()? && kernel::online_cpus()?.len() > 1 {
+        ensure_gain(&gained, "crews")?;
+    }
+    Ok(())
 }
 
-/// Checks that crews took part in some calls, if the engine is on and there is another CPU.
-fn ensure_crews(gained: &BTreeMap<String, u64>) -> Result<()> {
-    if kernel::engine_is_on()? && kernel::online_cpus()?.len() > 1 {
-        let crews = gained.get("crews").copied().unwrap_or_default();
-        ensure!(crews > 0, "expected crews to grow: {gained:?}");
-    }
+/// Checks that a counter has grown.
+fn ensure_gain(gained: &BTreeMap<String, u64>, row: &str) -> Result<()> {
+    ensure!(
+        gained.get(row).copied().unwrap_or_default() > 0,
+        "expected {row} to grow: {gained:?}"
+    );
     Ok(())
 }
 
