@@ -3,8 +3,9 @@
 
 use crate::{
     cache::{read_log, write_atomic},
+    cargo::{self, cargo},
     context::Context,
-    step::{output, tail, Step},
+    step::{output, tail, Step, OWN_PROGRAM},
 };
 use anyhow::{bail, Context as _, Result};
 use std::{
@@ -133,9 +134,17 @@ impl Guest {
     /// Copies a program or another file into the shared folder.
     pub fn bring(&self, file: &Path) -> Result<PathBuf> {
         let name = file.file_name().context("not a file")?;
-        let to = self.share().join(name);
-        fs::copy(file, &to).with_context(|| format!("cannot copy {}", file.display()))?;
-        Ok(to)
+        self.bring_as(file, &self.share().join(name))
+    }
+
+    /// Copies this program into the shared folder, as `ferry`.
+    pub fn bring_ferry(&self) -> Result<PathBuf> {
+        self.bring_as(Path::new(OWN_PROGRAM), &self.share().join("ferry"))
+    }
+
+    fn bring_as(&self, file: &Path, to: &Path) -> Result<PathBuf> {
+        fs::copy(file, to).with_context(|| format!("cannot copy {}", file.display()))?;
+        Ok(to.to_owned())
     }
 
     pub fn name(&self) -> &str {
@@ -264,14 +273,13 @@ const SERVICE_PROGRAMS: [&str; 5] = ["ph", "v", "vmig", "victim", "migstat"];
 
 /// Returns where the guest's program is in a cache, if it is built.
 pub fn program_in(cache: &Path) -> PathBuf {
-    cache.join("cargo-guest/release/ferry-guest")
+    cargo::folder(cache, "guest").join("release/ferry-guest")
 }
 
 /// The guest's program and those of the service beside it, built for this machine: the guest runs on its
 /// files. Before that, whether a guest can be had here at all.
 pub fn program(context: &Context) -> Result<PathBuf> {
     virtme_ng(context)?;
-    let target = context.cache.dir("cargo-guest")?;
     context
         .cache
         .step("building the guest's programs", "cargo-guest")
@@ -279,12 +287,9 @@ pub fn program(context: &Context) -> Result<PathBuf> {
         .quiet()
         .remedy("check that the network can be reached, then read the log")
         .run(
-            Command::new("cargo")
+            cargo(context, "guest")?
                 .args(["build", "--release", "--locked", "--package", "ferry-guest"])
-                .args(["--package", "page-migrate-programs"])
-                .arg("--manifest-path")
-                .arg(context.repo.join("Cargo.toml"))
-                .env("CARGO_TARGET_DIR", &target),
+                .args(["--package", "page-migrate-programs"]),
         )?;
     let program = program_in(context.cache.root());
     let mode = fs::metadata(&program)?.permissions().mode();

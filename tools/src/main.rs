@@ -5,6 +5,7 @@ mod apply;
 mod arm64;
 mod bench;
 mod cache;
+mod cargo;
 mod chart;
 mod choice;
 mod cli;

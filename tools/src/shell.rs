@@ -23,7 +23,7 @@ pub fn shell(context: &Context) -> Result<()> {
     let shape = Shape::new(2, 1);
     let guest = Guest::new(context, &kernel.image, "shell", shape)?;
     guest.bring_programs(&guest::program(context)?)?;
-    guest.bring(&env::current_exe()?)?;
+    guest.bring_ferry()?;
     let login = guest.share().join("shell");
     fs::write(&login, script(&user_shell(), guest.share()))?;
     fs::set_permissions(&login, Permissions::from_mode(0o755))?;

@@ -249,7 +249,7 @@ fn top(context: &Context, program: &Path) -> Result<()> {
         .kernel_args("kunit.enable=0")
         .timeout(Duration::from_secs(600));
     guest.bring(program)?;
-    guest.bring(&std::env::current_exe()?)?;
+    guest.bring_ferry()?;
     let script = "(./ferry top --once --json --interval 10 >top.json; echo $? >ended) &\n\
         until [ -s ended ]; do\n\
         ./ferry-guest test counters/huge-pages counters/crew --engine on || exit 1\n\

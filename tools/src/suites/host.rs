@@ -4,12 +4,13 @@
 use super::Tally;
 use crate::{
     cache::read_log,
+    cargo::cargo,
     context::Context,
     ktap::{Case, Outcome},
     step::Step,
 };
 use anyhow::Result;
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     cargo_test(context, tally, "tests", "", &["--workspace"])?;
@@ -20,10 +21,10 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         "--cfg loom",
         &["--package", "ferry-logic", "--release", "--test", "loom"],
     )?;
-    let fmt = step(context, "fmt").run(cargo(context, "host").args(["fmt", "--all", "--check"]));
+    let fmt = step(context, "fmt").run(cargo(context, "host")?.args(["fmt", "--all", "--check"]));
     tally.check("cargo fmt", fmt)?;
     let clippy = step(context, "clippy").run(
-        cargo(context, "host")
+        cargo(context, "host")?
             .args(["clippy", "--workspace", "--all-targets", "--locked", "--"])
             .args(["-D", "warnings"]),
     );
@@ -37,18 +38,6 @@ fn step(context: &Context, name: &str) -> Step<'static> {
         .timeout(Duration::from_secs(1800))
 }
 
-fn cargo(context: &Context, target: &str) -> Command {
-    let mut cargo = Command::new("cargo");
-    cargo
-        .current_dir(&context.repo)
-        .env(
-            "CARGO_TARGET_DIR",
-            context.cache.path(format!("cargo-{target}")),
-        )
-        .env_remove("RUSTFLAGS");
-    cargo
-}
-
 fn cargo_test(
     context: &Context,
     tally: &mut Tally,
@@ -56,7 +45,7 @@ fn cargo_test(
     flags: &str,
     args: &[&str],
 ) -> Result<()> {
-    let mut cargo = cargo(context, name);
+    let mut cargo = cargo(context, name)?;
     cargo
         .args(["test", "--locked", "--no-fail-fast"])
         .args(args);
