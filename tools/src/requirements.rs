@@ -41,6 +41,7 @@ const ANY: &[&str] = &[
     ONE_CPU,
     RUNS,
     "runs_shared_instructions",
+    "runs_shared_file_instructions",
     DEMOTION,
     DEMOTION_GENERATIONS,
     "crew_migrate_pages",
@@ -116,7 +117,7 @@ const REQUIREMENTS: [Requirement; 19] = [
     Requirement {
         measure: "pages of nine processes, one CPU",
         at_least: 1.5,
-        benches: &["runs_shared_instructions"],
+        benches: &["runs_shared_instructions", "runs_shared_file_instructions"],
         base: Some("vanilla"),
         pick: Pick::Worst,
         applies: |f| f.config == "ferry-1",

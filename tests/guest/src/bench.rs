@@ -9,10 +9,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::unistd::pause;
 
 use crate::cargo::{Cargo, Carrier};
 use crate::child::Child;
-use crate::plan::{Cell, Config, FolioSize, Plan, Report, Sample, Stuff};
+use crate::patience::wait_until;
+use crate::plan::{Cell, Config, FolioSize, Plan, Report, Sample};
 use crate::stats::{enough, gbps, median};
 use crate::stressor::Stressor;
 use crate::sys::{Mapping, PAGE};
@@ -21,7 +23,7 @@ use crate::{crowd, kernel, pattern, region};
 
 /// Length of the unmeasured start of a turn.
 const WARM_UP: Duration = Duration::from_millis(60);
-/// Number of processes beside this one that map [`Stuff::Shared`].
+/// Number of processes beside this one that map shared memory.
 const SHARERS: usize = 8;
 
 pub fn run(plan: &str, out: &str) -> Result<()> {
@@ -113,13 +115,12 @@ fn measure(
         stage.take()?;
         if run == 0 {
             kernel::compact();
-            match Cargo::new(cell) {
+            match Cargo::new(cell, plan.stuff) {
                 Ok(cargo) => {
                     let bench = Bench {
                         cell,
                         cargo,
                         carrier,
-                        stuff: plan.stuff,
                         readers: plan.readers,
                     };
                     case = Some(Case::new(plan, bench)?);
@@ -209,7 +210,6 @@ struct Bench<'a> {
     cell: Cell,
     cargo: Cargo,
     carrier: &'a Carrier,
-    stuff: Stuff,
     readers: usize,
 }
 
@@ -249,11 +249,10 @@ impl Bench<'_> {
                 pattern::fill(self.cargo.map().words(), seed);
             }
             if renewed || times.is_empty() {
-                self.cargo.become_stuff(self.stuff)?;
+                self.cargo.become_stuff()?;
                 readers = Some(Readers::start(self.cargo.map(), self.readers));
-                if self.stuff == Stuff::Shared {
-                    let children = (0..SHARERS).map(|_| Child::sleeping());
-                    sharers = children.collect::<Result<_>>()?;
+                if self.cargo.is_shared() {
+                    sharers = start_sharers(self.cargo.map())?;
                 }
             }
             if times.is_empty() {
@@ -268,6 +267,30 @@ impl Bench<'_> {
             gained: kernel::gained(&before, &kernel::all_counters()?),
         })
     }
+}
+
+/// Starts processes that map the memory and sleep. Returns when each has read all pages, because a
+/// child has no page tables of a shared file yet.
+fn start_sharers(map: &Mapping) -> Result<Vec<Child>> {
+    let ready = Mapping::anon_flags(PAGE, libc::MAP_SHARED)?;
+    let count = &ready.words()[0];
+    let start = || {
+        Child::start(|| {
+            read_all(map);
+            count.fetch_add(1, Relaxed);
+            loop {
+                pause();
+            }
+        })
+    };
+    let sharers = (0..SHARERS)
+        .map(|_| start())
+        .collect::<Result<Vec<Child>>>()?;
+    wait_until("all children have read the memory", || {
+        sharers.iter().try_for_each(Child::still_runs)?;
+        Ok(count.load(Relaxed) == SHARERS as u64)
+    })?;
+    Ok(sharers)
 }
 
 /// Result of one run.

@@ -43,6 +43,7 @@ impl Carrier {
 /// The memory of one cell, and its current node.
 pub struct Cargo {
     cell: Cell,
+    stuff: Stuff,
     map: Arc<Mapping>,
     addrs: Vec<usize>,
     status: Vec<i32>,
@@ -51,11 +52,15 @@ pub struct Cargo {
 
 impl Cargo {
     /// Allocates the memory on node 0.
-    pub fn new(cell: Cell) -> Result<Self> {
-        let map = region::scattered(cell.folio, cell.count)?;
+    pub fn new(cell: Cell, stuff: Stuff) -> Result<Self> {
+        let map = match stuff {
+            Stuff::SharedFile => region::file(cell.folio, cell.count)?,
+            _ => region::scattered(cell.folio, cell.count)?,
+        };
         let addrs = map.addrs(cell.folio.bytes());
         Ok(Self {
             cell,
+            stuff,
             map: Arc::new(map),
             status: vec![0; addrs.len()],
             addrs,
@@ -71,6 +76,11 @@ impl Cargo {
         &self.addrs
     }
 
+    /// Returns whether other processes must map the memory, too.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.stuff, Stuff::Shared | Stuff::SharedFile)
+    }
+
     pub fn is_home(&self) -> bool {
         self.node == 0
     }
@@ -79,14 +89,14 @@ impl Cargo {
     pub fn renew(&mut self, seed: u64) -> Result<()> {
         // Frees the old memory first, because the nodes may not have room for both.
         self.map = Arc::new(Mapping::anon(PAGE, PAGE)?);
-        *self = Self::new(self.cell)?;
+        *self = Self::new(self.cell, self.stuff)?;
         pattern::fill(self.map.words(), seed);
         Ok(())
     }
 
     /// Brings filled memory into the wanted state.
-    pub fn become_stuff(&self, stuff: Stuff) -> Result<()> {
-        if stuff != Stuff::Clean {
+    pub fn become_stuff(&self) -> Result<()> {
+        if self.stuff != Stuff::Clean {
             return Ok(());
         }
         // Clean; reclaim frees it only when memory is short.

@@ -22,7 +22,7 @@ use nix::unistd::pipe;
 use crate::bench::Stage;
 use crate::cargo::Cargo;
 use crate::child::Child;
-use crate::plan::{Cell, Plan, Report, Sample};
+use crate::plan::{Cell, Plan, Report, Sample, Stuff};
 use crate::stats::gbps;
 use crate::stressor::Stressor;
 use crate::sys::{Mapping, PAGE};
@@ -178,7 +178,7 @@ impl Mover<'_> {
     fn live(&self, say: &mut File, start: &mut File) -> Result<()> {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         fastrand::seed(self.seed);
-        let mut cargo = Cargo::new(self.cell)?;
+        let mut cargo = Cargo::new(self.cell, Stuff::Written)?;
         pattern::fill(cargo.map().words(), self.seed);
         say.write_all(&[READY])?;
         // Nothing is written to the pipe. It ends for all at the same time.

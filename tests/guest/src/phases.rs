@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use crate::cargo::{Cargo, Carrier};
-use crate::plan::{Cell, Plan, Way};
+use crate::plan::{Cell, Plan, Stuff, Way};
 use crate::stats::median;
 use crate::sys::MF_MOVE;
 use crate::trace::{Event, Tracing};
@@ -75,7 +75,7 @@ pub fn run(plan: &Plan) -> Result<String> {
 
 /// Measures one call on fresh memory, and adds its figures.
 fn one_run(tracing: &Tracing, carrier: &Carrier, phases: &mut Phases) -> Result<()> {
-    let mut cargo = Cargo::new(phases.cell)?;
+    let mut cargo = Cargo::new(phases.cell, Stuff::Written)?;
     pattern::fill(cargo.map().words(), 1);
     let events = tracing.of(&EVENTS, || match carrier {
         // Called directly, because starting a thread is not part of the call.

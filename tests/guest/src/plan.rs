@@ -190,6 +190,8 @@ pub enum Stuff {
     Clean,
     /// Written, and mapped by eight more processes.
     Shared,
+    /// Pages of a file in memory, mapped by nine processes.
+    SharedFile,
 }
 
 #[derive(Debug, Deserialize)]

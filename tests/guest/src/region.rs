@@ -53,6 +53,18 @@ pub fn filled(folio: FolioSize, count: usize, seed: u64) -> Result<Mapping> {
     Ok(map)
 }
 
+/// Returns a shared mapping of a file in memory, with `count` folios on node 0. All are small.
+pub fn file(folio: FolioSize, count: usize) -> Result<Mapping> {
+    ensure!(folio == FolioSize::Small, "files have small folios only");
+    let len = folio.bytes() * count;
+    need_room(len)?;
+    let map = Mapping::anon_flags(len, libc::MAP_SHARED)?;
+    sys::mbind(map.addr(), len, 0, 0).zero("mbind")?;
+    map.advise(0, len, libc::MADV_NOHUGEPAGE)?;
+    pattern::fill(map.words(), 0);
+    Ok(map)
+}
+
 /// As `anon`, but with huge pages in random physical order.
 ///
 /// An emulator caches translations in a table indexed by low bits of the page number. If source and

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The benefit of runs, which need no other CPU: instructions that `move_pages()` takes for a base
 //! page, in guests with one CPU whose clocks count instructions. Memory is mapped by one process,
-//! or by nine.
+//! or by nine. Shared memory is anonymous, or that of a file.
 
 use super::{draw, measure_all, of, save_json, tell_as, Plan};
 use crate::{
@@ -27,6 +27,7 @@ const OWN: &[(Folio, u32)] = &[
     (Folio::M2, 16),
 ];
 const SHARED: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 4096), (Folio::K64, 16)];
+const SHARED_FILE: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 4096)];
 /// Ferry off, runs alone, and all that a task without helpers gets.
 const FERRY: &[&str] = &["ferry-off", "ferry-off@../runs/enabled=always", "ferry-1"];
 
@@ -43,6 +44,7 @@ pub fn runs(context: &Context, args: &RepeatedArgs) -> Result<()> {
     let plans = [
         plan("runs", "written", OWN),
         plan("runs_shared", "shared", SHARED),
+        plan("runs_shared_file", "shared_file", SHARED_FILE),
     ];
     let report = measure_all(context, &plans)?.report;
     // The guests' clocks advance by 1 ns an instruction, so GB/s are bytes an instruction.
