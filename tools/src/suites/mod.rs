@@ -45,7 +45,7 @@ pub enum Suite {
     KunitX86,
     /// system calls in the debug and the Ferry kernel, with the outcomes recorded from vanilla
     Guest,
-    /// the kernel's migration and rmap selftests, with the engine on
+    /// the kernel's selftests of migration, rmap and parts that use both, with the engine on
     Selftests,
     /// invalid input to this program: one clear message, and no change left behind
     Tool,
