@@ -7,8 +7,9 @@
  * before any of its translations change.
  *
  * Locks: ferry_secondary_lock serialises registration; inside it the locks of
- * mmu_notifier_get(). Notifications are counted with the PTL held, without a
- * lock.
+ * mmu_notifier_get(). The callbacks only count, in atomics. The notifier of cleared
+ * translations is called with the PTL held. That of ranges is called before the PTL
+ * is taken, and must not sleep if the range is not blockable.
  */
 #include <linux/atomic.h>
 #include <linux/ferry_group.h>
@@ -26,7 +27,7 @@ static DEFINE_MUTEX(ferry_secondary_lock);
  * both callbacks.
  */
 static struct mmu_notifier *ferry_secondary, *ferry_secondary_ranges;
-/* Number of its notifications of cleared translations, and of ranges. */
+/* Numbers of notifications of cleared translations, and of ranges. */
 static atomic_long_t ferry_secondary_told, ferry_secondary_told_ranges;
 
 static void ferry_secondary_invalidate(struct mmu_notifier *secondary,
@@ -92,6 +93,7 @@ static ssize_t secondary_store(struct kobject *kobj,
 			mmu_notifier_put(ferry_secondary_ranges);
 		}
 		ferry_secondary = NULL;
+		ferry_secondary_ranges = NULL;
 		return count;
 	}
 	if (ferry_secondary)

@@ -3,8 +3,8 @@
  * Ferry: selects the folios of runs, and moves a run through the phases of a
  * batch.
  *
- * Locks: the folio locks of the batch, see ferry_run.h, and the lock of an LRU
- * list inside them.
+ * Locks: the folio locks of the batch, see ferry_run.h, and inside them one at a
+ * time the lock of an LRU list and that of the deferred split queue.
  */
 #include <linux/ferry_counters.h>
 #include <linux/ferry_lru.h>
@@ -32,9 +32,9 @@ static bool run_may_map(const struct address_space *mapping)
 
 /*
  * Returns whether a large folio may be in a run. Its index must be aligned: mremap()
- * can move anonymous memory so that new large folios have other indices. Partially
- * mapped folios are left to mainline's path, which splits them, and so are those with
- * pages that a walk would leave.
+ * can move anonymous memory so that new large folios have other indices. Folios that
+ * are marked as partially mapped are left to mainline's path, which splits them if they
+ * may be, and so are those with pages that a walk would leave.
  */
 static bool run_may_large(struct folio *folio, pgoff_t index)
 {

@@ -111,10 +111,10 @@ impl OwnedPairs {
                 bindings::list_add_tail(pair.src.lru(), &raw mut src);
             }
         }
-        // SAFETY: All folios are locked and unmapped; the lists have the same order and equal
-        // sizes. `&mut self` excludes every other user.
         // INVARIANT: After `f` the stale links are never followed, so the folios count as on no
         // list.
+        // SAFETY: All folios are locked and unmapped; the lists have the same order and equal
+        // sizes. `&mut self` excludes every other user.
         f(unsafe { PairedLists::from_raw(&raw mut dst, &raw mut src) })
     }
 

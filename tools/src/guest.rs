@@ -5,7 +5,7 @@ use crate::{
     cache::{read_log, write_atomic},
     cargo::{self, cargo},
     context::Context,
-    step::{output, tail, Step, OWN_PROGRAM},
+    step::{output, tail, Step},
 };
 use anyhow::{bail, Context as _, Result};
 use std::{
@@ -134,17 +134,16 @@ impl Guest {
     /// Copies a program or another file into the shared folder.
     pub fn bring(&self, file: &Path) -> Result<PathBuf> {
         let name = file.file_name().context("not a file")?;
-        self.bring_as(file, &self.share().join(name))
+        let to = self.share().join(name);
+        fs::copy(file, &to).with_context(|| format!("cannot copy {}", file.display()))?;
+        Ok(to)
     }
 
-    /// Copies this program into the shared folder, as `ferry`.
-    pub fn bring_ferry(&self) -> Result<PathBuf> {
-        self.bring_as(Path::new(OWN_PROGRAM), &self.share().join("ferry"))
-    }
-
-    fn bring_as(&self, file: &Path, to: &Path) -> Result<PathBuf> {
-        fs::copy(file, to).with_context(|| format!("cannot copy {}", file.display()))?;
-        Ok(to.to_owned())
+    /// Copies this program into the shared folder, as `ferry`. A build may have replaced its file
+    /// since it was started.
+    pub fn bring_ferry(&self) -> Result<()> {
+        fs::copy("/proc/self/exe", self.share().join("ferry")).context("cannot copy ferry")?;
+        Ok(())
     }
 
     pub fn name(&self) -> &str {

@@ -356,9 +356,6 @@ impl Progress {
     }
 }
 
-/// This program, even if another checkout has replaced its file meanwhile.
-pub const OWN_PROGRAM: &str = "/proc/self/exe";
-
 /// The output of a short command that is expected to succeed.
 pub fn output(command: &mut Command) -> Result<String> {
     let shown = format!("{command:?}");

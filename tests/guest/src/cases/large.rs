@@ -38,14 +38,6 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Skips a test on a kernel without 64 KB folios.
-pub fn need_64k() -> Result<()> {
-    match folder(64) {
-        path if std::path::Path::new(&path).exists() => Ok(()),
-        path => Err(skip(format!("no {path}: this kernel has no large folios"))),
-    }
-}
-
 /// Returns the folder of settings and statistics of folios of a size in KB.
 fn folder(kb: usize) -> String {
     format!("{}/hugepages-{kb}kB", kernel::THP)
@@ -67,6 +59,9 @@ fn without_runs() -> Result<Option<Setting>> {
 
 /// Calls `body` with the size in KB and the memory, for folios of each size from 16 KB to 1 MB.
 pub fn each_size(mut body: impl FnMut(usize, &Mapping) -> Result<()>) -> Result<()> {
+    if !kernel::has_folios(FolioSize::Medium) {
+        return Err(skip("this kernel has no large folios"));
+    }
     let mut tested = 0;
     for kb in SIZES {
         let _others: Vec<Setting> = SIZES
@@ -108,14 +103,12 @@ fn stay_whole(kb: usize, map: &Mapping) -> Result<()> {
 
 /// Folios of each size are neither split nor queued for a split by moves.
 fn whole() -> Result<()> {
-    need_64k()?;
     let _never = without_runs()?;
     each_size(stay_whole)
 }
 
 /// Folios of 2 MB that PTEs map, because one of their pages is read-only.
 fn whole_2m() -> Result<()> {
-    need_64k()?;
     let _never = without_runs()?;
     let map = region::filled(FolioSize::Huge, 2, 1)?;
     for at in (0..map.len()).step_by(HUGE) {
@@ -127,7 +120,6 @@ fn whole_2m() -> Result<()> {
 
 /// Folios of 64 KB that could not be moved at first, because pages of them were in a pipe.
 fn after_failure() -> Result<()> {
-    need_64k()?;
     let _never = without_runs()?;
     let spliced = Spliced::new(FolioSize::Medium, FOLIOS)?;
     sys::move_to(0, &spliced.addrs, 1, MF_MOVE_ALL);
@@ -146,7 +138,6 @@ fn after_failure() -> Result<()> {
 /// Folios of 64 KB that lack a page are split, as in mainline, so that the page is freed. This must
 /// be so even if their mapcount does not show it, because a child maps the other pages.
 fn partly_discarded(shared: bool) -> Result<()> {
-    need_64k()?;
     let _never = without_runs()?;
     let size = FolioSize::Medium.bytes();
     let map = region::filled(FolioSize::Medium, FOLIOS, 1)?;
@@ -172,7 +163,6 @@ fn partly_discarded(shared: bool) -> Result<()> {
 /// Folios of 64 KB of which pages are discarded while they move. The kernel must know that these
 /// folios are partially mapped, or it would never free those pages.
 pub fn discarded_meanwhile() -> Result<()> {
-    need_64k()?;
     let least = if kernel::is_slow() { 5 } else { 40 };
     let (mut rounds, mut lacking) = (0, 0);
     repeat_until("folios lose pages while they move", || {

@@ -7,7 +7,7 @@ use anyhow::Result;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{HUGE, PAGES, SLOW, all, always, in_runs, page_bits};
-use crate::cases::large::{discarded_meanwhile, each_size, need_64k, partially_mapped, splits};
+use crate::cases::large::{discarded_meanwhile, each_size, partially_mapped, splits};
 use crate::child::Child;
 use crate::harness::{Case, expect, skip};
 use crate::kernel::{self, Setting};
@@ -40,7 +40,6 @@ pub fn cases() -> Vec<Case> {
 /// Folios of 64 KB. They stay whole, and none of them counts as partially mapped, so nothing splits
 /// them later.
 fn large() -> Result<()> {
-    need_64k()?;
     let _always = always()?;
     let size = FolioSize::Medium.bytes();
     let map = region::filled(FolioSize::Medium, FOLIOS, 1)?;
@@ -59,7 +58,6 @@ fn large() -> Result<()> {
 
 /// Folios of each size from 16 KB to 1 MB. Those of more than 512 KB are left to mainline's path.
 fn large_sizes() -> Result<()> {
-    need_64k()?;
     let _always = always()?;
     each_size(|kb, map| {
         let pages = map.len() / PAGE;
@@ -80,7 +78,6 @@ fn large_sizes() -> Result<()> {
 /// Folios of 64 KB of which a page is locked. They are left to mainline's path, which keeps them
 /// whole.
 fn large_locked_in_part() -> Result<()> {
-    need_64k()?;
     let _always = always()?;
     let size = FolioSize::Medium.bytes();
     let map = region::filled(FolioSize::Medium, FOLIOS, 1)?;
@@ -99,7 +96,6 @@ fn large_locked_in_part() -> Result<()> {
 /// Folios of 64 KB that are shared with a child. Some have a page that this process has copied, and
 /// some have read-only pages.
 fn large_in_parts() -> Result<()> {
-    need_64k()?;
     let _always = always()?;
     let map = region::filled(FolioSize::Medium, FOLIOS, 1)?;
     kernel::write("/proc/self/clear_refs", "4")?;
@@ -131,7 +127,6 @@ fn large_in_parts() -> Result<()> {
 
 /// Folios of 64 KB of a file in two mappings, one of which has some of them in two page tables.
 fn large_file() -> Result<()> {
-    need_64k()?;
     let _always = always()?;
     let shmem = format!("{}/hugepages-64kB/shmem_enabled", kernel::THP);
     let _medium = Setting::change_if_there(&shmem, "always")?
@@ -158,7 +153,9 @@ fn large_file() -> Result<()> {
 /// Folios of 64 KB whose indices are not multiples of their size, because `mremap(2)` has moved the
 /// mapping before its pages were allocated.
 fn large_unaligned() -> Result<()> {
-    need_64k()?;
+    if !kernel::has_folios(FolioSize::Medium) {
+        return Err(skip("this kernel has no 64 KB folios"));
+    }
     let _always = always()?;
     let _medium = kernel::allow_64k()?;
     let map = Mapping::anon(HUGE, HUGE)?;
