@@ -100,13 +100,13 @@ static void run_span_add(struct run_span *span, struct folio *folio,
 /* Returns the index of the first page of the lowest filled slot. */
 static pgoff_t run_first(const struct ferry_run *run)
 {
-	return run->start + ferry_run_offset(run, run->first);
+	return run->start + ferry_run_offset(run, __ffs(run->slots));
 }
 
 /* Returns the index of the last page of the highest filled slot. */
 static pgoff_t run_last(const struct ferry_run *run)
 {
-	return run->start + ferry_run_offset(run, run->last + 1) - 1;
+	return run->start + ferry_run_offset(run, __fls(run->slots) + 1) - 1;
 }
 
 /* Sets the part of the run that @vma maps. Returns false if there is none. */
@@ -156,7 +156,7 @@ static bool run_trim(struct run_range *part, bool whole)
 		part->offset = first;
 	}
 	for (slot = first >> run->order; slot << run->order < end; slot++) {
-		if (run->src[slot])
+		if (run->slots & BIT(slot))
 			return true;
 	}
 	return false;
@@ -252,12 +252,14 @@ static __always_inline void run_install_part(const struct run_range *part,
 		return;
 
 	for (; address < part->end; address += PAGE_SIZE, ptep++, offset++) {
-		struct folio *folio = run->src[offset >> order];
+		unsigned int slot = offset >> order;
+		struct folio *folio;
 		struct page *page;
 		bool installed;
 
-		if (!folio)
+		if (!(run->slots & BIT(slot)))
 			continue;
+		folio = run->src[slot];
 		page = folio_page(folio, offset & (BIT(order) - 1));
 		pteval = ptep_get(ptep);
 		if (!pte_present(pteval) || pte_pfn(pteval) != page_to_pfn(page))
@@ -329,8 +331,8 @@ static bool run_mapped(const struct ferry_run *run)
 {
 	unsigned int slot;
 
-	for (slot = run->first; slot <= run->last; slot++) {
-		if (run->src[slot] && folio_mapped(run->src[slot]))
+	ferry_run_for_each(slot, run) {
+		if (folio_mapped(run->src[slot]))
 			return true;
 	}
 	return false;
@@ -429,19 +431,20 @@ static __always_inline void run_restore_part(const struct run_range *part,
 	}
 	for (; address < part->end; address += PAGE_SIZE, ptep++, offset++) {
 		unsigned int slot = offset >> order, nr = offset & (BIT(order) - 1);
-		struct folio *dst = run->dst[slot];
 		rmap_t rmap_flags = RMAP_NONE;
+		struct folio *dst;
 		softleaf_t entry;
 		struct page *page;
 		pte_t pteval;
 
-		if (!dst)
+		if (!(run->slots & BIT(slot)))
 			continue;
 		pteval = ptep_get(ptep);
 		if (!run_migration_entry(pteval, &entry) ||
 		    softleaf_to_pfn(entry) != folio_pfn(run->src[slot]) + nr)
 			continue;
 
+		dst = run->dst[slot];
 		page = folio_page(dst, nr);
 		pteval = restore_migration_pte(dst, page, vma, pteval,
 					       &rmap_flags);

@@ -83,7 +83,7 @@ static inline bool run_joins(const struct ferry_run *run,
 {
 	return mapping == run->mapping && index - run->start < run->pages &&
 	       folio_order(folio) == run->order &&
-	       !run->src[run_slot(run, index - run->start)];
+	       !(run->slots & BIT(run_slot(run, index - run->start)));
 }
 
 /* Adds a folio to its slot, which is free. Starts a new run if @run is empty. */
@@ -92,31 +92,16 @@ static void run_add(struct ferry_run *run, struct address_space *mapping,
 {
 	unsigned int slot;
 
-	if (!run->nr) {
-		memset(run->src, 0, sizeof(run->src));
-		memset(run->dst, 0, sizeof(run->dst));
+	if (!run->slots) {
 		run->mapping = mapping;
 		run->order = folio_order(src);
-		run->pages = min(FERRY_RUN_SLOTS << run->order,
-				 FERRY_RUN_MAX_PAGES);
+		run->pages = ferry_run_pages(run->order);
 		run->start = ALIGN_DOWN(index, run->pages);
-		run->first = FERRY_RUN_SLOTS - 1;
-		run->last = 0;
 	}
 	slot = run_slot(run, index - run->start);
 	run->src[slot] = src;
 	run->dst[slot] = dst;
-	run->first = min(run->first, slot);
-	run->last = max(run->last, slot);
-	run->nr++;
-}
-
-/* Removes the folio of a slot. */
-static void run_drop(struct ferry_run *run, unsigned int slot)
-{
-	run->src[slot] = NULL;
-	run->dst[slot] = NULL;
-	run->nr--;
+	run->slots |= BIT(slot);
 }
 
 /* Locks the source folios, and removes those that are not as they were. */
@@ -124,12 +109,10 @@ static void run_lock(struct ferry_run *run)
 {
 	unsigned int slot;
 
-	for (slot = run->first; slot <= run->last; slot++) {
+	ferry_run_for_each(slot, run) {
 		pgoff_t index = run->start + ferry_run_offset(run, slot);
 		struct folio *src = run->src[slot];
 
-		if (!src)
-			continue;
 		if (folio_trylock(src)) {
 			if (src->mapping == run->mapping &&
 			    src->index == index &&
@@ -137,7 +120,7 @@ static void run_lock(struct ferry_run *run)
 				continue;
 			folio_unlock(src);
 		}
-		run_drop(run, slot);
+		run->slots &= ~BIT(slot);
 	}
 }
 
@@ -145,7 +128,7 @@ static void run_lock(struct ferry_run *run)
 static void run_release(struct ferry_run *run, unsigned int slot)
 {
 	folio_unlock(run->src[slot]);
-	run_drop(run, slot);
+	run->slots &= ~BIT(slot);
 }
 
 /*
@@ -162,15 +145,13 @@ static bool run_alloc(const struct migrate_control *mc, struct ferry_run *run)
 	if (!run->order && mc->get_new_folio == alloc_migration_target &&
 	    mtc->nid != NUMA_NO_NODE && (mtc->gfp_mask & __GFP_HIGHMEM)) {
 		nr = __alloc_pages_bulk(mtc->gfp_mask, mtc->nid, mtc->nmask,
-					run->nr, pages);
+					ferry_run_nr(run), pages);
 		enough = nr;
 	}
 
-	for (slot = run->first; slot <= run->last; slot++) {
+	ferry_run_for_each(slot, run) {
 		struct folio *src = run->src[slot], *dst = NULL;
 
-		if (!src)
-			continue;
 		if (nr)
 			dst = page_folio(pages[--nr]);
 		else if (enough)
@@ -197,13 +178,14 @@ static struct anon_vma *run_get_anon_vma(struct ferry_run *run)
 	struct anon_vma *anon_vma = NULL;
 	unsigned int slot;
 
-	for (slot = run->first; slot <= run->last && !anon_vma; slot++) {
-		if (run->src[slot])
-			anon_vma = folio_get_anon_vma(run->src[slot]);
+	ferry_run_for_each(slot, run) {
+		anon_vma = folio_get_anon_vma(run->src[slot]);
+		if (anon_vma)
+			break;
 	}
 	/* The first reference keeps it in memory. */
 	if (anon_vma)
-		atomic_add(run->nr - 1, &anon_vma->refcount);
+		atomic_add(ferry_run_nr(run) - 1, &anon_vma->refcount);
 	return anon_vma;
 }
 
@@ -212,9 +194,7 @@ static void run_give_up(struct migrate_batch *batch, struct ferry_run *run)
 {
 	unsigned int slot;
 
-	for (slot = run->first; slot <= run->last; slot++) {
-		if (!run->src[slot])
-			continue;
+	ferry_run_for_each(slot, run) {
 		migrate_folio_undo_dst(run->dst[slot], true, batch->mc);
 		run_release(run, slot);
 	}
@@ -224,27 +204,27 @@ static void run_give_up(struct migrate_batch *batch, struct ferry_run *run)
 static void run_unmapped(struct migrate_batch *batch, struct ferry_run *run,
 			 struct anon_vma *anon_vma)
 {
-	unsigned int slot, unmapped = 0;
+	unsigned int slot, left = 0, unmapped;
 
-	for (slot = run->first; slot <= run->last; slot++) {
+	ferry_run_for_each(slot, run) {
 		struct folio *src = run->src[slot], *dst = run->dst[slot];
 
-		if (!src)
-			continue;
 		if (folio_mapped(src)) {
 			migrate_folio_undo_src(src, true, anon_vma, true, NULL);
 			migrate_folio_undo_dst(dst, true, batch->mc);
+			left++;
 			continue;
 		}
 		__migrate_folio_record(dst, FOLIO_WAS_MAPPED, anon_vma);
 		list_move_tail(&src->lru, &batch->src);
 		list_add_tail(&dst->lru, &batch->dst);
-		unmapped++;
 	}
+	unmapped = ferry_run_nr(run) - left;
 	ferry_count(FERRY_RUNS, 1);
 	ferry_count(FERRY_RUN_PAGES, unmapped << run->order);
-	ferry_count(FERRY_RUN_LEFT, (run->nr - unmapped) << run->order);
-	run->nr = 0;
+	ferry_count(FERRY_RUN_LEFT, left << run->order);
+	run->active = true;
+	run->slots = 0;
 }
 
 /*
@@ -256,13 +236,13 @@ static bool run_unmap(struct migrate_batch *batch, struct ferry_run *run)
 	struct anon_vma *anon_vma = NULL;
 	bool enough = true;
 
-	if (run->nr << run->order >= FERRY_RUN_MIN_PAGES)
+	if (ferry_run_nr(run) << run->order >= FERRY_RUN_MIN_PAGES)
 		run_lock(run);
 	else
-		run->nr = 0;
-	if (run->nr)
+		run->slots = 0;
+	if (run->slots)
 		enough = run_alloc(batch->mc, run);
-	if (!run->nr)
+	if (!run->slots)
 		return enough;
 
 	if (run_is_anon(run)) {
@@ -291,14 +271,13 @@ void __ferry_run_unmap(struct migrate_batch *batch, struct list_head *from)
 	}
 	if (nr < FERRY_RUN_MIN_PAGES)
 		return;
-	run->active = true;
 
 	list_for_each_entry_safe(folio, next, from, lru) {
 		/* Without the folio lock both may change: run_lock() looks again. */
 		struct address_space *mapping = READ_ONCE(folio->mapping);
 		pgoff_t index = READ_ONCE(folio->index);
 
-		if (run->nr && !run_joins(run, folio, mapping, index)) {
+		if (run->slots && !run_joins(run, folio, mapping, index)) {
 			cond_resched();
 			if (!run_unmap(batch, run)) {
 				if (!run->order)
@@ -311,7 +290,7 @@ void __ferry_run_unmap(struct migrate_batch *batch, struct list_head *from)
 		    run_may_have(folio, mapping, index))
 			run_add(run, mapping, index, folio, NULL);
 	}
-	if (run->nr)
+	if (run->slots)
 		run_unmap(batch, run);
 }
 
@@ -329,7 +308,7 @@ bool __ferry_run_take(struct migrate_batch *batch, struct folio *src,
 	/* The walk relies on the references that the folios have. */
 	if (WARN_ON_ONCE(folio_test_anon(dst) && !anon_vma))
 		return false;
-	if (run->nr && !run_joins(run, dst, dst->mapping, dst->index))
+	if (run->slots && !run_joins(run, dst, dst->mapping, dst->index))
 		__ferry_run_end(batch);
 	run_add(run, dst->mapping, dst->index, src, dst);
 	list_del(&src->lru);
@@ -346,9 +325,7 @@ static void run_add_lru(struct ferry_run *run)
 	unsigned int slot;
 
 	folio_batch_init(&lru);
-	for (slot = run->first; slot <= run->last; slot++) {
-		if (!run->dst[slot])
-			continue;
+	ferry_run_for_each(slot, run) {
 		/* It knows the age of folios that a page fault adds. */
 		if (lru_gen_in_fault())
 			folio_add_lru(run->dst[slot]);
@@ -365,11 +342,9 @@ static void run_release_dst(struct migrate_batch *batch, struct ferry_run *run,
 {
 	unsigned int slot;
 
-	for (slot = run->first; slot <= run->last; slot++) {
+	ferry_run_for_each(slot, run) {
 		struct folio *src = run->src[slot], *dst = run->dst[slot];
 
-		if (!dst)
-			continue;
 		if (left)
 			remove_migration_ptes(src, dst, 0);
 		/* Memory may have been discarded while it had migration entries. */
@@ -393,11 +368,9 @@ static void run_release_src(struct migrate_batch *batch, struct ferry_run *run,
 	unsigned int slot;
 
 	folio_batch_init(&unused);
-	for (slot = run->first; slot <= run->last; slot++) {
+	ferry_run_for_each(slot, run) {
 		struct folio *src = run->src[slot];
 
-		if (!src)
-			continue;
 		folio_unlock(src);
 		ferry_retain_folio(&batch->ferry, src, run->dst[slot], true);
 		if (batch->mc->reason != MR_DEMOTION)
@@ -412,7 +385,7 @@ static void run_release_src(struct migrate_batch *batch, struct ferry_run *run,
 	}
 	if (anon_vma) {
 		/* Relaxed: put_anon_vma() orders the release of all references. */
-		atomic_sub(run->nr - 1, &anon_vma->refcount);
+		atomic_sub(ferry_run_nr(run) - 1, &anon_vma->refcount);
 		put_anon_vma(anon_vma);
 	}
 	ferry_isolated_flush(&isolated);
@@ -434,5 +407,5 @@ void __ferry_run_end(struct migrate_batch *batch)
 	run_release_dst(batch, run, left);
 	/* The destinations may be freed by now; they are only compared below. */
 	run_release_src(batch, run, anon_vma);
-	run->nr = 0;
+	run->slots = 0;
 }

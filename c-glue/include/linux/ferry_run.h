@@ -23,10 +23,12 @@
 #ifndef _LINUX_FERRY_RUN_H
 #define _LINUX_FERRY_RUN_H
 
+#include <linux/bitops.h>
 #include <linux/compat.h>
 #include <linux/ferry.h>
 #include <linux/folio_batch.h>
 #include <linux/jump_label.h>
+#include <linux/minmax.h>
 
 #include "migrate_batch.h"
 
@@ -48,11 +50,9 @@
  * @start: index of the first page in the window
  * @pages: pages in the window
  * @order: order of each folio
- * @nr: number of folios
- * @active: the batch may have runs
- * @first: lowest slot that was filled
- * @last: highest slot that was filled
- * @src: source folios by slot, in order of their indices; NULL for none
+ * @active: the batch has unmapped a run
+ * @slots: bitmap of the filled slots
+ * @src: source folios by slot, in order of their indices
  * @dst: their destination folios
  */
 struct ferry_run {
@@ -60,13 +60,27 @@ struct ferry_run {
 	pgoff_t start;
 	unsigned int pages;
 	unsigned int order;
-	unsigned int nr;
 	bool active;
-	unsigned int first;
-	unsigned int last;
+	unsigned long slots;
 	struct folio *src[FERRY_RUN_SLOTS];
 	struct folio *dst[FERRY_RUN_SLOTS];
 };
+
+/* For each slot of @run that has a folio. The body may remove the folio. */
+#define ferry_run_for_each(slot, run) \
+	for_each_set_bit(slot, &(run)->slots, FERRY_RUN_SLOTS)
+
+/* Returns the number of folios. */
+static inline unsigned int ferry_run_nr(const struct ferry_run *run)
+{
+	return hweight32(run->slots);
+}
+
+/* Returns the number of pages in a window of folios of this order. */
+static inline unsigned int ferry_run_pages(unsigned int order)
+{
+	return min(FERRY_RUN_SLOTS << order, FERRY_RUN_MAX_PAGES);
+}
 
 /* Returns the offset of the first page of a slot from the start of the window. */
 static inline unsigned int ferry_run_offset(const struct ferry_run *run,
@@ -118,7 +132,7 @@ static inline void ferry_run_unmap(struct migrate_batch *batch,
 				   struct ferry_run *run, struct list_head *from)
 {
 	batch->run = run;
-	run->nr = 0;
+	run->slots = 0;
 	run->active = false;
 	/* In other modes the task may lock only one folio. */
 	if (batch->mode == MIGRATE_ASYNC &&
@@ -150,7 +164,7 @@ static inline bool ferry_run_take(struct migrate_batch *batch,
 /* Returns whether folios of the run have moved, and are not yet remapped. */
 static inline bool ferry_run_waits(const struct migrate_batch *batch)
 {
-	return batch->run->nr;
+	return batch->run->slots;
 }
 
 /* Remaps and frees the folios of the run. */
