@@ -39,6 +39,7 @@ static const char * const ferry_stat_names[FERRY_NR_STATS] = {
 	[FERRY_RUN_PAGES]		= "run_pages",
 	[FERRY_RUN_LEFT]		= "run_left",
 	[FERRY_RUN_AHEAD]		= "run_ahead",
+	[FERRY_RUN_SORTS]		= "run_sorts",
 #endif
 };
 

@@ -42,6 +42,7 @@ enum ferry_stat {
 	FERRY_RUN_PAGES,	/* pages unmapped in runs */
 	FERRY_RUN_LEFT,		/* pages that a run could not unmap */
 	FERRY_RUN_AHEAD,	/* pages that move_pages() isolated ahead */
+	FERRY_RUN_SORTS,	/* lists sorted to make longer runs (count) */
 #endif
 	FERRY_NR_STATS
 };

@@ -106,6 +106,9 @@ bool __ferry_run_take(struct migrate_batch *batch, struct folio *src,
 		      struct folio *dst, struct anon_vma *anon_vma);
 void __ferry_run_end(struct migrate_batch *batch);
 
+/* c-glue/runs/sort.c */
+void __ferry_run_sort(struct list_head *list);
+
 /* c-glue/runs/lru.c */
 void ferry_run_add_lru(struct folio_batch *fbatch);
 
@@ -125,6 +128,14 @@ static inline bool ferry_runs_wanted(unsigned int flags, enum migrate_reason rea
 	return static_branch_unlikely(&ferry_runs_key) ||
 	       (ferry_wanted(flags, reason) &&
 		READ_ONCE(ferry_runs_word) != FERRY_RUNS_NEVER);
+}
+
+/* Sorts the list if that makes longer runs. */
+static inline void ferry_run_sort(struct list_head *list,
+				  const struct migrate_control *mc)
+{
+	if (ferry_runs_wanted(mc->flags, mc->reason))
+		__ferry_run_sort(list);
 }
 
 /* Unmaps the folios of @from that are in runs, and moves them to the batch. */
@@ -205,6 +216,9 @@ static inline int ferry_isolate_ahead(struct mm_struct *mm,
 #else /* !CONFIG_FERRY_RUNS */
 
 struct ferry_run { };
+
+static inline void ferry_run_sort(struct list_head *list,
+				  const struct migrate_control *mc) { }
 
 static inline void ferry_run_unmap(struct migrate_batch *batch,
 				   struct ferry_run *run,

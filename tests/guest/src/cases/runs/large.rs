@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::Result;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{HUGE, PAGES, SLOW, all, always, in_runs, page_bits};
+use super::{HUGE, MOST_PAGES, PAGES, SLOW, all, always, in_runs, page_bits};
 use crate::cases::large::{discarded_meanwhile, each_size, partially_mapped, splits};
 use crate::child::Child;
 use crate::harness::{Case, expect, skip};
@@ -17,8 +17,6 @@ use crate::{pattern, region};
 
 /// Pages of a folio of 64 KB.
 const PER_FOLIO: usize = 16;
-/// Most pages of a folio in a run, see `c-glue/include/linux/ferry_run.h`.
-const MOST_PAGES: usize = 128;
 /// Number of 64 KB folios in a mapping.
 const FOLIOS: usize = PAGES / PER_FOLIO;
 

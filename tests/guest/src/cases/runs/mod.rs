@@ -3,6 +3,7 @@
 //! in every mapping, must be the same afterwards.
 
 mod large;
+mod sorted;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,6 +28,8 @@ pub const ENABLED: &str = "/sys/kernel/mm/ferry/runs/enabled";
 const PAGES: usize = 512;
 /// Base pages in a window, see `c-glue/include/linux/ferry_run.h`.
 const WINDOW: usize = 32;
+/// Most pages of a folio in a run, and of a window, see the same file.
+const MOST_PAGES: usize = 128;
 const HUGE: usize = 2 << 20;
 const SLOW: u32 = 240;
 /// Time for which pages stay unlocked.
@@ -47,6 +50,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("runs/notifications", |_| notifications()),
     ];
     cases.extend(large::cases());
+    cases.extend(sorted::cases());
     cases
 }
 
