@@ -42,6 +42,8 @@ const ANY: &[&str] = &[
     RUNS,
     "runs_shared_instructions",
     "runs_shared_file_instructions",
+    "runs_shuffled_instructions",
+    "runs_sparse_instructions",
     DEMOTION,
     DEMOTION_GENERATIONS,
     "crew_migrate_pages",

@@ -13,6 +13,9 @@ use crate::sys::service::{Call, LONG, MAX_LONG_TABLE, MAX_TABLE, Service};
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE};
 use crate::{kernel, pattern, region};
 
+/// Number of folios of sparse memory of which one is moved.
+const SPARSE: usize = 32;
+
 /// The interface that moves the memory.
 pub enum Carrier {
     MovePages,
@@ -55,9 +58,20 @@ impl Cargo {
     pub fn new(cell: Cell, stuff: Stuff) -> Result<Self> {
         let map = match stuff {
             Stuff::SharedFile => region::file(cell.folio, cell.count)?,
+            Stuff::Sparse => region::scattered(cell.folio, SPARSE * cell.count)?,
             _ => region::scattered(cell.folio, cell.count)?,
         };
-        let addrs = map.addrs(cell.folio.bytes());
+        let mut addrs = map.addrs(cell.folio.bytes());
+        if stuff == Stuff::Sparse {
+            addrs = addrs
+                .chunks(SPARSE)
+                .filter_map(fastrand::choice)
+                .copied()
+                .collect();
+        }
+        if matches!(stuff, Stuff::Shuffled | Stuff::Sparse) {
+            fastrand::shuffle(&mut addrs);
+        }
         Ok(Self {
             cell,
             stuff,

@@ -192,6 +192,10 @@ pub enum Stuff {
     Shared,
     /// Pages of a file in memory, mapped by nine processes.
     SharedFile,
+    /// Written. The folios are named in random order.
+    Shuffled,
+    /// Written. One folio in 32 is moved, in random order.
+    Sparse,
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The benefit of runs, which need no other CPU: instructions that `move_pages()` takes for a base
 //! page, in guests with one CPU whose clocks count instructions. Memory is mapped by one process,
-//! or by nine. Shared memory is anonymous, or that of a file.
+//! or by nine. Shared memory is anonymous, or that of a file. Pages are named in the order of their
+//! addresses, or in random order; sparse pages are far from each other.
 
 use super::{draw, measure_all, of, save_json, tell_as, Plan};
 use crate::{
@@ -28,6 +29,9 @@ const OWN: &[(Folio, u32)] = &[
 ];
 const SHARED: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 4096), (Folio::K64, 16)];
 const SHARED_FILE: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 4096)];
+const SHUFFLED: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 16384), (Folio::K64, 128)];
+/// No two pages are in one window, so runs gain nothing.
+const SPARSE: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 1024)];
 /// Ferry off, runs alone, and all that a task without helpers gets.
 const FERRY: &[&str] = &["ferry-off", "ferry-off@../runs/enabled=always", "ferry-1"];
 
@@ -43,6 +47,8 @@ pub fn runs(context: &Context, args: &RepeatedArgs) -> Result<()> {
     };
     let plans = [
         plan("runs", "written", OWN),
+        plan("runs_shuffled", "shuffled", SHUFFLED),
+        plan("runs_sparse", "sparse", SPARSE),
         plan("runs_shared", "shared", SHARED),
         plan("runs_shared_file", "shared_file", SHARED_FILE),
     ];
