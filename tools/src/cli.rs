@@ -142,6 +142,8 @@ enum Bench {
     Demotion(DemotionArgs),
     /// Time to look up pages, and time that folios are unmapped, by trace events
     Phases(PhasesArgs),
+    /// Where move_pages() spends its instructions on one CPU, by part of the work, on both kernels
+    Profile(ProfileArgs),
     /// Instructions that a task without helpers needs for a page, by runs and without them, for
     /// memory of one process and of nine
     Runs(RepeatedArgs),
@@ -180,6 +182,7 @@ impl Bench {
             Bench::Service(args) => &args.output,
             Bench::Copy(args) | Bench::Dma(args) => args,
             Bench::Phases(args) => return [args.output.json.as_ref(), None],
+            Bench::Profile(args) => return [args.output.json.as_ref(), None],
             Bench::Promotion(args) | Bench::Choice(args) | Bench::Method(args) => {
                 return [args.json.as_ref(), None]
             }
@@ -327,6 +330,24 @@ pub struct PhasesArgs {
 }
 
 #[derive(Args)]
+pub struct ProfileArgs {
+    #[command(flatten)]
+    pub output: JsonArgs,
+    /// Size of the folios
+    #[arg(long, value_enum, value_name = "SIZE", default_value = "4K")]
+    pub folio: Folio,
+    /// Number of folios that a call moves; with few, the start of perf shows in the figures
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    pub count: u32,
+    /// Number of moves to the other node and back, without perf and with it
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+    /// Number of functions to show, those with the most instructions first
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub functions: usize,
+}
+
+#[derive(Args)]
 pub struct MovePagesArgs {
     #[command(flatten)]
     pub measure: MeasureArgs,
@@ -397,6 +418,7 @@ impl Cli {
                     Bench::Crew(args) => bench::crew(&context, &args),
                     Bench::Demotion(args) => bench::demotion(&context, &args),
                     Bench::Phases(args) => phases::phases(&context, &args),
+                    Bench::Profile(args) => bench::profile(&context, &args),
                     Bench::Runs(args) => bench::runs(&context, &args),
                     Bench::Policy(args) => bench::policy(&context, &args),
                     Bench::Migrc(args) => bench::migrc(&context, &args),

@@ -19,6 +19,7 @@ mod patience;
 mod pattern;
 mod phases;
 mod plan;
+mod profile;
 mod promotion;
 mod region;
 mod stats;
@@ -47,6 +48,9 @@ enum Command {
     /// Measure the phases of a system call, by trace events. The plan is as for bench, but turns
     /// are ignored.
     Phases(Files),
+    /// Measure in which kernel functions a migration spends its time, by perf. The plan is as for
+    /// bench, but turns are ignored.
+    Profile(Files),
     /// Measure the cost and benefit of page cache promotion for readers of files.
     Promotion {
         /// The part to measure.
@@ -77,15 +81,20 @@ struct Files {
     out: String,
 }
 
-fn phases(plan: &str, out: &str) -> anyhow::Result<()> {
-    let plan = plan::Plan::parse(&bench::plan_text(plan)?)?;
-    bench::put(out, &phases::run(&plan)?)
+/// Measures what the plan names, and writes the answer.
+fn answer(
+    files: &Files,
+    measure: impl Fn(&plan::Plan) -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
+    let plan = plan::Plan::parse(&bench::plan_text(&files.plan)?)?;
+    bench::put(&files.out, &measure(&plan)?)
 }
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Bench(Files { plan, out }) => bench::run(&plan, &out),
-        Command::Phases(Files { plan, out }) => phases(&plan, &out),
+        Command::Phases(files) => answer(&files, phases::run),
+        Command::Profile(files) => answer(&files, profile::run),
         Command::Promotion { part, out } => cached::run(part)
             .and_then(|readings| bench::put(&out, &serde_json::to_string(&readings)?)),
         Command::Hot(Files { plan, out }) => hot::answer(&plan, &out),

@@ -7,6 +7,7 @@ mod dma;
 mod gather;
 mod migrc;
 mod policy;
+mod profile;
 mod promotion;
 mod runs;
 mod service;
@@ -16,6 +17,7 @@ pub use copy::copy;
 pub use dma::dma;
 pub use migrc::migrc;
 pub use policy::{policy, Part};
+pub use profile::profile;
 pub use promotion::promotion;
 pub use runs::runs;
 pub use service::service;
@@ -352,14 +354,20 @@ pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
     Ok(measure_all(context, slice::from_ref(plan))?.report)
 }
 
-/// Measures one plan after the other, with separate boots.
-fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
+/// Fails if a plan has no case: all that were asked for are too large.
+fn ensure_cells(plans: &[Plan]) -> Result<()> {
     if plans.iter().any(|plan| plan.cells.is_empty()) {
         bail!(
             "nothing to measure: a case has {} MiB at most",
             LARGEST_CASE >> 20
         );
     }
+    Ok(())
+}
+
+/// Measures one plan after the other, with separate boots.
+fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
+    ensure_cells(plans)?;
     // Steps that can fail early come first.
     context.source()?;
     let program = guest::program(context)?;
