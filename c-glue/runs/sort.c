@@ -46,50 +46,51 @@ static u32 sort_window(const struct folio *folio)
 	return hash_long((mapping + order) ^ hash_long(window, BITS_PER_LONG), 32);
 }
 
-/* Returns whether the first folios of the list are in order. */
-static bool sort_not_needed(struct list_head *list)
+/*
+ * Returns the number of runs that the list has in its order, among its first @nr
+ * folios. Sets @nr to the number of folios that it has looked at.
+ */
+static unsigned long sort_runs(struct list_head *list, unsigned long *nr)
 {
-	unsigned int nr = 0, runs = 0;
+	unsigned long most = *nr, runs = 0;
 	const struct folio *folio;
 	u32 window = 0;
 
+	*nr = 0;
 	list_for_each_entry(folio, list, lru) {
 		u32 next = sort_window(folio);
 
-		runs += !nr || next != window;
+		runs += !*nr || next != window;
 		window = next;
-		if (++nr == SORT_LOOK)
+		if (++*nr == most)
 			break;
+		if (!(*nr % SORT_RESCHED))
+			cond_resched();
 	}
-	return nr < SORT_MIN || runs * SORT_LONG_RUN <= nr;
+	return runs;
 }
 
 /*
- * Returns whether sorting would make the runs of the list at least twice as long, and
- * SORT_WINDOW or longer on average. Counts windows in a sample: a folio is in it if the
- * hash of its window has some bits clear.
+ * Returns whether sorting would make the runs of a list of @nr folios at least twice
+ * as long, and SORT_WINDOW or longer on average. @runs is their present number. Counts
+ * windows in a sample: a folio is in it if the hash of its window has some bits clear.
  */
-static bool sort_pays(struct list_head *list)
+static bool sort_pays(struct list_head *list, unsigned long nr, unsigned long runs)
 {
-	unsigned long nr = list_count_nodes(list);
 	u32 skip = roundup_pow_of_two(DIV_ROUND_UP(nr, SORT_SAMPLE)) - 1;
-	unsigned long i = 0, runs = 0, folios = 0, windows = 0;
+	unsigned long folios = 0, windows = 0;
 	DECLARE_BITMAP(seen, SORT_BITS) = {};
 	const struct folio *folio;
-	u32 window = 0;
 
 	list_for_each_entry(folio, list, lru) {
-		u32 next = sort_window(folio);
+		u32 window = sort_window(folio);
 
-		runs += !i || next != window;
-		window = next;
-		if (!(++i % SORT_RESCHED))
-			cond_resched();
 		/* No other folio can be in a run. */
-		if (!folio_mapped(folio) || next / SORT_BITS & skip)
+		if (window / SORT_BITS & skip || !folio_mapped(folio))
 			continue;
+		cond_resched();
 		folios++;
-		windows += !__test_and_set_bit(next % SORT_BITS, seen);
+		windows += !__test_and_set_bit(window % SORT_BITS, seen);
 	}
 	return folios && windows * SORT_WINDOW <= folios &&
 	       (u64)windows * 2 * nr <= (u64)runs * folios;
@@ -115,9 +116,14 @@ static int sort_compare(void *priv, const struct list_head *a,
 
 void __ferry_run_sort(struct list_head *list)
 {
+	unsigned long nr = SORT_LOOK, runs = sort_runs(list, &nr);
 	unsigned long comparisons = 0;
 
-	if (sort_not_needed(list) || !sort_pays(list))
+	if (nr < SORT_MIN || runs * SORT_LONG_RUN <= nr)
+		return;
+	nr = ULONG_MAX;
+	runs = sort_runs(list, &nr);
+	if (!sort_pays(list, nr, runs))
 		return;
 	list_sort(&comparisons, list, sort_compare);
 	ferry_count(FERRY_RUN_SORTS, 1);
