@@ -23,7 +23,7 @@
 /* Lists with fewer folios are not sorted. */
 #define SORT_MIN		16
 /* Number of folios at the start of a list that show whether it is in order */
-#define SORT_LOOK		256
+#define SORT_LOOK		64
 /* Average length of runs from which a list is not sorted */
 #define SORT_LONG_RUN		8
 /* Minimum average number of folios in a window for which a list is sorted */
