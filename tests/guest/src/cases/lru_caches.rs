@@ -1,26 +1,66 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Pages that a CPU keeps in a cache of its own before it adds them to an LRU list, or before it
-//! marks them as locked. They move all the same.
+//! Pages that a CPU keeps in a cache of its own before it adds them to an LRU list. They move all
+//! the same, and only calls that name such pages wait until the other CPUs have emptied their
+//! caches.
 
-use anyhow::{Context, Result};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::harness::{Case, skip};
 use crate::kernel;
-use crate::sys::{Mapping, PAGE, run_on};
+use crate::patience::wait_until;
+use crate::sys::{self, MF_MOVE, MF_STRICT, Mapping, PAGE, run_on};
 use crate::threads::join;
+use crate::trace::Tracing;
 use crate::{pattern, region};
 
 /// Fewer than a cache holds, so that it is not drained by itself.
 const PAGES: usize = 5;
 const ROUNDS: u64 = 50;
 
+/// A system call that moves a mapping to a node.
+type Way = fn(&Mapping, i32) -> Result<()>;
+
+const WAYS: [(&str, Way); 3] = [
+    ("", region::move_map),
+    ("/migrate_pages", by_migrate_pages),
+    ("/mbind", by_mbind),
+];
+
 pub fn cases() -> Vec<Case> {
-    vec![
-        Case::new("lru-caches/added-here", |_| added(false)),
-        Case::new("lru-caches/added-elsewhere", |_| added(true)),
-        Case::new("lru-caches/locked-here", |_| locked(false)),
-        Case::new("lru-caches/locked-elsewhere", |_| locked(true)),
-    ]
+    let mut cases = vec![Case::new("lru-caches/moved-once", |_| moved_once())];
+    for (name, way) in WAYS {
+        let case = |what: &str, run: fn(Way, bool) -> Result<()>, elsewhere| {
+            let place = if elsewhere { "elsewhere" } else { "here" };
+            let name = format!("lru-caches/{what}-{place}{name}");
+            Case::new(name, move |_| run(way, elsewhere))
+        };
+        cases.extend([
+            case("added", added, false),
+            case("added", added, true),
+            case("locked", locked, false),
+            case("locked", locked, true),
+        ]);
+        let name = format!("lru-caches/left-alone{name}");
+        cases.push(Case::new(name, move |_| left_alone(way)));
+    }
+    cases
+}
+
+fn by_migrate_pages(map: &Mapping, node: i32) -> Result<()> {
+    let left = sys::migrate_pages(0, 1 << (1 - node), 1 << node);
+    ensure!(left.errno == 0, "migrate_pages: {left:?}");
+    region::check_on(&map.addrs(PAGE), node)
+}
+
+fn by_mbind(map: &Mapping, node: i32) -> Result<()> {
+    let flags = MF_MOVE | MF_STRICT;
+    sys::mbind(map.addr(), map.len(), node as u32, flags).zero("mbind")?;
+    region::check_on(&map.addrs(PAGE), node)
 }
 
 /// Runs `body` on the second CPU, or on this one.
@@ -42,31 +82,115 @@ fn on<T: Send>(elsewhere: bool, body: impl FnOnce() -> Result<T> + Send) -> Resu
     })
 }
 
-fn fresh(round: u64) -> Result<Mapping> {
+fn unfilled() -> Result<Mapping> {
     let map = Mapping::anon(PAGES * PAGE, PAGE)?;
     map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
+    Ok(map)
+}
+
+fn fresh(round: u64) -> Result<Mapping> {
+    let map = unfilled()?;
     pattern::fill(map.words(), round);
     Ok(map)
 }
 
 /// Pages that a CPU has just allocated.
-fn added(elsewhere: bool) -> Result<()> {
+fn added(way: Way, elsewhere: bool) -> Result<()> {
     for round in 0..ROUNDS {
         let map = on(elsewhere, || fresh(round))?;
-        region::move_map(&map, 1).with_context(|| format!("round {round}"))?;
+        way(&map, 1).with_context(|| format!("round {round}"))?;
         pattern::check(map.words(), round)?;
     }
     Ok(())
 }
 
-/// Pages that a CPU has just locked, which takes references.
-fn locked(elsewhere: bool) -> Result<()> {
+/// Pages of locked memory that a CPU has just allocated.
+fn locked(way: Way, elsewhere: bool) -> Result<()> {
     for round in 0..ROUNDS {
-        let map = fresh(round)?;
-        region::move_map(&map, 0)?;
-        on(elsewhere, || map.lock())?;
-        region::move_map(&map, 1).with_context(|| format!("round {round}"))?;
+        let map = unfilled()?;
+        map.lock_on_fault()?;
+        on(elsewhere, || {
+            pattern::fill(map.words(), round);
+            Ok(())
+        })?;
+        way(&map, 1).with_context(|| format!("round {round}"))?;
         pattern::check(map.words(), round)?;
     }
+    Ok(())
+}
+
+/// Returns whether work to empty caches of other CPUs is queued during a call.
+fn empties_caches(tracing: &Tracing, call: impl FnOnce() -> Result<()>) -> Result<bool> {
+    let queued = tracing.of(&["workqueue/workqueue_queue_work"], call)?;
+    let empties = |function: Option<&str>| function == Some("lru_add_drain_per_cpu");
+    Ok(queued.iter().any(|work| empties(work.field("function"))))
+}
+
+/// A call whose pages are in no other CPU's cache does not wait for the other CPUs.
+fn left_alone(way: Way) -> Result<()> {
+    if !kernel::has_engine() {
+        return Err(skip("the vanilla kernel empties all caches"));
+    }
+    let tracing = Tracing::new()?;
+    // Other tasks may cause the same work during a call, but not during every call.
+    wait_until("a call leaves the caches of other CPUs alone", || {
+        let map = on(false, || fresh(0))?;
+        // The other CPU's cache has pages that the call does not name.
+        let _file = cached_file()?;
+        let empties = empties_caches(&tracing, || way(&map, 1))?;
+        pattern::check(map.words(), 0)?;
+        Ok(!empties)
+    })?;
+    let map = on(true, || fresh(1))?;
+    ensure!(
+        empties_caches(&tracing, || way(&map, 1))?,
+        "expected the call to empty the cache of the CPU that has its pages"
+    );
+    pattern::check(map.words(), 1)
+}
+
+/// Returns a file in memory that the second CPU has just written. Another program writes it: a
+/// thread or a fork would leave pages of this process in that CPU's cache as well.
+fn cached_file() -> Result<File> {
+    let &[_, second, ..] = &kernel::online_cpus()?[..] else {
+        return Err(skip("there is one CPU"));
+    };
+    let file = File::from(memfd_create(c"cached", MFdFlags::MFD_CLOEXEC).context("memfd_create")?);
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    let write = format!("head -c {} /dev/zero >{path}", PAGES * PAGE);
+    let ended = Command::new("taskset")
+        .args(["-c", &second.to_string(), "sh", "-c", &write])
+        .status()
+        .context("cannot start taskset")?;
+    ensure!(ended.success(), "taskset: {ended}");
+    Ok(file)
+}
+
+/// A policy without nodes moves all pages. A call that has to empty caches moves none twice.
+fn moved_once() -> Result<()> {
+    const SETTLED: usize = 64;
+    let migrated = || kernel::vmstat_sum("pgmigrate_success");
+    let (mut moves, mut pages) = (0, 0);
+    for round in 0..ROUNDS {
+        let map = Mapping::anon((SETTLED + PAGES) * PAGE, PAGE)?;
+        map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
+        pattern::fill(&map.words()[..SETTLED * PAGE / 8], round);
+        region::move_all(&map.addrs(PAGE)[..SETTLED], 1, MF_MOVE)?;
+        on(true, || {
+            pattern::fill(map.words(), round);
+            Ok(())
+        })?;
+        let before = migrated()?;
+        sys::mbind_local(map.addr(), map.len(), MF_MOVE).zero("mbind")?;
+        moves += migrated()? - before;
+        pages += (SETTLED + PAGES) as u64;
+        region::check_on(&map.addrs(PAGE), 0)?;
+        pattern::check(map.words(), round)?;
+    }
+    // Other tasks may migrate pages too.
+    ensure!(
+        (pages..pages * 3 / 2).contains(&moves),
+        "expected one migration of each of {pages} pages, got {moves}"
+    );
     Ok(())
 }

@@ -186,6 +186,13 @@ impl Mapping {
         Errno::result(ret).map(drop).context("mlock")
     }
 
+    /// Locks each page when it is first accessed.
+    pub fn lock_on_fault(&self) -> Result<()> {
+        // SAFETY: Locking changes no contents.
+        let ret = unsafe { libc::mlock2(self.addr as *const _, self.len, libc::MLOCK_ONFAULT) };
+        Errno::result(ret).map(drop).context("mlock2")
+    }
+
     /// Locks `len` bytes from offset `at` on.
     pub fn lock_part(&self, at: usize, len: usize) -> Result<()> {
         assert!(at + len <= self.len);

@@ -15,7 +15,7 @@ mod uring;
 pub use cache::{Policy, cached_pages, evict, nodes_of, read_singly};
 pub use map::{Mapping, PAGE, Reserved};
 pub use numa::{
-    MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UNSET, UserPtr, mbind,
+    MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UNSET, UserPtr, mbind, mbind_local,
     migrate_pages, move_pages, move_pages_raw, move_to, places, query_nodes,
 };
 pub use process::{

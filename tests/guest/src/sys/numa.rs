@@ -14,6 +14,7 @@ pub const MF_MOVE_ALL: i32 = 4;
 pub const MF_MOVE_MT: i32 = 128;
 
 const MPOL_BIND: i32 = 2;
+const MPOL_LOCAL: i32 = 4;
 /// Bits in the node masks; more than the number of nodes in any guest.
 const MASK_BITS: usize = 64;
 
@@ -170,7 +171,15 @@ pub fn migrate_pages(pid: i32, from: u64, to: u64) -> Ret {
 
 /// Binds `len` bytes at `addr` to `node`, and moves pages there according to `flags`.
 pub fn mbind(addr: usize, len: usize, node: u32, flags: i32) -> Ret {
-    let mask: u64 = 1 << node;
+    mbind_by(addr, len, MPOL_BIND, 1 << node, flags)
+}
+
+/// As [`mbind`], with the policy to allocate on the node of the CPU, which names no nodes.
+pub fn mbind_local(addr: usize, len: usize, flags: i32) -> Ret {
+    mbind_by(addr, len, MPOL_LOCAL, 0, flags)
+}
+
+fn mbind_by(addr: usize, len: usize, mode: i32, mask: u64, flags: i32) -> Ret {
     // SAFETY: A policy changes where pages are, not their contents. The kernel reads one word of
     // the mask.
     Ret::from_raw(unsafe {
@@ -178,7 +187,7 @@ pub fn mbind(addr: usize, len: usize, node: u32, flags: i32) -> Ret {
             libc::SYS_mbind,
             addr,
             len,
-            MPOL_BIND,
+            mode,
             &raw const mask,
             MASK_BITS + 1,
             flags,
