@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Pages that a CPU keeps in a cache of its own before it adds them to an LRU list. They move all
-//! the same, and only calls that name such pages wait until the other CPUs have emptied their
-//! caches.
+//! the same. Of move_pages(2) and mbind(2), only calls that name such pages wait until the other
+//! CPUs have emptied their caches.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -45,9 +45,12 @@ pub fn cases() -> Vec<Case> {
             case("locked", locked, false),
             case("locked", locked, true),
         ]);
-        let name = format!("lru-caches/left-alone{name}");
-        cases.push(Case::new(name, move |_| left_alone(way)));
     }
+    // migrate_pages(2) moves the whole process, and always empties the caches.
+    cases.extend([
+        Case::new("lru-caches/left-alone", |_| left_alone(region::move_map)),
+        Case::new("lru-caches/left-alone/mbind", |_| left_alone(by_mbind)),
+    ]);
     cases
 }
 
@@ -150,7 +153,7 @@ fn left_alone(way: Way) -> Result<()> {
 }
 
 /// Returns a file in memory that the second CPU has just written. Another program writes it: a
-/// thread or a fork would leave pages of this process in that CPU's cache as well.
+/// thread or a fork could leave pages of this process in that CPU's cache as well.
 fn cached_file() -> Result<File> {
     let &[_, second, ..] = &kernel::online_cpus()?[..] else {
         return Err(skip("there is one CPU"));
