@@ -345,7 +345,7 @@ fn store_i32(words: &[AtomicU64], at: usize, value: i32) {
 }
 
 /// Returns run-length encoded values, or a hash of them if there are many.
-fn in_short(values: &[i32]) -> Vec<i32> {
+pub fn in_short(values: &[i32]) -> Vec<i32> {
     let mut short: Vec<i32> = Vec::new();
     for run in values.chunk_by(|a, b| a == b) {
         short.extend([run[0], run.len() as i32]);

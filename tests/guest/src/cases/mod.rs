@@ -5,6 +5,7 @@ mod accounting;
 mod balance;
 mod counters;
 mod crews;
+mod differential;
 pub mod disk;
 mod dma;
 mod errors;
@@ -54,6 +55,7 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
     all.extend(pinned::cases());
     all.extend(errors::cases());
     all.extend(generated::cases());
+    all.extend(differential::cases());
     all.extend(lru_caches::cases());
     all.extend(policy::cases());
     all.extend(tiers::cases());

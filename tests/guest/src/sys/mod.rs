@@ -10,6 +10,7 @@ mod numa;
 mod process;
 pub mod seed;
 pub mod service;
+pub mod uffd;
 mod uring;
 
 pub use cache::{Policy, cached_pages, evict, nodes_of, read_singly};

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The part of userfaultfd that protects pages from writes: the kernel itself resolves a write to
+//! such a page, and removes the page's mark.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
+use nix::{ioctl_readwrite, libc};
+
+use super::Mapping;
+
+const API: u64 = 0xaa;
+/// The type of its ioctls.
+const TYPE: u8 = 0xaa;
+/// Marks of pages that are absent, and writes without a monitor.
+const FEATURES: u64 = 1 << 13 | 1 << 15;
+const REGISTER_MODE_WP: u64 = 2;
+const WRITEPROTECT_MODE_WP: u64 = 1;
+
+/// `struct uffdio_api`
+#[repr(C)]
+pub struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_register`
+#[repr(C)]
+pub struct Register {
+    start: u64,
+    len: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_writeprotect`
+#[repr(C)]
+pub struct WriteProtect {
+    start: u64,
+    len: u64,
+    mode: u64,
+}
+
+ioctl_readwrite!(uffdio_api, TYPE, 0x3f, Api);
+ioctl_readwrite!(uffdio_register, TYPE, 0, Register);
+ioctl_readwrite!(uffdio_writeprotect, TYPE, 6, WriteProtect);
+
+/// A userfaultfd of this process.
+pub struct Uffd(OwnedFd);
+
+impl Uffd {
+    /// Opens it, for asynchronous protection from writes. Fails without `PTE_MARKER_UFFD_WP`.
+    pub fn new() -> Result<Self> {
+        // SAFETY: The call takes no pointers.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        let fd = Errno::result(fd).context("userfaultfd")?;
+        // SAFETY: The system call returned a new descriptor, which nothing else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let mut api = Api {
+            api: API,
+            features: FEATURES,
+            ioctls: 0,
+        };
+        // SAFETY: `api` is a valid structure, and outlives the call.
+        unsafe { uffdio_api(fd.as_raw_fd(), &mut api) }.context("UFFDIO_API")?;
+        Ok(Self(fd))
+    }
+
+    /// Marks `len` bytes of a mapping, from offset `at` on, as protected from writes.
+    pub fn protect(&self, map: &Mapping, at: usize, len: usize) -> Result<()> {
+        ensure!(at + len <= map.len(), "expected a part of the mapping");
+        let mut register = Register {
+            start: map.addr() as u64,
+            len: map.len() as u64,
+            mode: REGISTER_MODE_WP,
+            ioctls: 0,
+        };
+        // SAFETY: `register` is a valid structure. Registration does not change contents.
+        unsafe { uffdio_register(self.0.as_raw_fd(), &mut register) }.context("UFFDIO_REGISTER")?;
+        let mut protect = WriteProtect {
+            start: (map.addr() + at) as u64,
+            len: len as u64,
+            mode: WRITEPROTECT_MODE_WP,
+        };
+        // SAFETY: `protect` is a valid structure. The kernel resolves writes to the range.
+        unsafe { uffdio_writeprotect(self.0.as_raw_fd(), &mut protect) }
+            .context("UFFDIO_WRITEPROTECT")?;
+        Ok(())
+    }
+}
