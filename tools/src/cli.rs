@@ -142,7 +142,7 @@ enum Bench {
     Demotion(DemotionArgs),
     /// Time to look up pages, and time that folios are unmapped, by trace events
     Phases(PhasesArgs),
-    /// Where move_pages() spends its instructions on one CPU, by part of the work, on both kernels
+    /// Where a system call spends its instructions on one CPU, by part of the work, on both kernels
     Profile(ProfileArgs),
     /// Instructions that a task without helpers needs for a page, by runs and without them, for
     /// memory of one process and of nine
@@ -333,6 +333,9 @@ pub struct PhasesArgs {
 pub struct ProfileArgs {
     #[command(flatten)]
     pub output: JsonArgs,
+    /// The system call that migrates the pages
+    #[arg(long, value_name = "WHAT", default_value = "move_pages")]
+    pub by: By,
     /// Size of the folios
     #[arg(long, value_enum, value_name = "SIZE", default_value = "4K")]
     pub folio: Folio,

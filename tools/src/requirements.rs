@@ -44,6 +44,7 @@ const ANY: &[&str] = &[
     "runs_shared_file_instructions",
     "runs_shuffled_instructions",
     "runs_sparse_instructions",
+    "runs_mbind_instructions",
     DEMOTION,
     DEMOTION_GENERATIONS,
     "crew_migrate_pages",

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::damon::Damon;
 use crate::demotion::{self, Reclaim};
@@ -86,10 +86,6 @@ impl Cargo {
         &self.map
     }
 
-    pub fn addrs(&self) -> &[usize] {
-        &self.addrs
-    }
-
     /// Returns whether other processes must map the memory, too.
     pub fn is_shared(&self) -> bool {
         matches!(self.stuff, Stuff::Shared | Stuff::SharedFile)
@@ -118,22 +114,37 @@ impl Cargo {
         self.map.protect(0, self.map.len(), libc::PROT_READ)
     }
 
+    /// Checks that all memory is on the node.
+    pub fn check_on(&self, node: i32) -> Result<()> {
+        region::check_on(&self.addrs, node)
+    }
+
+    /// Moves all memory by one system call of this thread, and does nothing else.
+    pub fn call(&self, by: &Carrier, dest: i32) -> Result<()> {
+        match by {
+            Carrier::MovePages => region::move_all(&self.addrs, dest, MF_MOVE_ALL),
+            Carrier::MigratePages => {
+                let ret = sys::migrate_pages(0, 1 << (1 - dest), 1 << dest);
+                // Some of the process's other memory cannot be moved, which `ret` counts.
+                ensure!(ret.ret >= 0, "migrate_pages: {ret:?}");
+                Ok(())
+            }
+            Carrier::Mbind => {
+                let map = &self.map;
+                sys::mbind(map.addr(), map.len(), dest as u32, MF_MOVE).zero("mbind")
+            }
+            _ => bail!("expected one system call"),
+        }
+    }
+
     /// Moves all memory. Returns the seconds.
     pub fn carry(&mut self, by: &Carrier, callers: usize) -> Result<f64> {
         let map = (self.map.addr(), self.map.len());
         match by {
             Carrier::MovePages => self.over(|cargo, dest| cargo.move_pages(callers, dest)),
-            Carrier::MigratePages => self.over(|_, dest| {
-                timed(|| {
-                    let ret = sys::migrate_pages(0, 1 << (1 - dest), 1 << dest);
-                    // Some of the process's other memory cannot be moved, which `ret` counts.
-                    ensure!(ret.ret >= 0, "migrate_pages: {ret:?}");
-                    Ok(())
-                })
-            }),
-            Carrier::Mbind => self.over(|_, dest| {
-                timed(|| sys::mbind(map.0, map.1, dest as u32, MF_MOVE).zero("mbind"))
-            }),
+            Carrier::MigratePages | Carrier::Mbind => {
+                self.over(|cargo, dest| timed(|| cargo.call(by, dest)))
+            }
             Carrier::Range(service) => self.over(|_, dest| {
                 timed(|| {
                     let done = service.range(Call::range(map.0, map.1, dest));

@@ -10,7 +10,6 @@ use serde::Serialize;
 use crate::cargo::{Cargo, Carrier};
 use crate::plan::{Cell, Plan, Stuff, Way};
 use crate::stats::median;
-use crate::sys::MF_MOVE;
 use crate::trace::{Event, Tracing};
 use crate::{kernel, pattern, region};
 
@@ -78,8 +77,8 @@ fn one_run(tracing: &Tracing, carrier: &Carrier, phases: &mut Phases) -> Result<
     let mut cargo = Cargo::new(phases.cell, Stuff::Written)?;
     pattern::fill(cargo.map().words(), 1);
     let events = tracing.of(&EVENTS, || match carrier {
-        // Called directly, because starting a thread is not part of the call.
-        Carrier::MovePages => region::move_all(cargo.addrs(), 1, MF_MOVE),
+        // carry() starts a thread, which is not part of the call.
+        Carrier::MovePages => cargo.call(carrier, 1),
         _ => cargo.carry(carrier, 1).map(drop),
     })?;
     pattern::check(cargo.map().words(), 1)?;

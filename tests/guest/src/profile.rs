@@ -22,7 +22,7 @@ use crate::cargo::{Cargo, Carrier};
 use crate::patience::wait_until;
 use crate::plan::{Cell, Config, FolioSize, Plan, Way};
 use crate::stats::median;
-use crate::sys::{MF_MOVE_ALL, PAGE};
+use crate::sys::PAGE;
 use crate::{kernel, pattern, region};
 
 /// Nanoseconds between two samples: a prime, so that it is no multiple of the work for a page.
@@ -49,7 +49,8 @@ pub fn run(plan: &Plan) -> Result<String> {
     let _settings = kernel::keep_engine()?;
     kernel::write("/proc/sys/kernel/kptr_restrict", "0")?;
     region::touch_free_memory()?;
-    ensure!(plan.way == Way::MovePages, "only move_pages has a profile");
+    let is_call = matches!(plan.way, Way::MovePages | Way::MigratePages | Way::Mbind);
+    ensure!(is_call, "only system calls have a profile");
     let mut all = Vec::new();
     for &cell in &plan.cells {
         for config in &plan.configs {
@@ -66,6 +67,7 @@ pub fn run(plan: &Plan) -> Result<String> {
 fn one(plan: &Plan, cell: Cell, config: &Config) -> Result<Profile> {
     kernel::set_engine(config.engine)?;
     let _settings = kernel::adjust(config)?;
+    let by = Carrier::new(plan.way)?;
     let mut cargo = Cargo::new(cell, plan.stuff)?;
     pattern::fill(cargo.map().words(), SEED);
     cargo.round_trip()?;
@@ -76,7 +78,7 @@ fn one(plan: &Plan, cell: Cell, config: &Config) -> Result<Profile> {
         if once {
             cargo.renew(SEED)?;
         }
-        times.push(cargo.carry(&Carrier::MovePages, config.callers)?);
+        times.push(cargo.carry(&by, config.callers)?);
     }
     let seconds = median(&times).context("expected at least one run")?;
 
@@ -87,10 +89,11 @@ fn one(plan: &Plan, cell: Cell, config: &Config) -> Result<Profile> {
         }
         let node = if once || run % 2 == 0 { 1 } else { 0 };
         perf.ask("enable")?;
-        // Called directly: carry() starts a thread, and asks for the node of each page.
-        let moved = region::move_all(cargo.addrs(), node, MF_MOVE_ALL);
+        // carry() may start a thread, and asks for the node of each page.
+        let moved = cargo.call(&by, node);
         perf.ask("disable")?;
         moved?;
+        cargo.check_on(node)?;
     }
     let samples = perf.finish()?;
     pattern::check(cargo.map().words(), SEED)?;

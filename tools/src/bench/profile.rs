@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Where `move_pages()` spends its instructions: perf in guests with one CPU whose clocks count
-//! instructions, on both kernels. Functions are summed up by part of the work.
+//! Where a system call that migrates pages spends its instructions: perf in guests with one CPU
+//! whose clocks count instructions, on both kernels. Functions are summed up by part of the work.
 
 use super::{ask, ensure_cells, save_json, side_by_side, Plan, SIDES};
 use crate::{
-    cli::ProfileArgs, context::Context, guest, kernel, results::Machine, steal::Steal, table,
+    cli::{By, ProfileArgs},
+    context::Context,
+    guest, kernel,
+    results::Machine,
+    steal::Steal,
+    table,
     toolchain::which,
 };
-use anyhow::{bail, Context as _, Result};
+use anyhow::{bail, ensure, Context as _, Result};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, slice};
 
@@ -198,6 +203,8 @@ struct Answer {
 struct Report {
     kernel: String,
     machine: Machine,
+    /// The system call.
+    by: &'static str,
     instructions: Vec<Instructions>,
 }
 
@@ -212,8 +219,13 @@ struct Instructions {
 }
 
 pub fn profile(context: &Context, args: &ProfileArgs) -> Result<()> {
+    ensure!(
+        args.by != By::Damon,
+        "only a system call has a profile: choose another --by"
+    );
     let plan = Plan {
         instructions: true,
+        way: args.by.name(),
         vanilla: &["vanilla"],
         ferry: FERRY,
         name: "profile",
@@ -239,7 +251,8 @@ pub fn profile(context: &Context, args: &ProfileArgs) -> Result<()> {
     }
     let parts = rows(&answers, part);
     println!(
-        "\ninstructions for each base page\n{}",
+        "\n{}(): instructions for each base page\n{}",
+        args.by.name(),
         rendered("part", &answers, &parts)
     );
     if args.functions > 0 {
@@ -250,6 +263,7 @@ pub fn profile(context: &Context, args: &ProfileArgs) -> Result<()> {
     let report = Report {
         kernel: context.source()?.version.clone(),
         machine: Machine::this("qemu-tcg", None, &steal),
+        by: args.by.name(),
         instructions: answers
             .iter()
             .enumerate()

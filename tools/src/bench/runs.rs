@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The benefit of runs, which need no other CPU: instructions that `move_pages()` takes for a base
-//! page, in guests with one CPU whose clocks count instructions. Memory is mapped by one process,
-//! or by nine. Shared memory is anonymous, or that of a file. Pages are named in the order of their
-//! addresses, or in random order; sparse pages are far from each other.
+//! The benefit of runs, which need no other CPU: instructions that `move_pages()` and `mbind()` take
+//! for a base page, in guests with one CPU whose clocks count instructions. Memory is mapped by one
+//! process, or by nine. Shared memory is anonymous, or that of a file. Pages are named in the order
+//! of their addresses, or in random order; sparse pages are far from each other.
 
 use super::{draw, measure_all, of, save_json, tell_as, Plan};
 use crate::{
@@ -32,6 +32,12 @@ const SHARED_FILE: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 4096)];
 const SHUFFLED: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 16384), (Folio::K64, 128)];
 /// No two pages are in one window, so runs gain nothing.
 const SPARSE: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 1024)];
+const BY_MBIND: &[(Folio, u32)] = &[
+    (Folio::K4, 1),
+    (Folio::K4, 16),
+    (Folio::K4, 64),
+    (Folio::K4, 4096),
+];
 /// Ferry off, runs alone, and all that a task without helpers gets.
 const FERRY: &[&str] = &["ferry-off", "ferry-off@../runs/enabled=always", "ferry-1"];
 
@@ -51,6 +57,10 @@ pub fn runs(context: &Context, args: &RepeatedArgs) -> Result<()> {
         plan("runs_sparse", "sparse", SPARSE),
         plan("runs_shared", "shared", SHARED),
         plan("runs_shared_file", "shared_file", SHARED_FILE),
+        Plan {
+            way: "mbind",
+            ..plan("runs_mbind", "written", BY_MBIND)
+        },
     ];
     let report = measure_all(context, &plans)?.report;
     // The guests' clocks advance by 1 ns an instruction, so GB/s are bytes an instruction.
