@@ -21,12 +21,14 @@ use std::{
 /// Programs whose cases all count.
 const PROGRAMS: [&str; 2] = ["migration", "rmap"];
 /// Programs that count as one case each, because they skip most of their cases with these options.
-const OTHERS: [&str; 5] = [
+const OTHERS: [&str; 7] = [
     "cow",
     "ksm_functional_tests",
     "merge",
     "mremap_test",
+    "soft-dirty",
     "split_huge_page_test",
+    "uffd-unit-tests",
 ];
 
 fn programs() -> impl Iterator<Item = &'static str> {
