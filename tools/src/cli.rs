@@ -304,6 +304,28 @@ impl By {
     }
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Call {
+    /// move_pages(2)
+    MovePages,
+    /// migrate_pages(2), which also moves the rest of the process's memory
+    MigratePages,
+    /// mbind(2)
+    Mbind,
+}
+
+impl Call {
+    /// Returns the guest program's name of the system call.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::MovePages => By::MovePages.name(),
+            Call::MigratePages => By::MigratePages.name(),
+            Call::Mbind => By::Mbind.name(),
+        }
+    }
+}
+
 #[derive(Args)]
 pub struct DemotionArgs {
     #[command(flatten)]
@@ -335,7 +357,7 @@ pub struct ProfileArgs {
     pub output: JsonArgs,
     /// The system call that migrates the pages
     #[arg(long, value_name = "WHAT", default_value = "move_pages")]
-    pub by: By,
+    pub by: Call,
     /// Size of the folios
     #[arg(long, value_enum, value_name = "SIZE", default_value = "4K")]
     pub folio: Folio,

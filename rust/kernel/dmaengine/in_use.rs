@@ -150,10 +150,9 @@ impl<L: Transfer> InUse<L> {
         }
         ticket.reset();
         let raw = core::ptr::from_ref(ticket).cast_mut().cast();
-        // SAFETY: The range was just mapped for this channel. By the contract of `Transfer` its
-        // memory stays the transfer's own, and the transfer stays until the ticket says that the
-        // engine is done. The ticket belongs to a place without a flight, so no engine has it, and
-        // lives for ever.
+        // SAFETY: The range was mapped above. Its memory stays the transfer's own until the ticket
+        // says that the engine is done (contract of `Transfer`). The ticket is never freed, and no
+        // engine has it, because its place has no flight.
         if !unsafe { bindings::ferry_dma_submit(chan, &range, raw) } {
             // SAFETY: The range was mapped above, and the engine does not use it.
             unsafe { bindings::ferry_dma_unmap(chan, &range) };

@@ -188,7 +188,7 @@ impl Cargo {
     fn over(&mut self, by: impl FnOnce(&mut Self, i32) -> Result<f64>) -> Result<f64> {
         let dest = 1 - self.node;
         let seconds = by(self, dest)?;
-        region::check_on(&self.addrs, dest)?;
+        self.check_on(dest)?;
         self.node = dest;
         Ok(seconds)
     }

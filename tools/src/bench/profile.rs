@@ -4,15 +4,10 @@
 
 use super::{ask, ensure_cells, save_json, side_by_side, Plan, SIDES};
 use crate::{
-    cli::{By, ProfileArgs},
-    context::Context,
-    guest, kernel,
-    results::Machine,
-    steal::Steal,
-    table,
+    cli::ProfileArgs, context::Context, guest, kernel, results::Machine, steal::Steal, table,
     toolchain::which,
 };
-use anyhow::{bail, ensure, Context as _, Result};
+use anyhow::{bail, Context as _, Result};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, slice};
 
@@ -219,10 +214,6 @@ struct Instructions {
 }
 
 pub fn profile(context: &Context, args: &ProfileArgs) -> Result<()> {
-    ensure!(
-        args.by != By::Damon,
-        "only a system call has a profile: choose another --by"
-    );
     let plan = Plan {
         instructions: true,
         way: args.by.name(),

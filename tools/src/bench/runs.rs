@@ -32,6 +32,7 @@ const SHARED_FILE: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 4096)];
 const SHUFFLED: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 16384), (Folio::K64, 128)];
 /// No two pages are in one window, so runs gain nothing.
 const SPARSE: &[(Folio, u32)] = &[(Folio::K4, 128), (Folio::K4, 1024)];
+/// For `mbind()`, which moves its whole range.
 const BY_MBIND: &[(Folio, u32)] = &[
     (Folio::K4, 1),
     (Folio::K4, 16),

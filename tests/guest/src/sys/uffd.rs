@@ -6,46 +6,54 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
-use nix::{ioctl_readwrite, libc};
+use nix::libc;
 
+use self::ioctl::{Api, Register, WriteProtect};
 use super::Mapping;
 
 const API: u64 = 0xaa;
-/// The type of its ioctls.
-const TYPE: u8 = 0xaa;
-/// Marks of pages that are absent, and writes without a monitor.
-const FEATURES: u64 = 1 << 13 | 1 << 15;
+/// Absent pages can be marked.
+const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
+/// The kernel resolves writes itself.
+const FEATURE_WP_ASYNC: u64 = 1 << 15;
 const REGISTER_MODE_WP: u64 = 2;
 const WRITEPROTECT_MODE_WP: u64 = 1;
 
-/// `struct uffdio_api`
-#[repr(C)]
-pub struct Api {
-    api: u64,
-    features: u64,
-    ioctls: u64,
-}
+/// Calls and structures of `include/uapi/linux/userfaultfd.h`.
+mod ioctl {
+    use nix::ioctl_readwrite;
 
-/// `struct uffdio_register`
-#[repr(C)]
-pub struct Register {
-    start: u64,
-    len: u64,
-    mode: u64,
-    ioctls: u64,
-}
+    const TYPE: u8 = 0xaa;
 
-/// `struct uffdio_writeprotect`
-#[repr(C)]
-pub struct WriteProtect {
-    start: u64,
-    len: u64,
-    mode: u64,
-}
+    /// `struct uffdio_api`
+    #[repr(C)]
+    pub struct Api {
+        pub api: u64,
+        pub features: u64,
+        pub ioctls: u64,
+    }
 
-ioctl_readwrite!(uffdio_api, TYPE, 0x3f, Api);
-ioctl_readwrite!(uffdio_register, TYPE, 0, Register);
-ioctl_readwrite!(uffdio_writeprotect, TYPE, 6, WriteProtect);
+    /// `struct uffdio_register`
+    #[repr(C)]
+    pub struct Register {
+        pub start: u64,
+        pub len: u64,
+        pub mode: u64,
+        pub ioctls: u64,
+    }
+
+    /// `struct uffdio_writeprotect`
+    #[repr(C)]
+    pub struct WriteProtect {
+        pub start: u64,
+        pub len: u64,
+        pub mode: u64,
+    }
+
+    ioctl_readwrite!(uffdio_api, TYPE, 0x3f, Api);
+    ioctl_readwrite!(uffdio_register, TYPE, 0, Register);
+    ioctl_readwrite!(uffdio_writeprotect, TYPE, 6, WriteProtect);
+}
 
 /// A userfaultfd of this process.
 pub struct Uffd(OwnedFd);
@@ -60,11 +68,11 @@ impl Uffd {
         let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         let mut api = Api {
             api: API,
-            features: FEATURES,
+            features: FEATURE_WP_UNPOPULATED | FEATURE_WP_ASYNC,
             ioctls: 0,
         };
         // SAFETY: `api` is a valid structure, and outlives the call.
-        unsafe { uffdio_api(fd.as_raw_fd(), &mut api) }.context("UFFDIO_API")?;
+        unsafe { ioctl::uffdio_api(fd.as_raw_fd(), &mut api) }.context("UFFDIO_API")?;
         Ok(Self(fd))
     }
 
@@ -78,14 +86,15 @@ impl Uffd {
             ioctls: 0,
         };
         // SAFETY: `register` is a valid structure. Registration does not change contents.
-        unsafe { uffdio_register(self.0.as_raw_fd(), &mut register) }.context("UFFDIO_REGISTER")?;
+        unsafe { ioctl::uffdio_register(self.0.as_raw_fd(), &mut register) }
+            .context("UFFDIO_REGISTER")?;
         let mut protect = WriteProtect {
             start: (map.addr() + at) as u64,
             len: len as u64,
             mode: WRITEPROTECT_MODE_WP,
         };
         // SAFETY: `protect` is a valid structure. The kernel resolves writes to the range.
-        unsafe { uffdio_writeprotect(self.0.as_raw_fd(), &mut protect) }
+        unsafe { ioctl::uffdio_writeprotect(self.0.as_raw_fd(), &mut protect) }
             .context("UFFDIO_WRITEPROTECT")?;
         Ok(())
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Programs from a random generator with fixed seeds, which change memory in all the ways that
-//! matter to migration while it is migrated: fork, mprotect, mremap, madvise, mlock, userfaultfd,
-//! soft-dirty bits, KSM and swap. A model knows what each page must contain. The state of the page
+//! Programs from a random generator with fixed seeds, which change memory while it is migrated:
+//! fork, mprotect, mremap, madvise, mlock, write protection by userfaultfd, soft-dirty bits, KSM
+//! and swap. A model knows what each page must contain. The state of the page
 //! tables and the totals of smaps are recorded, to compare with the vanilla kernel's.
 //!
 //! The first half of the programs has one thread. In the others, threads migrate the memory at the
@@ -31,12 +31,14 @@ use crate::threads::join;
 
 /// Number of programs.
 const SEEDS: u64 = 6;
-/// Steps of a program with one thread, and of one with several. A debug kernel runs fewer.
+/// Number of steps of a program.
 const STEPS: usize = 240;
+/// Number of steps in a debug kernel.
 const STEPS_IF_SLOW: usize = 48;
 /// Steps after which the threads stop and the state is recorded.
 const BURST: usize = 24;
-const MOVERS: u64 = 3;
+/// Number of threads that migrate pages.
+const MOVERS: usize = 3;
 /// Totals of the system that the programs change, and by how much other tasks may raise them.
 const TOTALS: [(&str, u64); 6] = [
     ("nr_anon_pages", 512),
@@ -46,6 +48,7 @@ const TOTALS: [(&str, u64); 6] = [
     ("nr_unevictable", 0),
     ("nr_anon_transparent_hugepages", 0),
 ];
+/// Totals that must not grow at all.
 const ISOLATED: &str = "nr_isolated_";
 
 /// Returns the tests: one for each program.
@@ -154,7 +157,7 @@ impl Program {
                 self.run(&Step::ClearSoftDirty)?;
             }
             let addrs = self.addrs()?;
-            let seeds = [(); MOVERS as usize].map(|()| self.rng.u64(..));
+            let seeds = [(); MOVERS].map(|()| self.rng.u64(..));
             let stop = AtomicBool::new(false);
             let ended = std::thread::scope(|scope| {
                 let movers = seeds.map(|seed| start(scope, &addrs, &stop, seed));
@@ -182,7 +185,9 @@ impl Program {
         let next = self.next_seed;
         self.next_seed += 1 << 12;
         match *step {
-            Step::Write(ref at) => self.areas[at.area].write(at.first, at.count, next),
+            Step::Write(ref at) => {
+                self.areas[at.area].write(at.first, at.count, |page| next + page);
+            }
             Step::Protect(ref at, prot) => {
                 self.areas[at.area].protect(at.first, at.count, prot)?;
             }
@@ -285,7 +290,7 @@ impl Program {
         let (offset, len) = (at.first * sys::PAGE, at.count * sys::PAGE);
         wait_until("the pages are in swap", || {
             area.map()?.advise(offset, len, libc::MADV_PAGEOUT)?;
-            // A page that is still being written keeps its swap slot after a read.
+            // A page under writeback would keep its swap slot when it is read again.
             let out =
                 area.is_out(at.first, at.count)? && kernel::fresh_vmstat_sum("nr_writeback")? == 0;
             if !out {
@@ -300,7 +305,7 @@ impl Program {
     fn merge(&mut self, at: &step::Part, seed: u64) -> Result<()> {
         const DIR: &str = "/sys/kernel/mm/ksm";
         let area = &mut self.areas[at.area];
-        area.write_same(at.first, at.count, seed);
+        area.write(at.first, at.count, |_| seed);
         let of_seed = |page: &Page| page.seed == seed;
         if area.pages.iter().filter(|page| of_seed(page)).count() < 2 {
             return Ok(());

@@ -8,24 +8,24 @@ use super::world::{Area, Kind};
 /// Whether threads migrate pages during a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// None does.
+    /// No thread migrates pages.
     Alone,
-    /// Threads migrate pages, so the step does not.
+    /// Threads migrate pages, and the step itself migrates none.
     WithMovers,
 }
 
 /// Pages of an area.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// The number of the area.
+    /// The index of the area.
     pub area: usize,
-    /// The number of its first page in the area.
+    /// The index of the first page in the area.
     pub first: usize,
     /// The number of pages, at least one.
     pub count: usize,
 }
 
-/// What a program does next. Areas are named by their numbers.
+/// A step of a program. Steps name areas by their index.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// Writes the pages that may be written.

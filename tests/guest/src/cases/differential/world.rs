@@ -44,7 +44,7 @@ const SIZES: [&str; 12] = [
 /// As [`SIZES`], of large folios: the others depend on whether they are split.
 const SIZES_OF_LARGE: [&str; 4] = ["Rss:", "Anonymous:", "Swap:", "VmFlags:"];
 
-/// What an area consists of.
+/// The kind of memory in an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Small anonymous folios that KSM may merge.
@@ -59,7 +59,7 @@ pub enum Kind {
     Private,
 }
 
-/// One area of each kind, in the order of their numbers.
+/// The kinds of a program's areas, by their index.
 pub const KINDS: [Kind; 5] = [
     Kind::Mergeable,
     Kind::Small,
@@ -68,7 +68,7 @@ pub const KINDS: [Kind; 5] = [
     Kind::Private,
 ];
 
-/// What a page contains, and what may be done with it.
+/// The contents and the protection that a page must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
     /// The seed of its contents; 0 if it has only zeroes.
@@ -92,7 +92,7 @@ impl Page {
 
 /// A mapping of one kind.
 pub struct Area {
-    /// What it consists of.
+    /// The kind of its memory.
     pub kind: Kind,
     /// `None` only while it moves to other addresses.
     map: Option<Mapping>,
@@ -149,7 +149,7 @@ impl Area {
             file_seed: file,
         };
         if kind != Kind::Private {
-            area.write(0, len, 1 << 40);
+            area.write(0, len, |page| (1 << 40) + page);
         }
         Ok(area)
     }
@@ -166,20 +166,14 @@ impl Area {
         }
     }
 
-    /// Writes the pages that may be written, each with its own contents.
-    pub fn write(&mut self, first: usize, count: usize, seed: u64) {
+    /// Writes the pages that may be written. `seed_of` gives the seed of each page's contents.
+    pub fn write(&mut self, first: usize, count: usize, seed_of: impl Fn(u64) -> u64) {
         for at in first..first + count {
             if self.pages[at].is_writable() {
-                self.fill(at, seed + at as u64);
-            }
-        }
-    }
-
-    /// Writes the pages that may be written, all with the same contents.
-    pub fn write_same(&mut self, first: usize, count: usize, seed: u64) {
-        for at in first..first + count {
-            if self.pages[at].is_writable() {
-                self.fill(at, seed);
+                let seed = seed_of(at as u64);
+                pattern::fill(self.page(at), seed);
+                self.pages[at].seed = seed;
+                self.pages[at].merged = false;
             }
         }
     }
@@ -191,15 +185,6 @@ impl Area {
                 pattern::fill(self.page(at), page.seed);
             }
         }
-    }
-
-    fn fill(&mut self, at: usize, seed: u64) {
-        pattern::fill(self.page(at), seed);
-        self.pages[at] = Page {
-            seed,
-            merged: false,
-            ..self.pages[at]
-        };
     }
 
     /// Reads each page that may be read, and checks its contents.
@@ -282,7 +267,8 @@ impl Area {
         Ok(self.map()?.addrs(PAGE))
     }
 
-    /// Returns whether each page is in swap, was never filled, or is the zero page.
+    /// Returns whether each page is in swap, was never filled, or is the zero page. No other process
+    /// may map the area.
     pub fn is_out(&self, first: usize, count: usize) -> Result<bool> {
         let entries = kernel::pagemap(std::process::id() as i32, self.map()?)?;
         let mut part = entries.iter().skip(first).take(count);
