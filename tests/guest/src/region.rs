@@ -193,6 +193,8 @@ pub fn unchecked_anon(folio: FolioSize, count: usize) -> Result<Mapping> {
         map.advise(0, len, libc::MADV_COLLAPSE)
             .context("the kernel allocated no huge pages")?;
     }
+    // Otherwise khugepaged could isolate these folios, or replace them by larger ones.
+    map.advise(0, len, libc::MADV_NOHUGEPAGE)?;
     // A page that compaction is moving looks absent.
     for _ in 0..20 {
         if kernel::check_folios(&map, folio.bytes()).is_ok() {

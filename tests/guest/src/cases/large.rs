@@ -76,6 +76,8 @@ pub fn each_size(mut body: impl FnMut(usize, &Mapping) -> Result<()>) -> Result<
         sys::mbind(map.addr(), map.len(), 0, 0).zero("mbind")?;
         map.advise(0, map.len(), libc::MADV_HUGEPAGE)?;
         pattern::fill(map.words(), 1);
+        // Otherwise khugepaged could isolate these folios.
+        map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
         // The node may lack free folios of this size.
         if kernel::check_folios(&map, kb << 10).is_err() {
             continue;

@@ -122,10 +122,6 @@ impl Area {
             Kind::Shared => of_file(len, libc::MAP_SHARED, 0)?,
             Kind::Private => of_file(len, libc::MAP_PRIVATE, file)?,
         };
-        if kind == Kind::Huge {
-            // Otherwise khugepaged might make a huge page again.
-            map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
-        }
         if kind == Kind::Mergeable {
             map.advise(0, map.len(), libc::MADV_MERGEABLE)?;
         }

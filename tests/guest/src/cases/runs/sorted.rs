@@ -2,6 +2,7 @@
 //! Lists that are sorted first, because few of their folios would be in runs.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -112,18 +113,21 @@ fn shuffled_sizes() -> Result<()> {
     let map = region::filled(FolioSize::Small, PAGES, 1)?;
     let mut addrs = Vec::new();
     {
-        map.advise(0, map.len(), libc::MADV_HUGEPAGE)?;
         let _setting = kernel::allow_64k()?;
         for (nr, at) in (0..map.len()).step_by(block).enumerate() {
             if nr % 2 == 0 {
                 addrs.extend((at..at + block).step_by(PAGE).map(|at| map.addr() + at));
-            } else {
-                map.advise(at, block, libc::MADV_DONTNEED)?;
-                addrs.push(map.addr() + at);
+                continue;
             }
+            map.advise(at, block, libc::MADV_DONTNEED)?;
+            // The base pages get no such advice: khugepaged would make large folios of them.
+            map.advise(at, block, libc::MADV_HUGEPAGE)?;
+            map.words()[at / 8].store(0, Relaxed);
+            map.advise(at, block, libc::MADV_NOHUGEPAGE)?;
+            addrs.push(map.addr() + at);
         }
-        pattern::fill(map.words(), 1);
     }
+    pattern::fill(map.words(), 1);
     Rng::with_seed(1).shuffle(&mut addrs);
     let large = |at| kernel::is_large(kernel::frames(&map)?[at / PAGE]);
     ensure!(!large(0)? && large(block)?, "the folios do not alternate");
