@@ -3,6 +3,7 @@
 
 mod accounting;
 mod balance;
+mod compat;
 mod counters;
 mod crews;
 mod differential;
@@ -55,6 +56,7 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
     all.extend(pinned::cases());
     all.extend(errors::cases());
     all.extend(generated::cases());
+    all.extend(compat::cases());
     all.extend(differential::cases());
     all.extend(lru_caches::cases());
     all.extend(policy::cases());

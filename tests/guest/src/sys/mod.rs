@@ -5,6 +5,7 @@
 //! atomics, so the kernel and other threads may change it at any time.
 
 mod cache;
+mod compat;
 mod map;
 mod numa;
 mod process;
@@ -14,6 +15,7 @@ pub mod uffd;
 mod uring;
 
 pub use cache::{Policy, cached_pages, evict, nodes_of, read_singly};
+pub use compat::{low_memory, move_pages_32};
 pub use map::{Mapping, PAGE, Reserved};
 pub use numa::{
     MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UNSET, UserPtr, mbind, mbind_local,

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The ioctls of `/dev/page_migrate`, as defined in `linux/page_migrate.h`.
 
-use std::arch::asm;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, ensure};
 
 use super::numa::{Ret, UserPtr};
-use super::{Mapping, PAGE};
+use super::{PAGE, compat};
 
 pub const DEVICE: &str = "/dev/page_migrate";
 
@@ -178,28 +177,16 @@ impl Service {
     /// As `raw`, from a 32-bit program. The mapping must have a 32-bit address.
     pub fn raw_compat(&self, cmd: u32, arg: UserPtr<'_>) -> Result<Ret> {
         check_room(arg)?;
-        let addr = u32::try_from(arg.addr()).context("an address of more than 32 bits")?;
-        const IOCTL: i64 = 54;
-        let mut ret = IOCTL;
-        // SAFETY: As in `raw()`. The call preserves all registers but rax and, on some kernels, r8
-        // to r11.
-        unsafe {
-            asm!(
-                "xchg {fd}, rbx",
-                "int 0x80",
-                "xchg {fd}, rbx",
-                fd = inout(reg) u64::from(self.0.as_raw_fd() as u32) => _,
-                inout("rax") ret,
-                in("rcx") u64::from(cmd),
-                in("rdx") u64::from(addr),
-                out("r8") _, out("r9") _, out("r10") _, out("r11") _,
-            );
-        }
-        let ret = i64::from(ret as i32);
-        Ok(match ret {
-            0.. => Ret { ret, errno: 0 },
-            _ => Ret::failed(-ret as i32),
-        })
+        let args = [
+            self.0.as_raw_fd() as u32,
+            cmd,
+            compat::short(arg.addr())?,
+            0,
+            0,
+            0,
+        ];
+        // SAFETY: As in `raw()`.
+        Ok(unsafe { compat::call(compat::IOCTL, args) })
     }
 
     /// # Safety
@@ -220,9 +207,4 @@ fn check_room(arg: UserPtr<'_>) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Maps memory at a 32-bit address.
-pub fn low_memory(len: usize) -> Result<Mapping> {
-    Mapping::anon_flags(len, libc::MAP_PRIVATE | libc::MAP_32BIT)
 }

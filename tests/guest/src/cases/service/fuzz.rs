@@ -10,10 +10,8 @@ use crate::harness::{Case, Log};
 use crate::kernel;
 use crate::patience::wait_until;
 use crate::plan::FolioSize;
-use crate::sys::service::{
-    COUNTERS, Call, Counters, HOLES, PHYS, RANGE, SHARED, Service, low_memory,
-};
-use crate::sys::{Mapping, PAGE, UserPtr};
+use crate::sys::service::{COUNTERS, Call, Counters, HOLES, PHYS, RANGE, SHARED, Service};
+use crate::sys::{Mapping, PAGE, UserPtr, low_memory};
 use crate::{pattern, region};
 use anyhow::{Result, ensure};
 use fastrand::Rng;

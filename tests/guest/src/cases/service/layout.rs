@@ -9,7 +9,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 
 use super::{PAGES, small_pages, table};
 use crate::harness::{Case, expect, expect_errno, expect_some, skip};
-use crate::sys::service::{COUNTERS, Call, Counters, PHYS, RANGE, Service, low_memory};
+use crate::sys::service::{COUNTERS, Call, Counters, PHYS, RANGE, Service};
 use crate::sys::{self, Mapping, PAGE, Ret, UserPtr};
 use crate::{pattern, region};
 
@@ -99,8 +99,8 @@ pub fn runs_32_bits(service: &Service) -> Result<bool> {
 
 /// Calls by `int $0x80`, with all memory below 4 GB.
 fn compat() -> Result<()> {
-    let (page, service) = (low_memory(4 * PAGE)?, Service::open()?);
-    let map = low_memory(PAGES * PAGE)?;
+    let (page, service) = (sys::low_memory(4 * PAGE)?, Service::open()?);
+    let map = sys::low_memory(PAGES * PAGE)?;
     sys::mbind(map.addr(), map.len(), 0, 0).zero("mbind")?;
     pattern::fill(map.words(), 1);
     put(&page, Call::range(map.addr(), map.len(), 1));
