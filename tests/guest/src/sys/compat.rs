@@ -56,7 +56,8 @@ pub(super) unsafe fn call(nr: u32, [a, b, c, d, e, f]: [u32; 6]) -> Ret {
 }
 
 /// Calls `move_pages(2)` with arrays in memory with 32-bit addresses. The elements of `pages` have
-/// 32 bits. The caller's duties are those of [`super::move_pages_raw`].
+/// 32 bits. The caller's duties are those of [`super::move_pages_raw`]. Fails if an address or the
+/// number of pages has more than 32 bits.
 pub fn move_pages_32(raw: &RawMove<'_>) -> Result<Ret> {
     let args = [
         raw.pid as u32,
