@@ -28,17 +28,20 @@ const ROWS: [&str; 11] = [
 ];
 
 /// Lists of one folio, of a few, and of several batches.
-const LISTS: [(FolioSize, usize); 9] = [
+const LISTS: [(FolioSize, usize); 10] = [
     (FolioSize::Small, 1),
     (FolioSize::Small, 63),
     (FolioSize::Small, 100),
     (FolioSize::Small, 513),
-    (FolioSize::Small, 2048),
+    (FolioSize::Small, 1100),
     (FolioSize::Medium, 1),
     (FolioSize::Medium, 40),
     (FolioSize::Huge, 1),
+    (FolioSize::Huge, 2),
     (FolioSize::Huge, 6),
 ];
+/// Number of pages of the longest lists in a slow kernel.
+const FEW: usize = 1100;
 
 pub fn cases() -> Vec<Case> {
     ["auto", "serial", "cpu", "dma", "hybrid"]
@@ -61,6 +64,7 @@ fn balance(method: &str) -> Result<()> {
     let _channels = needs_channels.then(super::dma::channels).transpose()?;
     let _patient = Setting::change(&setting("dma_timeout_ms"), "60000")?;
     let _method = Setting::change(&setting("method"), method)?;
+    let is_slow = kernel::is_slow();
     for engine in [Engine::On(4), Engine::CopyOnly(4), Engine::On(1)] {
         kernel::set_engine(engine)?;
         for (cpus, unmapped) in [("idle", "1000000"), ("any", "1000000"), ("any", "10")] {
@@ -70,7 +74,8 @@ fn balance(method: &str) -> Result<()> {
             ];
             let lists = LISTS
                 .into_iter()
-                .filter(|&(folio, _)| kernel::has_folios(folio));
+                .filter(|&(folio, _)| kernel::has_folios(folio))
+                .filter(|&(folio, count)| !is_slow || count * folio.bytes() <= FEW * PAGE);
             for (folio, count) in lists {
                 is_balanced(folio, count).with_context(|| {
                     format!("{count} x {folio}, {engine:?}, cpus {cpus}, {unmapped} us")

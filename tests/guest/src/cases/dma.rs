@@ -176,7 +176,7 @@ fn no_channel() -> Result<()> {
 /// method implies.
 fn methods() -> Result<()> {
     need_soft()?;
-    let rounds = if kernel::is_slow() { 4 } else { 10 };
+    let rounds = if kernel::is_slow() { 2 } else { 10 };
     kernel::set_engine(Engine::CopyOnly(4))?;
     let _patient = Setting::change(TIMEOUT, PATIENT)?;
     let _all = share_all()?;
@@ -229,7 +229,7 @@ fn faults() -> Result<()> {
     let (_all, _by) = (share_all()?, by("dma")?);
     let _bad = [behave("fail_ppm", "10000")?, behave("reverse", "1")?];
     let (failed, errors) = (counter("dma_failed")?, told("errors")?);
-    moves_while(8, 50, |turn| {
+    moves_while(8, 20, |turn| {
         // Few descriptors at times.
         let few = ["64", "64", "5", "1", "0"][turn as usize % 5];
         kernel::write(format!("{SOFT}/descriptors"), few)?;

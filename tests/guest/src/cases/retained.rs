@@ -275,7 +275,7 @@ impl SmallNode {
         // wait for.
         let per_cpu = Setting::change(PER_CPU, "4096")?;
         kernel::compact();
-        let taken = region::take_all_but(0, 192 << 20)?;
+        let taken = region::take_all_but(0, 96 << 20)?;
         let free = memory::node_free_bytes(0)?;
         let len = free
             .checked_sub(memory::node_high_bytes(0)? + KEPT)

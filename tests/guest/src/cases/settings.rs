@@ -165,7 +165,7 @@ fn written_by_many() -> Result<()> {
             ("unmapped_us", "999999"),
         ]
         .map(|(name, value)| scope.spawn(move || write(name, value)));
-        let seen = (0..2000).try_for_each(|_| {
+        let seen = (0..500).try_for_each(|_| {
             ["queue", "unmapped_us"].into_iter().try_for_each(|name| {
                 let value = read(name)?;
                 ensure!(

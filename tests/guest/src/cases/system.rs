@@ -77,7 +77,7 @@ fn memory_offline() -> Result<()> {
     if !Path::new(MEMORY).exists() {
         return Err(skip("this kernel has no memory hotplug"));
     }
-    let folios = Mixed::new((192 << 20) / PAGE, 32)?;
+    let folios = Mixed::new((96 << 20) / PAGE, 32)?;
     region::move_all(&folios.addrs, 1, MF_MOVE)?;
     let blocks = || blocks_of([&folios.small, &folios.large]);
     let mut refusals = Vec::new();

@@ -41,7 +41,7 @@ pub fn cases() -> Vec<Case> {
 
 /// Fewer rounds on a slow kernel.
 fn rounds(usual: usize) -> usize {
-    if kernel::is_slow() { usual / 4 } else { usual }
+    if kernel::is_slow() { usual / 8 } else { usual }
 }
 
 /// A CPU or a memory block that is offline as long as this lives.

@@ -233,7 +233,7 @@ fn refusals() -> Result<String> {
 /// time.
 pub fn race(log: &mut Log) -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, "60000"), (FILES, "1")])?;
-    let rounds = if kernel::is_slow() { 150 } else { 600 };
+    let rounds = if kernel::is_slow() { 75 } else { 600 };
     log.repeat(|| {
         never_stale_if_deferred(|| race_for(rounds))?;
         Ok(rounds * PAGES as u64)

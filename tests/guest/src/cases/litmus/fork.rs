@@ -154,7 +154,7 @@ impl Scene {
 /// No write may be lost.
 pub fn holds(log: &mut Log) -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, "1000")])?;
-    let forks = if kernel::is_slow() { 64 } else { 256 };
+    let forks = if kernel::is_slow() { 32 } else { 256 };
     log.repeat(|| {
         let mismatches = mismatches()?;
         let scene = Scene::new()?;

@@ -348,9 +348,9 @@ fn each_round(
 fn rounds(change: Change) -> u64 {
     match (change, kernel::is_slow()) {
         // Each page needs many system calls.
-        (Change::Replace | Change::File(_), true) => 16,
+        (Change::Replace | Change::File(_), true) => 8,
         (Change::Replace | Change::File(_), false) => 40,
-        (_, true) => 160,
+        (_, true) => 80,
         (_, false) => 400,
     }
 }

@@ -171,9 +171,10 @@ impl Drop for HeldBack {
 pub fn holds(log: &mut Log) -> Result<()> {
     let mut migrc = Migrc::on()?;
     let nested = Nested::new(&mut migrc)?;
+    let plays = if kernel::is_slow() { 4 } else { 8 };
     log.repeat(|| {
         let (mut demoted, mut migrated) = (0, 0);
-        for _ in 0..8 {
+        for _ in 0..plays {
             let played = nested.play(2)?;
             expect("pages that lost writes", played.lost, 0)?;
             demoted += played.demoted;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{LEN, nothing_left, on_lower, refused};
+use super::{LEN, nothing_left, on_lower, on_lower_of, refused};
 use crate::cases::disk::Ext4;
 use crate::demotion::{self, Reclaim};
 use crate::kernel::{self, Setting};
@@ -23,10 +23,12 @@ const LIMIT: &str = "/proc/sys/kernel/numa_balancing_promote_rate_limit_MBps";
 /// Promotion stays within its own rate and that of NUMA balancing; a rate of 0 stops it.
 pub fn rate() -> Result<()> {
     const MB: u64 = 1 << 20;
+    // Much more than the limits let through.
+    const LEN: usize = 8 << 20;
     let disk = Ext4::new()?;
     for (path, slow) in [(knob("rate_mbps"), "1"), (LIMIT.to_owned(), "1")] {
         // On a slow machine all of it is promoted before the loop ends.
-        let file = on_lower(&disk, true)?;
+        let file = on_lower_of(&disk, LEN, true)?;
         let setting = Setting::change(&path, "0")?;
         let _on = promotion::enable()?;
         let before = counter("promoted_pages")?;

@@ -27,7 +27,7 @@ use crate::threads::beside;
 use crate::{memory, pattern, promotion};
 
 const SLOW: u32 = 240;
-const LEN: usize = 8 << 20;
+const LEN: usize = 4 << 20;
 
 /// How long a memory block is given to go offline.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -73,10 +73,14 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Creates a file on the lower tier.
+/// Creates a file of [`LEN`] bytes on the lower tier.
 fn on_lower(disk: &Ext4, small: bool) -> Result<File> {
+    on_lower_of(disk, LEN, small)
+}
+
+fn on_lower_of(disk: &Ext4, len: usize, small: bool) -> Result<File> {
     let file = disk.create("file")?;
-    place(&file, LEN, 1, small, 1)?;
+    place(&file, len, 1, small, 1)?;
     Ok(file)
 }
 
@@ -289,7 +293,7 @@ fn remount() -> Result<()> {
 fn memcg() -> Result<()> {
     let disk = Ext4::new()?;
     let groups = Groups::new(&["small"])?;
-    let (len, max) = (2 * LEN, LEN + (4 << 20));
+    let (len, max) = (3 * LEN, 2 * LEN);
     let file = disk.create("file")?;
     // Writing charges twice, and the part of the disk's image stays; it is charged to another
     // group.
