@@ -9,16 +9,16 @@ use crate::{
 };
 use anyhow::{bail, Result};
 use std::{
-    cell::OnceCell,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 pub struct Context {
     pub repo: PathBuf,
     pub cache: Cache,
     pub kdir: Option<PathBuf>,
-    source: OnceCell<Source>,
-    toolchain: OnceCell<Toolchain>,
+    source: OnceLock<Source>,
+    toolchain: OnceLock<Toolchain>,
 }
 
 impl Context {
@@ -29,8 +29,8 @@ impl Context {
             cache,
             repo: repo()?,
             kdir: kdir.filter(|dir| !dir.as_os_str().is_empty()),
-            source: OnceCell::new(),
-            toolchain: OnceCell::new(),
+            source: OnceLock::new(),
+            toolchain: OnceLock::new(),
         })
     }
 
@@ -61,7 +61,7 @@ fn check_plain(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn get_or_try<T>(cell: &OnceCell<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+fn get_or_try<T>(cell: &OnceLock<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
     if let Some(value) = cell.get() {
         return Ok(value);
     }

@@ -9,16 +9,16 @@ use self::trees::{fake_tree, snapshot};
 use super::Tally;
 use crate::{
     cache::Cache,
-    context::Context,
+    context::{jobs, Context},
     guest::{self, Guest, Shape},
     kernel::{self, Variant},
     ktap::Outcome,
     overlay, patches,
     source::SERIES,
-    step::output,
+    step::{self, output},
     toolchain::which,
 };
-use anyhow::{bail, ensure, Context as _, Result};
+use anyhow::{anyhow, bail, ensure, Context as _, Result};
 use nix::{
     pty::{openpty, Winsize},
     sys::{
@@ -36,6 +36,10 @@ use std::{
     os::unix::fs::{symlink, PermissionsExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::{
+        atomic::{AtomicBool, Ordering::Relaxed},
+        Mutex,
+    },
     thread,
     time::Duration,
 };
@@ -45,6 +49,8 @@ use walkdir::WalkDir;
 type Test = fn(&Context) -> Result<()>;
 
 const TESTS: [(&str, Test); 22] = [
+    // The longest: others run at the same time.
+    ("a guest that hangs", hanging_guest),
     ("apply: a plain tree, then again", trees::apply_plain),
     ("apply: a clean git tree, then again", trees::apply_git),
     ("apply: a tree of another version", trees::wrong_version),
@@ -71,7 +77,6 @@ const TESTS: [(&str, Test); 22] = [
     ("test --list beside another call", list_beside),
     ("top: a kernel without Ferry, no terminal", top_refuses),
     ("top: gives the terminal back", top_gives_back),
-    ("a guest that hangs", hanging_guest),
     ("the script: no place for the cache", machine::no_home),
 ];
 
@@ -91,6 +96,9 @@ const INSTALLING: [(&str, Test); 2] = [
 ];
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+    // Tests that run at the same time build nothing.
+    guest::program(context)?;
+    kernel::build(context, Variant::Ferry)?;
     let probe = Command::new("unshare").args(["-rm", "true"]).output();
     let can_mount = probe.is_ok_and(|out| out.status.success());
     let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
@@ -101,15 +109,46 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         (&MOUNTING[..], can_mount, "no mount namespaces here"),
         (&INSTALLING[..], installs, "no packages are known here"),
     ] {
-        for (name, test) in tests {
-            if possible {
-                tally.check(name, test(context))?;
-            } else {
+        if !possible {
+            for (name, _) in tests {
                 tally.case(name, Outcome::Skipped(why.to_owned()));
             }
+            continue;
+        }
+        for ((name, _), ended) in tests.iter().zip(together(context, tests)?) {
+            tally.check(name, ended)?;
         }
     }
     Ok(())
+}
+
+/// Runs the tests on all CPUs: each is mostly one program, or a wait. Returns how each ended.
+fn together(context: &Context, tests: &[(&str, Test)]) -> Result<Vec<Result<()>>> {
+    let (todo, stopped) = (Mutex::new(tests.iter().enumerate()), AtomicBool::new(false));
+    let next = || match stopped.load(Relaxed) {
+        true => None,
+        false => todo.lock().ok()?.next(),
+    };
+    let run = || {
+        let mut ended = Vec::new();
+        while let Some((at, (_, test))) = next() {
+            let end = test(context);
+            if matches!(&end, Err(error) if step::was_interrupted(error)) {
+                stopped.store(true, Relaxed);
+            }
+            ended.push((at, end));
+        }
+        ended
+    };
+    let ended = thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs()).map(|_| scope.spawn(run)).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended.collect::<thread::Result<Vec<_>>>()
+    });
+    let ended = ended.map_err(|_| anyhow!("a test panicked"))?;
+    let mut ended: Vec<_> = ended.into_iter().flatten().collect();
+    ended.sort_by_key(|(at, _)| *at);
+    Ok(ended.into_iter().map(|(_, end)| end).collect())
 }
 
 /// The identity that git knows of the caller of [`ferry`].
@@ -254,13 +293,13 @@ fn with_fakes<'a>(ferry: &'a mut Command, bin: &Path) -> Result<&'a mut Command>
 }
 
 fn wait_until(mut until: impl FnMut() -> Result<bool>) -> Result<()> {
-    for _ in 0..100 {
+    for _ in 0..600 {
         if until()? {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(100));
     }
-    bail!("nothing happened for 10 s")
+    bail!("nothing happened for 60 s")
 }
 
 /// A call whose first step never ends, and that step.
@@ -350,7 +389,6 @@ fn killed(context: &Context) -> Result<()> {
 
 /// Beside this call, which holds the lock.
 fn list_beside(context: &Context) -> Result<()> {
-    guest::program(context)?;
     let out = ferry(context, context.cache.root())?
         .args(["test", "--list"])
         .output()?;
@@ -460,13 +498,13 @@ fn top_gives_back(context: &Context) -> Result<()> {
 fn hanging_guest(context: &Context) -> Result<()> {
     let kernel = kernel::build(context, Variant::Ferry)?;
     let shape = Shape::new(1, 1);
-    let guest = Guest::new(context, &kernel.image, "hang", shape)?.timeout(Duration::from_secs(45));
+    let guest = Guest::new(context, &kernel.image, "hang", shape)?.timeout(Duration::from_secs(60));
     let error = match guest.run("echo here >started\nsleep 10000\n") {
         Ok(status) => bail!("expected a timeout, but the guest ended with status {status}"),
         Err(error) => error.to_string(),
     };
     let log = guest.console().display().to_string();
-    for part in ["did not end within 45 s", &log, "what to do"] {
+    for part in ["did not end within 60 s", &log, "what to do"] {
         ensure!(error.contains(part), "the message lacks `{part}`: {error}");
     }
     ensure!(
