@@ -45,7 +45,7 @@ pub enum Suite {
     KunitX86,
     /// system calls in the debug and the Ferry kernel, with the outcomes recorded from vanilla
     Guest,
-    /// the kernel's selftests of migration, rmap and parts that use both, with the engine on
+    /// the kernel's selftests of migration, rmap, device memory and parts that use them
     Selftests,
     /// invalid input to this program: one clear message, and no change left behind
     Tool,
@@ -221,7 +221,7 @@ pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
     Ok(all.good())
 }
 
-/// Counts cases and shows each as it is known.
+/// Counts cases and shows each.
 #[derive(Default)]
 pub struct Tally {
     passed: usize,

@@ -10,7 +10,7 @@ use crate::{
     kernel::{self, Variant},
     ktap::{self, Case, Outcome},
 };
-use anyhow::Result;
+use anyhow::{ensure, Result};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -31,17 +31,68 @@ const OTHERS: [&str; 7] = [
     "uffd-unit-tests",
 ];
 
+/// The program that migrates to and from device memory, which only the debug kernel emulates. Counts
+/// as one case.
+const DEVICE: &str = "hmm-tests";
+/// Its options: without its benchmark.
+const UNTIMED: &str = "-T benchmark_thp_migration";
+
+/// The harness ends each test after 30 s, in which a slow host does not run all of them.
+const HASTY: &str = "#define TEST_TIMEOUT_DEFAULT 30\n";
+const PATIENT: &str = "#define TEST_TIMEOUT_DEFAULT 1200\n";
+
+/// The programs that run in the Ferry kernel.
+fn in_ferry() -> Vec<&'static str> {
+    PROGRAMS.into_iter().chain(OTHERS).collect()
+}
+
 fn programs() -> impl Iterator<Item = &'static str> {
-    PROGRAMS.into_iter().chain(OTHERS)
+    in_ferry().into_iter().chain([DEVICE])
 }
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let folder = build(context)?;
-    let kernel = kernel::build(context, Variant::Ferry)?;
     // `migration` skips all its tests with fewer than four CPUs, and `mremap_test` moves 2 GiB.
     let shape = Shape::new(4, 2);
-    let guest =
-        Guest::new(context, &kernel.image, "selftests", shape)?.timeout(Duration::from_secs(1500));
+    let guest = ran(context, &folder, Variant::Ferry, shape, &in_ferry())?;
+    for name in PROGRAMS {
+        tally.cases(&format!("{name}: "), cases(&guest, name));
+    }
+    for name in OTHERS {
+        tally.case(name, all_of(&cases(&guest, name)));
+    }
+    let batches = fs::read_to_string(guest.share().join("batches")).unwrap_or_default();
+    let took_part = match batches.trim().parse::<u64>() {
+        Ok(1..) => Outcome::Passed,
+        _ => Outcome::Failed("the engine copied no batch".to_owned()),
+    };
+    tally.case("the engine took part", took_part);
+    tally.case("kernel log", clean_log(&guest.dmesg()?));
+    let shape = Shape::new(2, 1);
+    let guest = ran(context, &folder, Variant::Debug, shape, &[DEVICE])?;
+    let prefix = format!("{}: ", Variant::Debug.name());
+    tally.case(&format!("{prefix}{DEVICE}"), all_of(&cases(&guest, DEVICE)));
+    tally.case(&format!("{prefix}kernel log"), clean_log(&guest.dmesg()?));
+    Ok(())
+}
+
+/// Runs the programs in a guest, with the engine on.
+fn ran(
+    context: &Context,
+    folder: &Path,
+    variant: Variant,
+    shape: Shape,
+    programs: &[&str],
+) -> Result<Guest> {
+    let kernel = kernel::build(context, variant)?;
+    let name = match variant {
+        Variant::Ferry => "selftests".to_owned(),
+        other => format!("selftests-{}", other.name()),
+    };
+    let guest = Guest::new(context, &kernel.image, &name, shape)?
+        .kernel_args("kunit.enable=0")
+        .kernel_args(variant.boot_args())
+        .timeout(Duration::from_secs(1500));
     // The tests map their files, and the shared folder does not support mmap, so they run in a
     // tmpfs. `ksm_functional_tests` starts itself from there. `mremap_test` maps a region without
     // checking that it is free: with random addresses 1 of 12 runs failed.
@@ -56,32 +107,25 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
          cd /mnt\n\
          set +e\n",
     );
-    for name in programs() {
+    for name in programs {
         guest.bring(&folder.join(name))?;
+        let options = match *name {
+            DEVICE => UNTIMED,
+            _ => "",
+        };
         script.push_str(&format!(
-            "cp $share/{name} .\n./{name} >$share/{name}.tap 2>&1\ncat $share/{name}.tap\n"
+            "cp $share/{name} .\n./{name} {options} >$share/{name}.tap 2>&1\ncat $share/{name}.tap\n"
         ));
     }
     script.push_str("cat /sys/kernel/mm/ferry/stats/batches >$share/batches\n");
     guest.run(&script)?;
-    let cases = |name| {
-        let text = fs::read(guest.share().join(format!("{name}.tap"))).unwrap_or_default();
-        ktap::tap(&String::from_utf8_lossy(&text))
-    };
-    for name in PROGRAMS {
-        tally.cases(&format!("{name}: "), cases(name));
-    }
-    for name in OTHERS {
-        tally.case(name, all_of(&cases(name)));
-    }
-    let batches = fs::read_to_string(guest.share().join("batches")).unwrap_or_default();
-    let took_part = match batches.trim().parse::<u64>() {
-        Ok(1..) => Outcome::Passed,
-        _ => Outcome::Failed("the engine copied no batch".to_owned()),
-    };
-    tally.case("the engine took part", took_part);
-    tally.case("kernel log", clean_log(&guest.dmesg()?));
-    Ok(())
+    Ok(guest)
+}
+
+/// Returns what a program reported.
+fn cases(guest: &Guest, program: &str) -> Vec<Case> {
+    let text = fs::read(guest.share().join(format!("{program}.tap"))).unwrap_or_default();
+    ktap::tap(&String::from_utf8_lossy(&text))
 }
 
 /// Returns the outcome of a program: it passes if some of its cases pass and none fails.
@@ -108,7 +152,7 @@ fn build(context: &Context) -> Result<PathBuf> {
     let out = home.join("out");
     let stamp = Stamp::new(home.join("ferry.key"));
     let key = format!(
-        "{} {}",
+        "{} {PATIENT} {}",
         source.key,
         programs().collect::<Vec<_>>().join(" ")
     );
@@ -116,6 +160,10 @@ fn build(context: &Context) -> Result<PathBuf> {
         return Ok(out);
     }
     stamp.clear()?;
+    // The makefile does not know on which headers the programs depend.
+    if out.exists() {
+        fs::remove_dir_all(&out)?;
+    }
     fs::create_dir_all(&out)?;
     let limit = Duration::from_secs(600);
     let headers = home.join("headers");
@@ -130,14 +178,12 @@ fn build(context: &Context) -> Result<PathBuf> {
                 .arg("headers"),
         )?;
     let tree = home.join("tree");
-    for dir in ["tools", "mm"] {
-        fs::create_dir_all(tree.join(dir))?;
+    // The headers outside tools/ that the programs include.
+    for header in ["mm/gup_test.h", "lib/test_hmm_uapi.h"] {
+        let to = tree.join(header);
+        fs::create_dir_all(to.parent().unwrap_or(&tree))?;
+        fs::copy(source.vanilla().join(header), to)?;
     }
-    // The only header outside tools/ that the programs' makefile depends on.
-    fs::copy(
-        source.vanilla().join("mm/gup_test.h"),
-        tree.join("mm/gup_test.h"),
-    )?;
     let tools = tree.join("tools");
     context
         .cache
@@ -150,6 +196,10 @@ fn build(context: &Context) -> Result<PathBuf> {
                 .arg(source.vanilla().join("tools").join(""))
                 .arg(&tools),
         )?;
+    let harness = tools.join("testing/selftests/kselftest_harness.h");
+    let text = fs::read_to_string(&harness)?;
+    ensure!(text.contains(HASTY), "{} lacks {HASTY}", harness.display());
+    fs::write(&harness, text.replace(HASTY, PATIENT))?;
     context
         .cache
         .step("building the kernel's own tests", "selftests-build")
