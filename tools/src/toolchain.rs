@@ -109,13 +109,17 @@ fn find_rustc() -> Result<(PathBuf, String)> {
         .chain([PathBuf::from("/usr/bin/rustc")])
         .chain(which("rustc"))
     {
-        let Ok(text) = output(Command::new(&rustc).arg("--version")) else {
-            continue;
+        let said = |args: &[&str]| output(Command::new(&rustc).args(args));
+        let found =
+            said(&["--version"]).and_then(|text| Ok((text, said(&["--print", "sysroot"])?)));
+        let (text, sysroot) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                seen.push(format!("{} ({error:#})", rustc.display()));
+                continue;
+            }
         };
         let text = text.trim().to_owned();
-        let Ok(sysroot) = output(Command::new(&rustc).args(["--print", "sysroot"])) else {
-            continue;
-        };
         let core = "lib/rustlib/src/rust/library/core/src/lib.rs";
         let new_enough = parse_version(&text).is_some_and(|version| version >= RUSTC_MIN);
         if new_enough && Path::new(sysroot.trim()).join(core).exists() {
@@ -127,7 +131,7 @@ fn find_rustc() -> Result<(PathBuf, String)> {
         "no rustc of version 1.85 or later with the core sources; seen: {}\n  \
          what to do: install rustc-web and rust-web-src (Debian 12), rustc and rust-src (Debian 13), \
          or add the component rust-src to rustup's toolchain",
-        if seen.is_empty() { "none".to_owned() } else { seen.join(", ") }
+        seen.join(", ")
     )
 }
 
