@@ -239,6 +239,40 @@ mod tests {
     }
 
     #[test]
+    fn the_table_of_upstream_md_has_each_patch() {
+        let tools = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
+        let repo = tools.parent().unwrap();
+        let text = fs::read_to_string(repo.join("docs/upstream.md")).unwrap();
+        let lines = text
+            .lines()
+            .skip_while(|line| !line.starts_with("| topic | patch |"));
+        let (mut topic, mut listed) = (String::new(), Vec::new());
+        for line in lines.take_while(|line| line.starts_with('|')).skip(2) {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            if !cells[1].is_empty() {
+                topic = cells[1].replace(' ', "-");
+            }
+            // `add` and `offer` are not patches of their own.
+            if cells[2].parse::<u32>().is_ok() {
+                listed.push(format!("{topic}/{}", cells[2]));
+            }
+        }
+        let mut there = Vec::new();
+        for nr in 0..TOPICS.len() {
+            let folder = folder(repo, nr);
+            let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+            for entry in fs::read_dir(&folder).unwrap() {
+                let file = entry.unwrap().file_name().into_string().unwrap();
+                if file.ends_with(".patch") {
+                    there.push(format!("{name}/{}", &file[..4]));
+                }
+            }
+        }
+        there.sort();
+        assert_eq!(listed, there);
+    }
+
+    #[test]
     fn excluded_tests_exclude_no_test_of_an_earlier_topic() {
         let all = TOPICS.iter().enumerate();
         let all: Vec<(usize, &str)> = all
