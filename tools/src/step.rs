@@ -38,6 +38,8 @@ pub struct Step<'a> {
     timeout: Duration,
     remedy: String,
     quiet: bool,
+    /// Whether the step is done whatever the command's exit status.
+    any_status: bool,
     stop_when: Option<StopWhen<'a>>,
 }
 
@@ -103,6 +105,7 @@ impl<'a> Step<'a> {
             timeout: Duration::from_secs(3600),
             remedy: String::new(),
             quiet: false,
+            any_status: false,
             stop_when: None,
         }
     }
@@ -140,7 +143,8 @@ impl<'a> Step<'a> {
     }
 
     /// Runs the command to its end, whatever its exit status; only to be stopped is an error.
-    pub fn run_any(self, command: &mut Command) -> Result<ExitStatus> {
+    pub fn run_any(mut self, command: &mut Command) -> Result<ExitStatus> {
+        self.any_status = true;
         self.exit(command)
     }
 
@@ -217,7 +221,8 @@ impl<'a> Step<'a> {
             sleep(POLL);
         };
         drop(running);
-        progress.finish(matches!(&end, Ok(End::Exited(status)) if status.success()));
+        progress
+            .finish(matches!(&end, Ok(End::Exited(status)) if self.any_status || status.success()));
         end
     }
 }
