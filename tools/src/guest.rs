@@ -25,17 +25,8 @@ const VIRTME_NG: &str = "1.42";
 /// CPU that waits for it in stop_machine(). Its timeout never expires, because it reads the clock,
 /// which is jiffies until the clocksource is chosen.
 const KERNEL_ARGS: &str = "clearcpuid=rep_good,erms,fsrm tsc=nowatchdog log_buf_len=16M";
-/// The guests' first program. In an emulator udev and systemd-tmpfiles take two thirds of the time
-/// from the start of the kernel to that of the script, and nothing here needs them. virtme-ng would
-/// mount an overlay of /usr over what hides them.
-const INIT: &str = "#!/bin/sh\n\
-    for nr in 0 1 2 3 4 5 6 7 8 9; do\n\
-    \teval dir=\\$virtme_rw_overlay$nr\n\
-    \tcase $dir in /usr | /lib) unset virtme_rw_overlay$nr ;; esac\n\
-    done\n\
-    mount -n -t tmpfs none /usr/lib/systemd\n\
-    mount -n --bind /bin/true /usr/bin/systemd-tmpfiles\n\
-    exec \"$0.real\" \"$@\"\n";
+/// Runs before virtme-ng's init.
+const INIT: &str = include_str!("../guest-init.sh");
 /// The HMAT describes node 1's memory as slower, and so as a lower memory tier. Both are equally
 /// fast.
 const TIERS: &str = "-machine hmat=on \

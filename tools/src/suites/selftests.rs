@@ -12,7 +12,7 @@ use crate::{
 };
 use anyhow::{ensure, Result};
 use std::{
-    fs,
+    fs, iter,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -42,19 +42,20 @@ const HASTY: &str = "#define TEST_TIMEOUT_DEFAULT 30\n";
 const PATIENT: &str = "#define TEST_TIMEOUT_DEFAULT 1200\n";
 
 /// The programs that run in the Ferry kernel.
-fn in_ferry() -> Vec<&'static str> {
-    PROGRAMS.into_iter().chain(OTHERS).collect()
+fn in_ferry() -> impl Iterator<Item = &'static str> {
+    PROGRAMS.into_iter().chain(OTHERS)
 }
 
 fn programs() -> impl Iterator<Item = &'static str> {
-    in_ferry().into_iter().chain([DEVICE])
+    in_ferry().chain([DEVICE])
 }
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let folder = build(context)?;
     // `migration` skips all its tests with fewer than four CPUs, and `mremap_test` moves 2 GiB.
     let shape = Shape::new(4, 2);
-    let guest = ran(context, &folder, Variant::Ferry, shape, &in_ferry())?;
+    let programs = in_ferry().map(|name| (name, ""));
+    let guest = ran(context, &folder, Variant::Ferry, shape, programs)?;
     for name in PROGRAMS {
         tally.cases(&format!("{name}: "), cases(&guest, name));
     }
@@ -69,20 +70,26 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.case("the engine took part", took_part);
     tally.case("kernel log", clean_log(&guest.dmesg()?));
     let shape = Shape::new(2, 1);
-    let guest = ran(context, &folder, Variant::Debug, shape, &[DEVICE])?;
+    let guest = ran(
+        context,
+        &folder,
+        Variant::Debug,
+        shape,
+        iter::once((DEVICE, UNTIMED)),
+    )?;
     let prefix = format!("{}: ", Variant::Debug.name());
     tally.case(&format!("{prefix}{DEVICE}"), all_of(&cases(&guest, DEVICE)));
     tally.case(&format!("{prefix}kernel log"), clean_log(&guest.dmesg()?));
     Ok(())
 }
 
-/// Runs the programs in a guest, with the engine on.
+/// Runs programs in a guest, each with its options, with the engine on.
 fn ran(
     context: &Context,
     folder: &Path,
     variant: Variant,
     shape: Shape,
-    programs: &[&str],
+    programs: impl Iterator<Item = (&'static str, &'static str)>,
 ) -> Result<Guest> {
     let kernel = kernel::build(context, variant)?;
     let name = match variant {
@@ -109,12 +116,8 @@ fn ran(
          cd /mnt\n\
          set +e\n",
     );
-    for name in programs {
+    for (name, options) in programs {
         guest.bring(&folder.join(name))?;
-        let options = match *name {
-            DEVICE => UNTIMED,
-            _ => "",
-        };
         script.push_str(&format!(
             "cp $share/{name} .\n./{name} {options} >$share/{name}.tap 2>&1\ncat $share/{name}.tap\n"
         ));

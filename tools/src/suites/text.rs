@@ -81,7 +81,10 @@ pub fn licences(repo: &Path) -> Result<()> {
     let mut hits = Vec::new();
     for (path, content) in texts(repo)? {
         let extension = path.extension().and_then(|e| e.to_str());
-        let is_source = matches!(extension, Some("rs" | "c" | "h" | "S" | "rst" | "toml"));
+        let is_source = matches!(
+            extension,
+            Some("rs" | "c" | "h" | "S" | "rst" | "sh" | "toml")
+        );
         if !is_source
             && !["Kbuild", "Kconfig", "ferry"]
                 .iter()

@@ -36,10 +36,7 @@ use std::{
     os::unix::fs::{symlink, PermissionsExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::{
-        atomic::{AtomicBool, Ordering::Relaxed},
-        Mutex,
-    },
+    sync::Mutex,
     thread,
     time::Duration,
 };
@@ -124,17 +121,15 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
 
 /// Runs the tests on all CPUs: each is mostly one program, or a wait. Returns how each ended.
 fn together(context: &Context, tests: &[(&str, Test)]) -> Result<Vec<Result<()>>> {
-    let (todo, stopped) = (Mutex::new(tests.iter().enumerate()), AtomicBool::new(false));
-    let next = || match stopped.load(Relaxed) {
-        true => None,
-        false => todo.lock().ok()?.next(),
-    };
+    let todo = Mutex::new(tests.iter().enumerate());
+    let next = || todo.lock().ok()?.next();
     let run = || {
         let mut ended = Vec::new();
         while let Some((at, (_, test))) = next() {
             let end = test(context);
             if matches!(&end, Err(error) if step::was_interrupted(error)) {
-                stopped.store(true, Relaxed);
+                // No other test is to begin.
+                while next().is_some() {}
             }
             ended.push((at, end));
         }

@@ -20,7 +20,8 @@ const WORDS: usize = PAGE / 8;
 const VALUE: u64 = 0x5eed;
 /// More pages than are flushed one by one, so changing their protection flushes everything.
 const OTHERS: usize = 64;
-/// Number of rounds with each child.
+/// Number of children, and rounds with each.
+const CHILDREN: u64 = 4;
 const ROUNDS: u64 = 25;
 
 /// Indexes of words that the child writes and reads.
@@ -146,7 +147,11 @@ fn play(children: u64) -> Result<u64> {
 
 pub fn holds(log: &mut Log) -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, "60000")])?;
-    let children = if kernel::is_slow() { 2 } else { 4 };
+    let children = if kernel::is_slow() {
+        CHILDREN / 2
+    } else {
+        CHILDREN
+    };
     log.repeat(|| {
         never_stale_if_deferred(|| play(children))?;
         Ok(children * ROUNDS * PAGES as u64)
@@ -158,5 +163,5 @@ pub fn sees() -> Result<()> {
     // A folio freed on the child's CPU is not reused without a flush of its TLB.
     three_cpus(", so that freed folios are reused without a flush")?;
     let _migrc = Migrc::without("every", &[(AGE, "60000")])?;
-    until_seen(|| Ok(play(4)? > 0))
+    until_seen(|| Ok(play(CHILDREN)? > 0))
 }

@@ -131,7 +131,8 @@ pub fn on_two_cpus<T>(first: usize, second: usize, body: impl FnOnce() -> Result
     })
 }
 
-/// Returns pages whose flush can be deferred: read-only and clean. Little memory may be free.
+/// Returns pages whose flush can be deferred: read-only and clean. Does not check for free
+/// memory.
 pub fn eligible(pages: usize) -> Result<Mapping> {
     let map = region::unchecked_anon(FolioSize::Small, pages)?;
     clean(&map)?;

@@ -23,7 +23,7 @@ const LIMIT: &str = "/proc/sys/kernel/numa_balancing_promote_rate_limit_MBps";
 /// Promotion stays within its own rate and that of NUMA balancing; a rate of 0 stops it.
 pub fn rate() -> Result<()> {
     const MB: u64 = 1 << 20;
-    // Much more than the limits let through.
+    // More than the limits let through at once.
     const LEN: usize = 8 << 20;
     let disk = Ext4::new()?;
     for (path, slow) in [(knob("rate_mbps"), "1"), (LIMIT.to_owned(), "1")] {
