@@ -40,7 +40,7 @@ pub fn beside<T>(
 }
 
 /// Tells a thread to end, on drop.
-struct Stop<'a>(&'a AtomicBool);
+pub struct Stop<'a>(pub &'a AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {

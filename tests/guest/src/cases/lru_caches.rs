@@ -6,20 +6,25 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::ftruncate;
 
 use crate::harness::{Case, skip};
-use crate::kernel;
-use crate::patience::wait_until;
-use crate::sys::{self, MF_MOVE, MF_STRICT, Mapping, PAGE, run_on};
-use crate::threads::join;
+use crate::kernel::{self, CREW, Setting};
+use crate::patience::{repeat_until, wait_until};
+use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, MF_STRICT, Mapping, PAGE, run_on};
+use crate::threads::{Stop, join};
 use crate::trace::Tracing;
 use crate::{pattern, region};
 
 /// Fewer than a cache holds, so that it is not drained by itself.
 const PAGES: usize = 5;
+/// Enough for mbind(2) to empty the caches of all CPUs first.
+const MANY: usize = 4096;
 const ROUNDS: u64 = 50;
 
 /// A system call that moves a mapping to a node.
@@ -50,8 +55,19 @@ pub fn cases() -> Vec<Case> {
     cases.extend([
         Case::new("lru-caches/left-alone", |_| left_alone(region::move_map)),
         Case::new("lru-caches/left-alone/mbind", |_| left_alone(by_mbind)),
+        Case::new("lru-caches/added-to-many/mbind", |_| added_to_many()),
+        Case::new("lru-caches/locked-meanwhile", |_| {
+            locked_meanwhile(by_move_all)
+        }),
+        Case::new("lru-caches/locked-meanwhile/migrate_pages", |_| {
+            locked_meanwhile(by_migrate_pages)
+        }),
     ]);
     cases
+}
+
+fn by_move_all(map: &Mapping, node: i32) -> Result<()> {
+    region::move_all(&map.addrs(PAGE), node, MF_MOVE_ALL)
 }
 
 fn by_migrate_pages(map: &Mapping, node: i32) -> Result<()> {
@@ -117,6 +133,81 @@ fn locked(way: Way, elsewhere: bool) -> Result<()> {
             Ok(())
         })?;
         way(&map, 1).with_context(|| format!("round {round}"))?;
+        pattern::check(map.words(), round)?;
+    }
+    Ok(())
+}
+
+/// Moves a file while another CPU maps its last pages as locked memory, when the first one has
+/// moved. That puts them in its cache although they are isolated already.
+fn locked_meanwhile(way: Way) -> Result<()> {
+    let &[first, second, ..] = &kernel::online_cpus()?[..] else {
+        return Err(skip("there is one CPU"));
+    };
+    // A crew isolates pages while others migrate.
+    let _alone = Setting::change_if_there(CREW, "0")?;
+    run_on(first)?;
+    let file = memfd_create(c"locked", MFdFlags::MFD_CLOEXEC).context("memfd_create")?;
+    ftruncate(&file, (MANY * PAGE) as i64).context("ftruncate")?;
+    let map = Mapping::file(&file, MANY * PAGE, libc::MAP_SHARED, PAGE)?;
+    pattern::fill(map.words(), 0);
+    let mut node = 0;
+    // The other CPU may be late.
+    repeat_until("the last pages are locked before they move", || {
+        let old = node;
+        node = 1 - node;
+        let locked = Mapping::file(&file, map.len(), libc::MAP_SHARED, PAGE)?;
+        locked.lock_on_fault()?;
+        let last = &locked.words()[(MANY - PAGES) * PAGE / 8..];
+        let last_addr = map.addr() + (MANY - 1) * PAGE;
+        empty_caches()?;
+        let ended = AtomicBool::new(false);
+        let ready = Barrier::new(2);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| -> Result<bool> {
+                let here = run_on(second);
+                ready.wait();
+                here?;
+                while sys::places(0, &[map.addr()])? != [node] && !ended.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+                for word in last.iter().step_by(PAGE / 8) {
+                    word.load(Relaxed);
+                }
+                Ok(sys::places(0, &[last_addr])? == [old])
+            });
+            let moved = {
+                let _stop = Stop(&ended);
+                ready.wait();
+                way(&map, node)
+            };
+            let in_time = join(thread, "the locking thread")?;
+            moved.map(|()| in_time)
+        })
+    })?;
+    pattern::check(map.words(), 0)
+}
+
+/// Empties the caches of all CPUs, as `MPOL_MF_MOVE_ALL` does.
+fn empty_caches() -> Result<()> {
+    let map = Mapping::anon(PAGE, PAGE)?;
+    sys::mbind(map.addr(), map.len(), 0, MF_MOVE_ALL).zero("mbind")
+}
+
+/// A long call that names pages of both CPUs' caches.
+fn added_to_many() -> Result<()> {
+    let new = (MANY - PAGES) * PAGE;
+    for round in 0..3 {
+        let map = Mapping::anon(MANY * PAGE, PAGE)?;
+        map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
+        on(true, || {
+            pattern::fill(map.words(), round);
+            Ok(())
+        })?;
+        // The last pages are new, and in this CPU's cache.
+        map.advise(new, PAGES * PAGE, libc::MADV_DONTNEED)?;
+        pattern::fill(map.words(), round);
+        by_mbind(&map, 1).with_context(|| format!("round {round}"))?;
         pattern::check(map.words(), round)?;
     }
     Ok(())
