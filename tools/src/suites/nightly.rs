@@ -3,7 +3,7 @@
 
 use super::{
     guest::{self, boot, ready, CONTROLS, USUAL},
-    Suite, Tally,
+    selftests, Suite, Tally,
 };
 use crate::{context::Context, kernel::Variant};
 use anyhow::Result;
@@ -16,6 +16,7 @@ const GUESTS: [(u32, &str); 2] = [(4, CONTROLS), (2, "service/fuzz --times 10")]
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     guest::beside_vanilla(context, tally)?;
+    selftests::at_length(context, tally)?;
     let program = crate::guest::program(context)?;
     for (cpus, cases) in GUESTS {
         let guest = ready(context, &program, Variant::Debug, (cpus, &USUAL), LIMIT)?;

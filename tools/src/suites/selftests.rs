@@ -37,9 +37,21 @@ const DEVICE: &str = "hmm-tests";
 /// Its options: without its benchmark.
 const UNTIMED: &str = "-T benchmark_thp_migration";
 
-/// The harness ends each test after 30 s, in which a slow host does not run all of them.
-const HASTY: &str = "#define TEST_TIMEOUT_DEFAULT 30\n";
-const PATIENT: &str = "#define TEST_TIMEOUT_DEFAULT 1200\n";
+/// Changes to the programs: the file in `tools/testing/selftests`, the text, and its replacement.
+const CHANGES: [(&str, &str, &str); 2] = [
+    // The harness ends each test after 30 s, in which a slow host does not run all of them.
+    (
+        "kselftest_harness.h",
+        "#define TEST_TIMEOUT_DEFAULT 30\n",
+        "#define TEST_TIMEOUT_DEFAULT 1200\n",
+    ),
+    // `migration` migrates for 20 s in each of its six tests.
+    (
+        "mm/migration.c",
+        "ts1.tv_sec >= RUNTIME)",
+        "ts1.tv_sec >= (getenv(\"MIGRATION_SECONDS\") ? atoi(getenv(\"MIGRATION_SECONDS\")) : RUNTIME))",
+    ),
+];
 
 /// The programs that run in the Ferry kernel.
 fn in_ferry() -> impl Iterator<Item = &'static str> {
@@ -51,11 +63,26 @@ fn programs() -> impl Iterator<Item = &'static str> {
 }
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+    for_seconds(context, tally, "5")
+}
+
+/// Like [`run`], with `migration` at its full length.
+pub fn at_length(context: &Context, tally: &mut Tally) -> Result<()> {
+    for_seconds(context, tally, "20")
+}
+
+/// Runs the programs; `migration` for some seconds in each of its tests.
+fn for_seconds(context: &Context, tally: &mut Tally, seconds: &str) -> Result<()> {
     let folder = build(context)?;
     // `migration` skips all its tests with fewer than four CPUs, and `mremap_test` moves 2 GiB.
     let shape = Shape::new(4, 2);
-    let programs = in_ferry().map(|name| (name, ""));
-    let guest = ran(context, &folder, Variant::Ferry, shape, programs)?;
+    let guest = ran(
+        context,
+        &folder,
+        (Variant::Ferry, shape),
+        &format!("MIGRATION_SECONDS={seconds}"),
+        in_ferry().map(|name| (name, "")),
+    )?;
     for name in PROGRAMS {
         tally.cases(&format!("{name}: "), cases(&guest, name));
     }
@@ -73,8 +100,8 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let guest = ran(
         context,
         &folder,
-        Variant::Debug,
-        shape,
+        (Variant::Debug, shape),
+        "",
         iter::once((DEVICE, UNTIMED)),
     )?;
     let prefix = format!("{}: ", Variant::Debug.name());
@@ -83,12 +110,13 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Runs programs in a guest, each with its options, with the engine on.
+/// Runs programs in a guest, each with its options, with the engine on. `environment` assigns
+/// variables.
 fn ran(
     context: &Context,
     folder: &Path,
-    variant: Variant,
-    shape: Shape,
+    (variant, shape): (Variant, Shape),
+    environment: &str,
     programs: impl Iterator<Item = (&'static str, &'static str)>,
 ) -> Result<Guest> {
     let kernel = kernel::build(context, variant)?;
@@ -119,7 +147,7 @@ fn ran(
     for (name, options) in programs {
         guest.bring(&folder.join(name))?;
         script.push_str(&format!(
-            "cp $share/{name} .\n./{name} {options} >$share/{name}.tap 2>&1\ncat $share/{name}.tap\n"
+            "cp $share/{name} .\n{environment} ./{name} {options} >$share/{name}.tap 2>&1\ncat $share/{name}.tap\n"
         ));
     }
     script.push_str("cat /sys/kernel/mm/ferry/stats/batches >$share/batches\n");
@@ -157,7 +185,7 @@ fn build(context: &Context) -> Result<PathBuf> {
     let out = home.join("out");
     let stamp = Stamp::new(home.join("ferry.key"));
     let key = format!(
-        "{} {PATIENT} {}",
+        "{} {CHANGES:?} {}",
         source.key,
         programs().collect::<Vec<_>>().join(" ")
     );
@@ -201,10 +229,12 @@ fn build(context: &Context) -> Result<PathBuf> {
                 .arg(source.vanilla().join("tools").join(""))
                 .arg(&tools),
         )?;
-    let harness = tools.join("testing/selftests/kselftest_harness.h");
-    let text = fs::read_to_string(&harness)?;
-    ensure!(text.contains(HASTY), "{} lacks {HASTY}", harness.display());
-    fs::write(&harness, text.replace(HASTY, PATIENT))?;
+    for (name, old, new) in CHANGES {
+        let file = tools.join("testing/selftests").join(name);
+        let text = fs::read_to_string(&file)?;
+        ensure!(text.contains(old), "{} lacks {old}", file.display());
+        fs::write(&file, text.replace(old, new))?;
+    }
     context
         .cache
         .step("building the kernel's own tests", "selftests-build")
