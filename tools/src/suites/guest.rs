@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Page migration by system call in booted kernels. The tests must pass in the debug kernel, and in
-//! Ferry's every outcome must match the recorded outcome of the vanilla kernel. The suite `debug`
-//! runs all of them in the debug kernel, `guest` a part.
+//! KUnit, and page migration by system call, in booted kernels. The tests must pass in the debug
+//! kernel, and in Ferry's every outcome must match the recorded outcome of the vanilla kernel. The
+//! suite `debug` runs all of them in the debug kernel, `guest` a part.
 
 use super::{
+    kunit,
     outcomes::{as_recorded, compare, digests, recorded, RECORDED},
     Tally,
 };
@@ -35,10 +36,14 @@ pub struct Booting {
     pub args: &'static str,
 }
 
-// KUnit has its own suite, and would only make each boot slower here.
 pub const USUAL: Booting = Booting {
     name: "",
     args: "kunit.enable=0",
+};
+
+const WITH_KUNIT: Booting = Booting {
+    name: "",
+    args: "kunit.enable=1",
 };
 
 /// Tests that need more than two CPUs to be thorough. The debug kernel runs them with four. The
@@ -64,11 +69,15 @@ const NOT_IN_DEBUG: &[&str] = &[
     "/migrate_pages",
     "counters/balance-auto",
     "counters/balance-cpu",
+    "counters/balance-dma",
+    "counters/balance-hybrid",
     "counters/balance-serial",
     "crews/memory-offline",
     "crews/regrouped",
     "differential/2",
+    "differential/3",
     "differential/4",
+    "differential/5",
     "errors/huge-pages-to-full-node",
     "errors/node-full",
     "generated/2",
@@ -81,12 +90,15 @@ const NOT_IN_DEBUG: &[&str] = &[
     "generated/9",
     "limits/fewer-threads-meanwhile",
     "limits/flag-ignored-meanwhile",
+    "limits/flag-privileged",
     "limits/lanes-for-reclaim",
     "limits/list-switched-off-meanwhile",
     "limits/nodes-meanwhile",
     "limits/real-time",
     "limits/service-flag-ignored",
     "litmus/file-punched",
+    "method/demotion",
+    "method/never",
     "pinned/direct-io",
     "programs/",
     "promotion/brake",
@@ -121,10 +133,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         (USUAL_CPUS, &USUAL),
         LIMIT,
     )?;
-    let [few, many] = in_debug(context, &program, NOT_IN_DEBUG)?;
-    let (few, many) = both(few.cpus + many.cpus, || few.boot(), || many.boot())?;
-    few.tell(tally);
-    many.tell(tally);
+    in_debug(context, tally, &program, NOT_IN_DEBUG)?;
     let (ferry, top) = both(
         USUAL_CPUS + TOP.cpus,
         || boot(&ferry, "on", ""),
@@ -138,36 +147,26 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("ferry top reports the migrated pages", top)
 }
 
-/// Runs all tests but [`CONTROLS`] in the debug kernel.
+/// Runs KUnit, and all tests but [`CONTROLS`], in the debug kernel.
 pub fn debug(context: &Context, tally: &mut Tally) -> Result<()> {
-    let program = guest::program(context)?;
-    let [few, many] = in_debug(context, &program, &[])?;
-    let (few, many) = both(few.cpus + many.cpus, || few.boot(), || many.boot())?;
+    in_debug(context, tally, &guest::program(context)?, &[])
+}
+
+/// Runs KUnit, and all tests but some and [`CONTROLS`], in the debug kernel.
+fn in_debug(context: &Context, tally: &mut Tally, program: &Path, except: &[&str]) -> Result<()> {
+    let [few, many] = divided(except);
+    let ready = |cpus, booting| ready(context, program, Variant::Debug, (cpus, booting), 2 * LIMIT);
+    let (with_few, with_many) = (ready(few.0, &WITH_KUNIT)?, ready(many.0, &USUAL)?);
+    let (few, many) = both(
+        few.0 + many.0,
+        || boot(&with_few, "on", &few.1),
+        || boot(&with_many, "on", &many.1),
+    )?;
+    let (guest, prefix) = &with_few;
+    kunit::booted(context, tally, guest, prefix)?;
     few.tell(tally);
     many.tell(tally);
     Ok(())
-}
-
-/// A guest with the debug kernel, and the tests that it runs.
-struct InDebug {
-    cpus: u32,
-    guest: (Guest, String),
-    cases: String,
-}
-
-impl InDebug {
-    fn boot(&self) -> Result<Booted> {
-        boot(&self.guest, "on", &self.cases)
-    }
-}
-
-/// Returns the guests that run all tests but some in the debug kernel.
-fn in_debug(context: &Context, program: &Path, except: &[&str]) -> Result<[InDebug; 2]> {
-    let [few, many] = divided(except).map(|(cpus, cases)| {
-        let guest = ready(context, program, Variant::Debug, (cpus, &USUAL), 2 * LIMIT)?;
-        Ok::<_, anyhow::Error>(InDebug { cpus, guest, cases })
-    });
-    Ok([few?, many?])
 }
 
 /// Runs two guests at the same time if the host has the `cpus` CPUs of both, and otherwise one after

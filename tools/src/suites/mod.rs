@@ -41,9 +41,8 @@ pub enum Suite {
     Style,
     /// each patch applies; all of them build with CONFIG_FERRY and without
     Series,
-    /// KUnit on x86-64 with lockdep and DEBUG_VM
-    KunitX86,
-    /// system calls in the debug and the Ferry kernel, with the outcomes recorded from vanilla
+    /// KUnit in the debug kernel; system calls in it and in the Ferry kernel, with the outcomes
+    /// recorded from vanilla
     Guest,
     /// the kernel's selftests of migration, rmap, device memory and parts that use them
     Selftests,
@@ -51,6 +50,8 @@ pub enum Suite {
     Tool,
     /// each patch builds; other code is unchanged without CONFIG_FERRY; mm/ferry builds for arm64
     Patches,
+    /// KUnit alone in the debug kernel
+    KunitX86,
     /// tests of guest in the debug kernel, those that take long there as well
     Debug,
     /// KUnit at native speed, in UML on two CPUs
@@ -66,7 +67,7 @@ pub enum Suite {
     /// the kernel after each topic of the series: builds, boots, passes the tests of its topics
     Topics,
     /// patches, debug, kunit-uml, arm64, matrix, Ferry beside vanilla, migrc with hooks disabled, a
-    /// million service calls
+    /// million service calls, the kernel's test `migration` at its full length
     Nightly,
 }
 
@@ -91,7 +92,6 @@ impl Suite {
             Suite::Host
                 | Suite::Style
                 | Suite::Series
-                | Suite::KunitX86
                 | Suite::Guest
                 | Suite::Selftests
                 | Suite::Tool
