@@ -276,8 +276,7 @@ static __always_inline void run_install_part(const struct run_range *part,
 			if (!flush_end)
 				flush_start = address;
 			flush_end = address + PAGE_SIZE;
-			if (!pte_dirty(flush_pte))
-				flush_pte = pteval;
+			flush_pte = ferry_run_flush_pte(flush_pte, pteval);
 		}
 		if (!installed)
 			continue;

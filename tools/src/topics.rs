@@ -126,7 +126,11 @@ pub const TOPICS: [Topic; 8] = [
     Topic {
         name: "runs",
         about: "small folios are unmapped and remapped in runs",
-        files: &["c-glue/include/linux/ferry_run.h", "c-glue/runs"],
+        files: &[
+            "c-glue/include/linux/ferry_run.h",
+            "c-glue/runs",
+            "c-glue/tests/run_flush.c",
+        ],
         tests: &["runs/"],
     },
     Topic {

@@ -29,6 +29,7 @@
 #include <linux/folio_batch.h>
 #include <linux/jump_label.h>
 #include <linux/minmax.h>
+#include <linux/pgtable.h>
 
 #include "migrate_batch.h"
 
@@ -65,6 +66,18 @@ struct ferry_run {
 	struct folio *src[FERRY_RUN_SLOTS];
 	struct folio *dst[FERRY_RUN_SLOTS];
 };
+
+/*
+ * Returns the PTE to pass to set_tlb_ubc_flush_pending(): @flush is none, or
+ * stands for earlier PTEs; @next is the last one. That function ignores a
+ * PROT_NONE PTE whose flush has ended, so any other PTE is preferred.
+ */
+static inline pte_t ferry_run_flush_pte(pte_t flush, pte_t next)
+{
+	if (pte_none(flush) || pte_protnone(flush))
+		swap(flush, next);
+	return pte_dirty(flush) || !pte_dirty(next) ? flush : pte_mkdirty(flush);
+}
 
 /* For each slot of @run that has a folio. The body may remove the folio. */
 #define ferry_run_for_each(slot, run) \
