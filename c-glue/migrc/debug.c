@@ -50,6 +50,7 @@ static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
 	[FERRY_HOOK_REUSE]	= "reuse",
 	[FERRY_HOOK_SWAP]	= "swap",
 	[FERRY_HOOK_FORCE]	= "force",
+	[FERRY_HOOK_MOVE]	= "move",
 	[FERRY_HOOK_BATCHED]	= "batched",
 	[FERRY_HOOK_BOUND]	= "bound",
 	[FERRY_HOOK_AGE]	= "age",
