@@ -45,7 +45,7 @@ static bool ferry_feign_progress;
 static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
 	[FERRY_HOOK_NONE]	= "none",
 	[FERRY_HOOK_WRITABLE]	= "writable",
-	[FERRY_HOOK_FORK]	= "fork",
+	[FERRY_HOOK_CHANGING]	= "changing",
 	[FERRY_HOOK_RETAIN]	= "retain",
 	[FERRY_HOOK_REUSE]	= "reuse",
 	[FERRY_HOOK_SWAP]	= "swap",

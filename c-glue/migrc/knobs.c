@@ -228,7 +228,6 @@ static const struct attribute_group ferry_migrc_group = {
 
 static const char * const ferry_refusal_names[FERRY_NR_REFUSALS] = {
 	[FERRY_REFUSED_WRITABLE]	= "writable",
-	[FERRY_REFUSED_DIRTY]		= "dirty",
 	[FERRY_REFUSED_CHANGING]	= "changing",
 	[FERRY_REFUSED_FILE]		= "file",
 	[FERRY_REFUSED_WRITTEN]		= "file_open_for_writing",

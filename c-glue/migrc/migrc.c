@@ -65,15 +65,11 @@ static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
 		refused |= BIT(FERRY_REFUSED_WRITABLE);
 	/*
 	 * The entry may be writable in a TLB even if it was write-protected
-	 * since, for example by fork(), which flushes later. Either check
-	 * suffices for the known cases; both are made for unknown ones.
+	 * since, for example by fork(), which flushes later.
 	 */
-	if (!ferry_hook_disabled(FERRY_HOOK_FORK)) {
-		if (pte_dirty(pteval))
-			refused |= BIT(FERRY_REFUSED_DIRTY);
-		if (mm_tlb_flush_pending(mm))
-			refused |= BIT(FERRY_REFUSED_CHANGING);
-	}
+	if (mm_tlb_flush_pending(mm) &&
+	    !ferry_hook_disabled(FERRY_HOOK_CHANGING))
+		refused |= BIT(FERRY_REFUSED_CHANGING);
 	if (!folio_test_anon(folio))
 		refused |= ferry_check_file(unmaps, folio);
 	else if (folio_test_swapcache(folio))

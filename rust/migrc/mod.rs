@@ -2,8 +2,8 @@
 
 //! Deferred TLB flushes: which migration batches are deferred, and for how long.
 //!
-//! If all PTEs of a batch were read-only and clean when they were cleared, the batch becomes a
-//! [`Group`]: it is not flushed, and its old folios are kept. After the migration the group is
+//! If all PTEs of a batch were read-only when they were cleared, the batch becomes a [`Group`]: it
+//! is not flushed, and its old folios are kept. After the migration the group is
 //! retained until a flush that covers it completes. That is a drain, one flush for all groups, if
 //! there are too many or one is too old, if memory is short, or on request; or it is a flush for
 //! another purpose. See `docs/migrc.rst`.

@@ -2,8 +2,8 @@
 /*
  * Ferry: hooks of migrc, which defers the TLB flushes of migration.
  *
- * Folios all of whose translations are read-only and clean are migrated
- * without a TLB flush, so CPUs may go on to read the old folios through stale
+ * Folios all of whose translations are read-only are migrated without a TLB
+ * flush, so CPUs may go on to read the old folios through stale
  * translations. A group retains the old folios together with the deferred
  * flush, and they are freed when a flush that covers them has completed.
  * Anything that would make a new folio differ from the old one flushes first:
@@ -35,7 +35,7 @@ struct ferry_unmaps;
 enum ferry_hook {
 	FERRY_HOOK_NONE,
 	FERRY_HOOK_WRITABLE,
-	FERRY_HOOK_FORK,
+	FERRY_HOOK_CHANGING,
 	FERRY_HOOK_RETAIN,
 	FERRY_HOOK_REUSE,
 	FERRY_HOOK_SWAP,

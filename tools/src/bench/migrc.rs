@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The benefit of deferred TLB flushes (migrc): memory is migrated to and fro while threads on all
-//! other CPUs read it. Clean read-only memory should need almost no TLB-shootdown IPIs; written
+//! other CPUs read it. Read-only memory should need almost no TLB-shootdown IPIs; writable
 //! memory needs all of them, and must not lose data.
 
 use super::{case, draw, measure_all, save_json, Plan};

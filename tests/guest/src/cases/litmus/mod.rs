@@ -18,9 +18,9 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::wait::waitpid;
 
 mod file;
-mod fork;
 mod nested;
 mod pair;
+mod protectors;
 pub mod secondary;
 mod spaces;
 mod swap;
@@ -35,6 +35,7 @@ use crate::region;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, fork_child, run_on};
 use crate::threads::join;
 use file::{Shown, WrittenBy};
+use protectors::By;
 
 pub const MIGRC: &str = "/sys/kernel/mm/ferry/migrc";
 const HOOK: &str = "/sys/kernel/mm/ferry/migrc/debug/hook_out";
@@ -94,8 +95,6 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/file-race", file::race).limit(SLOW),
         Case::new("litmus/file-refused", |_| file::refused()),
         Case::new("litmus/nested", nested::holds).limit(SLOW),
-        Case::new("litmus/fork", fork::holds).limit(SLOW),
-        Case::new("litmus/fork-without-fork", |_| fork::sees()).limit(PATIENT),
         Case::new("litmus/upgrade", upgrade::holds).limit(SLOW),
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(PATIENT),
         Case::new("litmus/pair", pair::holds).limit(SLOW),
@@ -107,6 +106,16 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/swap-without-swap", |_| swap::sees()).limit(PATIENT),
         Case::new("litmus/unplug", unplug::holds).limit(SLOW),
     ];
+    for (name, by) in [
+        ("fork", By::Fork),
+        ("soft-dirty", By::SoftDirty),
+        ("userfault", By::Userfault),
+    ] {
+        let holds = move |log: &mut _| protectors::holds(by, log);
+        cases.push(Case::new(format!("litmus/{name}"), holds).limit(SLOW));
+        let name = format!("litmus/{name}-without-changing");
+        cases.push(Case::new(name, move |_| protectors::sees(by)).limit(PATIENT));
+    }
     for (name, change, hook) in all {
         cases.push(Case::new(format!("litmus/{name}"), move |log| holds(change, log)).limit(SLOW));
         if let Some(hook) = hook {
@@ -223,7 +232,8 @@ impl Stage {
         (0..PAGES).filter(stale).count() as u64
     }
 
-    /// Sets all pages to a value. A later write must fault, except for `Change::Write`.
+    /// Sets all pages to a value; in every other round they are clean. A later write must fault,
+    /// except for `Change::Write`.
     fn prepare(&self, change: Change, value: u64) -> Result<()> {
         if let Some(file) = &self.file {
             return file.fill(value);
@@ -232,8 +242,10 @@ impl Stage {
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         self.map.protect(0, all, writable)?;
         (0..PAGES).for_each(|page| self.page(page).store(value, Relaxed));
-        // Clean; reclaim frees them only when memory is short.
-        self.map.advise(0, all, libc::MADV_FREE)?;
+        if value % 8 < 4 {
+            // Clean; reclaim frees them only when memory is short.
+            self.map.advise(0, all, libc::MADV_FREE)?;
+        }
         match change {
             Change::Write => Ok(()),
             Change::Keep | Change::Protect | Change::Force => {

@@ -67,8 +67,8 @@ impl Nested {
         })
     }
 
-    /// Writes and cleans all pages that are not written all the time, and makes them read-only.
-    fn clean(&self) -> Result<()> {
+    /// Writes all pages that are not written all the time, and makes them read-only.
+    fn settle(&self) -> Result<()> {
         for batch in (0..self.map.len()).step_by(BATCH * PAGE) {
             let len = (BATCH - WRITTEN) * PAGE;
             let writable = libc::PROT_READ | libc::PROT_WRITE;
@@ -76,7 +76,6 @@ impl Nested {
             (0..len).step_by(PAGE).for_each(|at| {
                 self.map.words()[(batch + at) / 8].store(1, Relaxed);
             });
-            self.map.advise(batch, len, libc::MADV_FREE)?;
             self.map.protect(batch, len, libc::PROT_READ)?;
         }
         Ok(())
@@ -98,7 +97,7 @@ impl Nested {
             // Moves demoted memory back, so that node 0 is as full as before.
             sys::mbind(self.hog.addr(), self.hog.len(), 0, MF_MOVE);
             self.to(1);
-            self.clean()?;
+            self.settle()?;
             let short = 2 * (memory::node_free_bytes(0)? / 1024 + 4 * NESTED);
             let _short = Setting::change(MIN_FREE, &short.to_string())?;
             back += self.to(0);

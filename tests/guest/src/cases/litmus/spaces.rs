@@ -112,8 +112,6 @@ impl Shared {
             .protect(0, self.map.len(), libc::PROT_READ | libc::PROT_WRITE)?;
         (0..PAGES)
             .for_each(|page| self.map.words()[page * WORDS].store(VALUE + page as u64, Relaxed));
-        // Clean; reclaim frees them only when memory is short.
-        self.map.advise(0, self.map.len(), libc::MADV_FREE)?;
         board[STOP].store(0, Release);
         let child = Child::start(|| self.read_on(cpu))?;
         let round = |nr: u64| self.round(1 - (nr % 2) as i32, others);

@@ -17,7 +17,7 @@ use crate::harness::Log;
 use crate::kernel;
 use crate::plan::FolioSize;
 use crate::region;
-use crate::sys::{self, MF_MOVE, Mapping, PAGE};
+use crate::sys::{self, MF_MOVE, Mapping};
 use crate::threads::join;
 
 /// Number of pages that become writable together, so that mprotect(2) takes long.
@@ -82,12 +82,11 @@ impl Stage {
         }
     }
 
-    /// Makes the page clean and read-only, migrates it, and makes it writable again. Returns the
+    /// Makes the page read-only, migrates it, and makes it writable again. Returns the
     /// duration of that mprotect(2).
     fn round(&self, round: u64, delay: Duration) -> Result<Duration> {
         self.word().store(2 * round, Relaxed);
         self.told.store(2 * round, Release);
-        self.map.advise(0, PAGE, libc::MADV_FREE)?;
         self.map.protect(0, self.map.len(), libc::PROT_READ)?;
         // Lets the reader read the page.
         thread::yield_now();

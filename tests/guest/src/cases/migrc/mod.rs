@@ -131,23 +131,21 @@ pub fn on_two_cpus<T>(first: usize, second: usize, body: impl FnOnce() -> Result
     })
 }
 
-/// Returns pages whose flush can be deferred: read-only and clean. Does not check for free
-/// memory.
+/// Returns pages whose flush can be deferred: read-only. Does not check for free memory.
 pub fn eligible(pages: usize) -> Result<Mapping> {
     let map = region::unchecked_anon(FolioSize::Small, pages)?;
-    clean(&map)?;
+    fill_and_protect(&map)?;
     Ok(map)
 }
 
 /// Makes the pages of a fresh mapping eligible.
 pub fn make_eligible(map: &Mapping) -> Result<()> {
     map.advise(0, map.len(), libc::MADV_NOHUGEPAGE)?;
-    clean(map)
+    fill_and_protect(map)
 }
 
-fn clean(map: &Mapping) -> Result<()> {
+fn fill_and_protect(map: &Mapping) -> Result<()> {
     pattern::fill(map.words(), 7);
-    map.advise(0, map.len(), libc::MADV_FREE)?;
     map.protect(0, map.len(), libc::PROT_READ)
 }
 
@@ -236,9 +234,6 @@ fn refused() -> Result<()> {
     };
     let map = region::filled(FolioSize::Small, 64, 7)?;
     gains("refused/writable", &map)?;
-    let map = region::filled(FolioSize::Small, 64, 7)?;
-    map.protect(0, map.len(), libc::PROT_READ)?;
-    gains("refused/dirty", &map)?;
     let tmpfs = super::Tmpfs::new()?;
     let file = tmpfs.create("file")?;
     file.set_len(64 * PAGE as u64)?;
