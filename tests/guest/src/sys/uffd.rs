@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The part of userfaultfd that protects pages from writes: the kernel itself resolves a write to
-//! such a page, and removes the page's mark.
+//! The part of userfaultfd that protects pages from writes, where the kernel itself resolves a write
+//! to such a page and removes the page's mark; and that moves pages to other addresses.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::libc;
 
-use self::ioctl::{Api, Register, WriteProtect};
+use self::ioctl::{Api, Move, Register, WriteProtect};
 use super::Mapping;
 
 const API: u64 = 0xaa;
@@ -50,7 +50,18 @@ mod ioctl {
         pub mode: u64,
     }
 
+    /// `struct uffdio_move`
+    #[repr(C)]
+    pub struct Move {
+        pub to: u64,
+        pub from: u64,
+        pub len: u64,
+        pub mode: u64,
+        pub moved: i64,
+    }
+
     ioctl_readwrite!(uffdio_api, TYPE, 0x3f, Api);
+    ioctl_readwrite!(uffdio_move, TYPE, 5, Move);
     ioctl_readwrite!(uffdio_register, TYPE, 0, Register);
     ioctl_readwrite!(uffdio_writeprotect, TYPE, 6, WriteProtect);
 }
@@ -76,9 +87,8 @@ impl Uffd {
         Ok(Self(fd))
     }
 
-    /// Marks `len` bytes of a mapping, from offset `at` on, as protected from writes.
-    pub fn protect(&self, map: &Mapping, at: usize, len: usize) -> Result<()> {
-        ensure!(at + len <= map.len(), "expected a part of the mapping");
+    /// Lets pages of a mapping be marked, or be moved to it.
+    pub fn register(&self, map: &Mapping) -> Result<()> {
         let mut register = Register {
             start: map.addr() as u64,
             len: map.len() as u64,
@@ -88,6 +98,28 @@ impl Uffd {
         // SAFETY: `register` is a valid structure. Registration does not change contents.
         unsafe { ioctl::uffdio_register(self.0.as_raw_fd(), &mut register) }
             .context("UFFDIO_REGISTER")?;
+        Ok(())
+    }
+
+    /// Moves all pages of a mapping to another one without pages, which is registered.
+    pub fn move_pages(&self, from: &Mapping, to: &Mapping) -> Result<()> {
+        ensure!(from.len() == to.len(), "expected mappings of one size");
+        let mut pages = Move {
+            to: to.addr() as u64,
+            from: from.addr() as u64,
+            len: from.len() as u64,
+            mode: 0,
+            moved: 0,
+        };
+        // SAFETY: `pages` is a valid structure. Both mappings hold only atomics, and stay mapped.
+        unsafe { ioctl::uffdio_move(self.0.as_raw_fd(), &mut pages) }.context("UFFDIO_MOVE")?;
+        Ok(())
+    }
+
+    /// Marks `len` bytes of a mapping, from offset `at` on, as protected from writes.
+    pub fn protect(&self, map: &Mapping, at: usize, len: usize) -> Result<()> {
+        ensure!(at + len <= map.len(), "expected a part of the mapping");
+        self.register(map)?;
         let mut protect = WriteProtect {
             start: (map.addr() + at) as u64,
             len: len as u64,

@@ -18,6 +18,7 @@ use crate::harness::{Case, expect, skip};
 use crate::kernel;
 use crate::patience::wait_until;
 use crate::plan::FolioSize;
+use crate::sys::uffd::Uffd;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE, run_on};
 use crate::threads::join;
 use crate::{pattern, region};
@@ -41,6 +42,10 @@ pub fn cases() -> Vec<Case> {
         Case::new("migrc/bound-without-bound", |_| no_bound()),
         Case::new("migrc/age", |_| age()),
         Case::new("migrc/age-without-age", |_| no_age()),
+        Case::new("migrc/moved-by-userfault", |_| moved_by_userfault(true)),
+        Case::new("migrc/moved-by-userfault-without-move", |_| {
+            moved_by_userfault(false)
+        }),
         Case::new("migrc/off", |_| off()),
         Case::new("migrc/freed", |_| drains::freed()),
         Case::new("migrc/freed-by-change", |_| drains::freed_by_change()),
@@ -245,6 +250,30 @@ fn refused() -> Result<()> {
         "expected no deferred pages"
     );
     Ok(())
+}
+
+/// `UFFDIO_MOVE` maps pages writable at another address. It flushes the address space first, unless
+/// the hook is disabled.
+fn moved_by_userfault(flushes: bool) -> Result<()> {
+    let _migrc = match flushes {
+        true => Migrc::with(&[(AGE, NEVER)])?,
+        false => Migrc::without("move", &[(AGE, NEVER)])?,
+    };
+    let map = region::filled(FolioSize::Small, 64, 7)?;
+    let (uffd, target) = (Uffd::new()?, Mapping::anon(map.len(), PAGE)?);
+    uffd.register(&target)?;
+    // Read-only pages of a mapping that is writable, as the call requires.
+    uffd.protect(&map, 0, map.len())?;
+    beside_another(|| {
+        let deferred = count("deferred_pages")?;
+        to(&map, 1)?;
+        expect("deferred pages", count("deferred_pages")?, deferred + 64)?;
+        let before = count("flushed_first")?;
+        uffd.move_pages(&map, &target)?;
+        let flushed = count("flushed_first")? > before;
+        expect("whether the address space was flushed", flushed, flushes)
+    })?;
+    pattern::check(target.words(), 7)
 }
 
 fn bound() -> Result<()> {
