@@ -16,7 +16,9 @@ const GUESTS: [(u32, &str); 2] = [(4, CONTROLS), (2, "service/fuzz --times 10")]
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     guest::beside_vanilla(context, tally)?;
-    selftests::at_length(context, tally)?;
+    // An error of one part must not hide what the others find.
+    let done = selftests::at_length(context, tally);
+    tally.check("selftests: the suite itself", done)?;
     let program = crate::guest::program(context)?;
     for (cpus, cases) in GUESTS {
         let guest = ready(context, &program, Variant::Debug, (cpus, &USUAL), LIMIT)?;
@@ -29,7 +31,6 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         Suite::Matrix,
         Suite::Arm64,
     ] {
-        // An error of one must not hide what the others find.
         let done = suite.run(context, 1, tally);
         tally.check(&format!("{}: the suite itself", suite.named().0), done)?;
     }
