@@ -3,9 +3,9 @@
  * Ferry: hooks of migrc, which defers the TLB flushes of migration.
  *
  * Folios all of whose translations are read-only are migrated without a TLB
- * flush, so CPUs may go on to read the old folios through stale
- * translations. A group retains the old folios together with the deferred
- * flush, and they are freed when a flush that covers them has completed.
+ * flush, so CPUs may go on to read the old folios through stale translations. A
+ * group retains the old folios together with the deferred flush, and they are
+ * freed when a flush that covers them has completed.
  * Anything that would make a new folio differ from the old one flushes first:
  * see ferry_flush_before_write().
  *

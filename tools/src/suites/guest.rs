@@ -36,11 +36,13 @@ pub struct Booting {
     pub args: &'static str,
 }
 
+/// Without the KUnit suites, which run at boot otherwise.
 pub const USUAL: Booting = Booting {
     name: "",
     args: "kunit.enable=0",
 };
 
+/// With all KUnit suites.
 const WITH_KUNIT: Booting = Booting {
     name: "",
     args: "kunit.enable=1",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Pages that a CPU keeps in a cache of its own before it adds them to an LRU list. They move all
-//! the same. Of move_pages(2) and mbind(2), only calls that name such pages wait until the other
-//! CPUs have emptied their caches.
+//! the same. Of move_pages(2) and mbind(2), only calls that name such pages, and long calls of
+//! mbind(2), wait until the other CPUs have emptied their caches.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -82,8 +82,8 @@ impl Stage {
         }
     }
 
-    /// Makes the page read-only, migrates it, and makes it writable again. Returns the
-    /// duration of that mprotect(2).
+    /// Makes the page read-only, migrates it, and makes it writable again. Returns the duration of
+    /// that mprotect(2).
     fn round(&self, round: u64, delay: Duration) -> Result<Duration> {
         self.word().store(2 * round, Relaxed);
         self.told.store(2 * round, Release);
