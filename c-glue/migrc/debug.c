@@ -172,23 +172,33 @@ static unsigned long ferry_identity(const struct folio *folio)
 			 hash_long(folio->index + 1, 64), 64);
 }
 
-/*
- * Set while a translation of the folio stays unflushed, so that it is
- * compared.
- */
-#define FERRY_NOTED	((void *)-1L)
+/* Folios with more pages are not compared. */
+#define FERRY_MAX_NOTED		(BITS_PER_LONG / 2)
+
+/* Returns the private word of a folio whose pages all have unflushed PTEs. */
+static unsigned long ferry_all_noted(const struct folio *folio)
+{
+	return BIT(folio_nr_pages(folio)) - 1;
+}
 
 /*
- * Called for a folio that is locked, isolated and being unmapped, whose
- * private word is unused unless a flag says otherwise. If the folio is not
- * migrated, the mark stays until the next migration, until the folio enters
- * the swap cache, or until it is freed.
+ * Notes that a PTE of a page stays unflushed. The folio is compared if that is so
+ * for all its pages: others may be written without another flush.
+ *
+ * Called for a folio that is locked, isolated and being unmapped, whose private
+ * word is unused unless a flag says otherwise. If the folio is not migrated, the
+ * bits stay until the next migration, until the folio enters the swap cache, or
+ * until it is freed.
  */
-void ferry_note_folio(const struct folio *folio)
+void ferry_note_page(const struct folio *folio, unsigned long pfn)
 {
+	unsigned long private = (unsigned long)folio->private;
+
 	if (folio_test_anon(folio) && !folio_test_swapcache(folio) &&
-	    !folio_test_large(folio) && !folio_test_private(folio))
-		((struct folio *)folio)->private = FERRY_NOTED;
+	    !folio_test_private(folio) &&
+	    folio_nr_pages(folio) <= FERRY_MAX_NOTED)
+		((struct folio *)folio)->private =
+			(void *)(private | BIT(pfn - folio_pfn(folio)));
 }
 
 /*
@@ -197,7 +207,8 @@ void ferry_note_folio(const struct folio *folio)
  */
 void ferry_note_copy(struct folio *src, struct folio *dst)
 {
-	bool noted = src->private == FERRY_NOTED;
+	bool noted = folio_nr_pages(src) <= FERRY_MAX_NOTED &&
+		     (unsigned long)src->private == ferry_all_noted(src);
 
 	src->private = NULL;
 	if (!noted || !folio_try_get(dst))
@@ -216,13 +227,15 @@ static void ferry_check_folio(const struct ferry_group *group,
 	src->private = NULL;
 	if (!dst || !folio_try_get(dst))
 		return;
-	if (folio_test_large(dst) || src->index != ferry_identity(dst))
+	/* The reference prevents that it is split. */
+	if (folio_order(dst) != folio_order(src) ||
+	    src->index != ferry_identity(dst))
 		goto put;
 	atomic_inc(&ferry_compared);
-	if (!memcmp(folio_address(src), folio_address(dst), PAGE_SIZE))
+	if (!memcmp(folio_address(src), folio_address(dst), folio_size(src)))
 		goto put;
-	was = jhash2(folio_address(src), PAGE_SIZE / 4, 0);
-	is = jhash2(folio_address(dst), PAGE_SIZE / 4, 0);
+	was = jhash2(folio_address(src), folio_size(src) / 4, 0);
+	is = jhash2(folio_address(dst), folio_size(src) / 4, 0);
 	/*
 	 * After the content: writes are flushed for, and counted, before they
 	 * are made.

@@ -55,6 +55,16 @@ unsigned int ferry_disabled;
  */
 unsigned long ferry_last_release;
 
+/*
+ * Returns whether the flush of a folio's PTEs may be deferred. A huge page is
+ * usually mapped by a PMD, which is flushed when it is cleared. Retaining such a
+ * folio would save nothing.
+ */
+static bool ferry_may_retain(const struct folio *folio)
+{
+	return folio_order(folio) < PMD_ORDER && !folio_is_zone_device(folio);
+}
+
 static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
 				const struct folio *folio, struct mm_struct *mm,
 				pte_t pteval)
@@ -74,9 +84,10 @@ static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
 		refused |= ferry_check_file(unmaps, folio);
 	else if (folio_test_swapcache(folio))
 		refused |= BIT(FERRY_REFUSED_SWAPCACHE);
-	if (folio_test_large(folio) || folio_is_zone_device(folio))
-		refused |= BIT(FERRY_REFUSED_LARGE);
-	if (folio_test_hwpoison(folio))
+	if (!ferry_may_retain(folio))
+		refused |= BIT(FERRY_REFUSED_HUGE);
+	if (folio_test_hwpoison(folio) ||
+	    (folio_test_large(folio) && folio_test_has_hwpoisoned(folio)))
 		refused |= BIT(FERRY_REFUSED_POISONED);
 	return refused;
 }
@@ -93,10 +104,7 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 	/* No TLB can hold the entry. */
 	if (!pte_accessible(mm, pteval))
 		return;
-	ferry_note_folio(folio);
-	/* Takes back what a list too short for a run noted for this PTE. */
-	if (ferry_hook_disabled(FERRY_HOOK_BATCHED))
-		atomic_dec(&mm->tlb_flush_batched);
+	ferry_note_page(folio, pte_pfn(pteval));
 	refused = ferry_check_pte(unmaps, folio, mm, pteval);
 	if (!ferry_note_space(unmaps, mm))
 		refused |= BIT(FERRY_REFUSED_MMS);
@@ -219,6 +227,12 @@ static unsigned int ferry_node_limit(int nid)
 		   READ_ONCE(ferry_max_pages));
 }
 
+/* Clears a folio, as the next user of its memory would; for tests. */
+static void ferry_reuse(struct folio *folio)
+{
+	memset(folio_address(folio), 0, folio_size(folio));
+}
+
 /*
  * Retains an old folio. Returns false if its node is at the limit, or if the
  * batch was recalled.
@@ -227,25 +241,23 @@ bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 		      struct folio *dst)
 {
 	atomic_t *kept = &ferry_kept[folio_nid(src)];
+	int nr = folio_nr_pages(src);
 
-	/*
-	 * Flushed when it was unmapped, or when its translations were refused.
-	 */
-	if (folio_test_large(src) || folio_is_zone_device(src))
+	/* Flushed when it was unmapped, or when its PTEs were refused. */
+	if (!ferry_may_retain(src))
 		return true;
 	if (ferry_hook_disabled(FERRY_HOOK_RETAIN)) {
-		/* As the next user of the page would. */
-		clear_page(folio_address(src));
+		ferry_reuse(src);
 		return true;
 	}
-	if (atomic_inc_return(kept) > ferry_node_limit(folio_nid(src)) &&
+	if (atomic_add_return(nr, kept) > ferry_node_limit(folio_nid(src)) &&
 	    !ferry_hook_disabled(FERRY_HOOK_BOUND)) {
-		atomic_dec(kept);
+		atomic_sub(nr, kept);
 		return false;
 	}
 	guard(spinlock)(&group->lock);
 	if (group->recalled) {
-		atomic_dec(kept);
+		atomic_sub(nr, kept);
 		return false;
 	}
 	/* Pageblocks are isolated only while retention is disabled. */
@@ -253,8 +265,8 @@ bool ferry_group_keep(struct ferry_group *group, struct folio *src,
 	folio_get(src);
 	ferry_note_copy(src, dst);
 	list_add_tail(&src->lru, &group->folios);
-	group->nr_pages++;
-	mod_zone_page_state(folio_zone(src), NR_FERRY_RETAINED, 1);
+	group->nr_pages += nr;
+	mod_zone_page_state(folio_zone(src), NR_FERRY_RETAINED, nr);
 	return true;
 }
 
@@ -279,8 +291,8 @@ void ferry_flush_owed(void)
 }
 
 /*
- * Frees retained folios after their flush (O1). Returns their number; each is
- * one page. May sleep.
+ * Frees retained folios after their flush (O1). Returns the number of their
+ * pages. May sleep.
  */
 unsigned int ferry_free_folios(struct list_head *folios)
 {
@@ -290,12 +302,14 @@ unsigned int ferry_free_folios(struct list_head *folios)
 
 	folio_batch_init(&fbatch);
 	list_for_each_entry_safe(folio, next, folios, lru) {
+		long pages = folio_nr_pages(folio);
+
 		list_del(&folio->lru);
 		if (ferry_hook_disabled(FERRY_HOOK_EVERY))
-			clear_page(folio_address(folio));
-		mod_zone_page_state(folio_zone(folio), NR_FERRY_RETAINED, -1);
-		atomic_dec(&ferry_kept[folio_nid(folio)]);
-		nr++;
+			ferry_reuse(folio);
+		mod_zone_page_state(folio_zone(folio), NR_FERRY_RETAINED, -pages);
+		atomic_sub(pages, &ferry_kept[folio_nid(folio)]);
+		nr += pages;
 		if (!folio_batch_add(&fbatch, folio))
 			folios_put(&fbatch);
 	}

@@ -320,8 +320,8 @@ impl Group<Pending> {
     /// Keeps an old folio. Returns `false`, without keeping it, if there is no room or if the batch
     /// was recalled. For any context but NMI and interrupts.
     ///
-    /// Returns `true` for a large or device folio as well, without keeping it: no CPU reads it,
-    /// since its translations were flushed when it was unmapped.
+    /// Returns `true` for a huge or device folio as well, without keeping it: no CPU reads it, since
+    /// its PTEs were flushed when it was unmapped.
     ///
     /// # Safety
     ///

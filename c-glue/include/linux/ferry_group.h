@@ -26,7 +26,7 @@ enum ferry_refusal {
 	FERRY_REFUSED_CHANGING,
 	FERRY_REFUSED_FILE,
 	FERRY_REFUSED_WRITTEN,
-	FERRY_REFUSED_LARGE,
+	FERRY_REFUSED_HUGE,
 	FERRY_REFUSED_SWAPCACHE,
 	FERRY_REFUSED_POISONED,
 	FERRY_REFUSED_MMS,
@@ -147,7 +147,7 @@ void ferry_count_migrc(enum ferry_migrc_event what, unsigned int nr);
 int ferry_migrc_debug_init(struct kobject *migrc);
 bool ferry_drain_at_random(void);
 void ferry_note_mm_flush(const struct mm_struct *mm);
-void ferry_note_folio(const struct folio *folio);
+void ferry_note_page(const struct folio *folio, unsigned long pfn);
 void ferry_note_mm(struct ferry_unmaps *unmaps, const struct mm_struct *mm);
 void ferry_note_copy(struct folio *src, struct folio *dst);
 void ferry_group_check(struct ferry_group *group);
@@ -167,7 +167,8 @@ static inline bool ferry_drain_at_random(void)
 }
 
 static inline void ferry_note_mm_flush(const struct mm_struct *mm) { }
-static inline void ferry_note_folio(const struct folio *folio) { }
+static inline void ferry_note_page(const struct folio *folio,
+				   unsigned long pfn) { }
 static inline void ferry_note_mm(struct ferry_unmaps *unmaps,
 				 const struct mm_struct *mm) { }
 static inline void ferry_note_copy(struct folio *src, struct folio *dst) { }

@@ -17,6 +17,7 @@ use crate::cases::disk::Ext4;
 use crate::cases::migrc::{beside_another, grows, retained};
 use crate::harness::{Log, expect};
 use crate::patience::repeat_until;
+use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::threads::join;
 use crate::{kernel, region};
@@ -48,10 +49,10 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Creates the file, and a read-only mapping of it.
-    pub fn new() -> Result<(Self, Mapping)> {
+    /// Creates the file of such folios, and a read-only mapping of it.
+    pub fn new(folio: FolioSize) -> Result<(Self, Mapping)> {
         let ext4 = Ext4::new()?;
-        let map = new_file(&ext4, NAME)?;
+        let map = new_file(&ext4, NAME, folio)?;
         Ok((Self { ext4 }, map))
     }
 
@@ -90,11 +91,14 @@ impl Shown {
     }
 }
 
-/// Creates a file, and a read-only mapping of it.
-fn new_file(ext4: &Ext4, name: &str) -> Result<Mapping> {
+/// Creates a file of such folios, and a read-only mapping of it.
+fn new_file(ext4: &Ext4, name: &str, folio: FolioSize) -> Result<Mapping> {
     let file = ext4.create(name)?;
-    // Written one page at a time, because larger writes create large folios.
-    (0..PAGES).try_for_each(|page| file.write_all_at(&[0; PAGE], (page * PAGE) as u64))?;
+    // ext4 creates a folio for each aligned write.
+    let bytes = vec![0; folio.bytes()];
+    for at in (0..PAGES * PAGE).step_by(bytes.len()) {
+        file.write_all_at(&bytes, at as u64)?;
+    }
     // A page under writeback is not migrated at the first attempt, and only the first attempt
     // defers.
     file.sync_all()?;
@@ -126,11 +130,11 @@ fn retain_some(map: &Mapping) -> Result<u64> {
 pub fn alone() -> Result<()> {
     beside_another(|| {
         let _migrc = Migrc::with(&[(AGE, "60000"), (FILES, "1")])?;
-        let (shown, map) = Shown::new()?;
+        let (shown, map) = Shown::new(FolioSize::Small)?;
         // One pair of files in 256 shares a bucket, so there are several.
         let mut others = Vec::new();
         for name in ["other", "second", "third"] {
-            others.push((name, new_file(&shown.ext4, name)?));
+            others.push((name, new_file(&shown.ext4, name, FolioSize::Small)?));
         }
         let mut others = others.iter().cycle();
         shown.ext4.create("never migrated")?;
@@ -243,7 +247,7 @@ pub fn race(log: &mut Log) -> Result<()> {
 /// Plays `rounds` rounds of the race. Returns the number of stale reads.
 fn race_for(rounds: u64) -> Result<u64> {
     let cpus = two_cpus("one reads, the other migrates")?;
-    let stage = Stage::new(Change::File(WrittenBy::Call))?;
+    let stage = Stage::new(Change::File(WrittenBy::Call), FolioSize::Small)?;
     let shown = stage.file.as_ref().context("the stage has no file")?;
     let (addrs, end) = (stage.map.addrs(PAGE), AtomicBool::new(false));
     thread::scope(|scope| -> Result<u64> {

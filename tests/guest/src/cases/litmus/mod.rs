@@ -90,6 +90,12 @@ pub fn cases() -> Vec<Case> {
         ("file-mapped", Change::File(WrittenBy::Mapped), None),
         ("file-punched", Change::File(WrittenBy::Punched), None),
     ];
+    let large = [
+        ("keep-64k", Change::Keep, Some("retain")),
+        ("protect-64k", Change::Protect, None),
+        ("force-64k", Change::Force, Some("force")),
+        ("file-64k", Change::File(WrittenBy::Call), Some("file")),
+    ];
     let mut cases = vec![
         Case::new("litmus/file-alone", |_| file::alone()),
         Case::new("litmus/file-race", file::race).limit(SLOW),
@@ -116,10 +122,13 @@ pub fn cases() -> Vec<Case> {
         let name = format!("litmus/{name}-without-changing");
         cases.push(Case::new(name, move |_| protectors::sees(by)).limit(PATIENT));
     }
-    for (name, change, hook) in all {
-        cases.push(Case::new(format!("litmus/{name}"), move |log| holds(change, log)).limit(SLOW));
+    let all = all.map(|case| (case, FolioSize::Small));
+    let large = large.map(|case| (case, FolioSize::Medium));
+    for ((name, change, hook), folio) in all.into_iter().chain(large) {
+        let holds = move |log: &mut _| holds(change, folio, log);
+        cases.push(Case::new(format!("litmus/{name}"), holds).limit(SLOW));
         if let Some(hook) = hook {
-            let without = move |_: &mut _| sees(change, hook);
+            let without = move |_: &mut _| sees(change, folio, hook);
             cases.push(Case::new(format!("litmus/{name}-without-{hook}"), without).limit(PATIENT));
         }
     }
@@ -195,6 +204,7 @@ fn three_cpus(what: &str) -> Result<Vec<usize>> {
 /// State shared by reader and writer.
 struct Stage {
     map: Mapping,
+    folio: FolioSize,
     /// The published value of each page, which its contents must have reached.
     told: Mapping,
     memory: File,
@@ -202,13 +212,14 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(change: Change) -> Result<Self> {
+    fn new(change: Change, folio: FolioSize) -> Result<Self> {
         let (file, map) = match change {
-            Change::File(_) => Shown::new().map(|(file, map)| (Some(file), map))?,
-            _ => (None, region::anon(FolioSize::Small, PAGES)?),
+            Change::File(_) => Shown::new(folio).map(|(file, map)| (Some(file), map))?,
+            _ => (None, region::anon(folio, PAGES * PAGE / folio.bytes())?),
         };
         Ok(Self {
             map,
+            folio,
             file,
             told: Mapping::anon(PAGES * 8, PAGE)?,
             memory: File::options().write(true).open("/proc/self/mem")?,
@@ -309,16 +320,17 @@ impl Stage {
         let node = 1 - (round % 2) as i32;
         // A page that is in use for a moment does not move at the first attempt.
         at_last(|| {
-            let (moved, _) = sys::move_to(0, &self.map.addrs(PAGE), node, MF_MOVE);
+            let addrs = self.map.addrs(self.folio.bytes());
+            let (moved, _) = sys::move_to(0, &addrs, node, MF_MOVE);
             moved.zero("move_pages")
         })
     }
 }
 
 /// Plays `rounds` rounds, or until stale contents were read. Returns the number of stale reads.
-fn play(change: Change, rounds: u64, until_stale: bool) -> Result<u64> {
+fn play(change: Change, folio: FolioSize, rounds: u64, until_stale: bool) -> Result<u64> {
     let cpus = two_cpus("one reads, the other migrates")?;
-    let stage = Stage::new(change)?;
+    let stage = Stage::new(change, folio)?;
     stage.prepare(change, 0)?;
     let stop = AtomicU64::new(0);
     let seen = AtomicU64::new(0);
@@ -337,7 +349,13 @@ fn play(change: Change, rounds: u64, until_stale: bool) -> Result<u64> {
         let played = each_round(1..=rounds, |round| stage.round(change, round), is_enough);
         stop.store(1, Relaxed);
         let stale = join(reader, "the reader")?;
-        played.map(|()| stale)
+        played?;
+        if folio != FolioSize::Small {
+            // Only such folios were tested if none was split. Maps all of them.
+            stage.read();
+            kernel::check_folios(&stage.map, folio.bytes())?;
+        }
+        Ok(stale)
     })
 }
 
@@ -383,7 +401,7 @@ fn never_stale_if_deferred(play: impl FnOnce() -> Result<u64>) -> Result<()> {
     expect_some("deferred pages", never_stale(play)?)
 }
 
-fn holds(change: Change, log: &mut Log) -> Result<()> {
+fn holds(change: Change, folio: FolioSize, log: &mut Log) -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, "1000"), (FILES, "1")])?;
     let half = rounds(change) / 2;
     let both = || {
@@ -401,9 +419,9 @@ fn holds(change: Change, log: &mut Log) -> Result<()> {
     })
 }
 
-fn sees(change: Change, hook: &str) -> Result<()> {
+fn sees(change: Change, folio: FolioSize, hook: &str) -> Result<()> {
     let _migrc = Migrc::without(hook, &[(AGE, "60000"), (FILES, "1")])?;
-    until_seen(|| Ok(play(change, PATIENCE, true)? > 0))
+    until_seen(|| Ok(play(change, folio, PATIENCE, true)? > 0))
 }
 
 /// Repeats until `play` sees the failure that the disabled hook allows. The time until then depends

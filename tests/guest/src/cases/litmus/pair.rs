@@ -12,6 +12,7 @@ use super::{AGE, Change, Migrc, PAGES, PATIENCE, Stage, WORDS};
 use super::{each_round, never_stale_if_deferred, run_on, three_cpus, two_cpus, until_seen};
 use crate::harness::Log;
 use crate::kernel;
+use crate::plan::FolioSize;
 use crate::sys::{Mapping, PAGE};
 use crate::threads::join;
 
@@ -33,7 +34,7 @@ struct Pair {
 impl Pair {
     fn new() -> Result<Self> {
         Ok(Self {
-            stage: Stage::new(Change::Reuse)?,
+            stage: Stage::new(Change::Reuse, FolioSize::Small)?,
             told: Mapping::anon(WRITERS * PAGES * 8, PAGE)?,
             order: AtomicU64::new(0),
             written: AtomicU64::new(0),

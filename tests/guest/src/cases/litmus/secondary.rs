@@ -11,6 +11,7 @@ use anyhow::{Result, ensure};
 use super::{AGE, Change, Migrc, Stage, count, need_debug, run_on, two_cpus};
 use crate::harness::{Log, expect, expect_some};
 use crate::kernel;
+use crate::plan::FolioSize;
 use crate::threads::join;
 
 /// Writing 1 registers a test device until 0 is written. Reading returns how often it was told to
@@ -52,7 +53,7 @@ pub fn told(log: &mut Log) -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, "60000")])?;
     let cpus = two_cpus("one reads, the other migrates")?;
     let device = Device::new()?;
-    let stage = Stage::new(Change::Keep)?;
+    let stage = Stage::new(Change::Keep, FolioSize::Small)?;
     stage.prepare(Change::Keep, 0)?;
     run_on(cpus[0])?;
     let stop = AtomicBool::new(false);

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use super::{AGE, Change, Migrc, PAGES, never_stale_if_deferred, play, rounds, three_cpus};
 use crate::cases::unplug::Away;
 use crate::harness::Log;
+use crate::plan::FolioSize;
 use crate::threads::beside;
 
 pub fn holds(log: &mut Log) -> Result<()> {
@@ -27,6 +28,6 @@ fn while_away(cpu: usize, rounds: u64) -> Result<u64> {
         away.back()
     };
     beside("the unplugging thread", unplug, || {
-        play(Change::Reuse, rounds, false)
+        play(Change::Reuse, FolioSize::Small, rounds, false)
     })
 }
