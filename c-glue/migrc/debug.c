@@ -30,6 +30,7 @@
 #include <linux/swap.h>
 #include <linux/sysfs.h>
 
+/* At most FERRY_STALE_BITS: a bucket is one or several of those. */
 #define FERRY_FLUSH_BITS	8
 
 /* Flushes of whole address spaces, by a hash of the address of the mm. */
@@ -56,6 +57,7 @@ static const char * const ferry_hook_names[FERRY_NR_HOOKS] = {
 	[FERRY_HOOK_AGE]	= "age",
 	[FERRY_HOOK_FILE]	= "file",
 	[FERRY_HOOK_EVERY]	= "every",
+	[FERRY_HOOK_MORE]	= "more",
 };
 
 bool ferry_hook_disabled(enum ferry_hook hook)
@@ -151,6 +153,10 @@ static unsigned int ferry_count_flushes(const struct ferry_unmaps *unmaps)
 
 	for (i = 0; i < unmaps->nr_mms; i++)
 		sum += atomic_read(ferry_flushes_of(unmaps->spaces[i].mm));
+	/* hash_ptr() uses the highest bits of one product. */
+	for_each_set_bit(i, unmaps->more, 1 << FERRY_STALE_BITS)
+		sum += atomic_read(&ferry_mm_flushes[i >> (FERRY_STALE_BITS -
+							   FERRY_FLUSH_BITS)]);
 	return sum;
 }
 

@@ -234,7 +234,6 @@ static const char * const ferry_refusal_names[FERRY_NR_REFUSALS] = {
 	[FERRY_REFUSED_HUGE]		= "huge",
 	[FERRY_REFUSED_SWAPCACHE]	= "swapcache",
 	[FERRY_REFUSED_POISONED]	= "poisoned",
-	[FERRY_REFUSED_MMS]		= "address_spaces",
 	[FERRY_REFUSED_MEMORY]		= "no_memory",
 };
 

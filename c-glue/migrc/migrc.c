@@ -106,8 +106,7 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 		return;
 	ferry_note_page(folio, pte_pfn(pteval));
 	refused = ferry_check_pte(unmaps, folio, mm, pteval);
-	if (!ferry_note_space(unmaps, mm))
-		refused |= BIT(FERRY_REFUSED_MMS);
+	ferry_note_space(unmaps, mm);
 	if (!refused)
 		ferry_count_migrc(FERRY_MIGRC_ELIGIBLE, 1);
 	for (why = 0; refused >> why; why++) {

@@ -17,6 +17,7 @@
  * first.
  */
 #include <linux/atomic.h>
+#include <linux/bitmap.h>
 #include <linux/ferry_group.h>
 #include <linux/hash.h>
 #include <linux/init.h>
@@ -28,12 +29,11 @@
 /* flush_tlb_batched_pending() */
 #include "internal.h"
 
-#define FERRY_STALE_BITS	10
-
 /*
- * @stale: number of spaces whose group is not flushed. Raised with the PTL of
- *	the cleared entry held, before its next holder may write. If two mms
- *	share a bucket, the cost is a flush or a search of the list.
+ * @stale: number of spaces whose group is not flushed; once for all spaces that a
+ *	group has in @more. Raised with the PTL of the cleared entry held,
+ *	before its next holder may write. If two mms share a bucket, the cost
+ *	is a flush or a search of the list.
  * @spaces: spaces of retained groups
  */
 struct ferry_bucket {
@@ -44,9 +44,14 @@ struct ferry_bucket {
 
 static struct ferry_bucket ferry_buckets[1 << FERRY_STALE_BITS];
 
+static unsigned int ferry_bucket_number(const struct mm_struct *mm)
+{
+	return hash_ptr(mm, FERRY_STALE_BITS);
+}
+
 static struct ferry_bucket *ferry_bucket_of(const struct mm_struct *mm)
 {
-	return &ferry_buckets[hash_ptr(mm, FERRY_STALE_BITS)];
+	return &ferry_buckets[ferry_bucket_number(mm)];
 }
 
 static int __init ferry_spaces_init(void)
@@ -61,25 +66,33 @@ core_initcall(ferry_spaces_init);
 
 /*
  * Notes that a translation of an address space was cleared. Called with the
- * PTL held. Returns false if there is no room for another address space.
+ * PTL held.
  */
-bool ferry_note_space(struct ferry_unmaps *unmaps, struct mm_struct *mm)
+void ferry_note_space(struct ferry_unmaps *unmaps, struct mm_struct *mm)
 {
+	unsigned int i, bucket = ferry_bucket_number(mm);
 	struct ferry_space *space;
-	unsigned int i;
 
 	for (i = 0; i < unmaps->nr_mms; i++) {
 		if (unmaps->spaces[i].mm == mm)
-			return true;
+			return;
 	}
-	if (i == FERRY_MAX_MMS)
-		return false;
-	atomic_inc(&ferry_bucket_of(mm)->stale);
+	if (i == FERRY_MAX_MMS && (ferry_hook_disabled(FERRY_HOOK_MORE) ||
+				   __test_and_set_bit(bucket, unmaps->more)))
+		return;
+	atomic_inc(&ferry_buckets[bucket].stale);
 	ferry_note_mm(unmaps, mm);
+	if (i == FERRY_MAX_MMS)
+		return;
 	space = &unmaps->spaces[unmaps->nr_mms++];
 	space->mm = mm;
 	space->stale = true;
-	return true;
+}
+
+/* Returns whether a group has address spaces whose flushes it does not track. */
+static bool ferry_has_more(const struct ferry_unmaps *unmaps)
+{
+	return !bitmap_empty(unmaps->more, 1 << FERRY_STALE_BITS);
 }
 
 /*
@@ -91,7 +104,8 @@ void ferry_group_link(struct ferry_group *group)
 	struct ferry_unmaps *unmaps = &group->unmaps;
 	unsigned int i;
 
-	atomic_set(&group->unflushed, unmaps->nr_mms);
+	/* With more address spaces, flushes of single ones never complete it. */
+	atomic_set(&group->unflushed, unmaps->nr_mms + ferry_has_more(unmaps));
 	for (i = 0; i < unmaps->nr_mms; i++) {
 		struct ferry_space *space = &unmaps->spaces[i];
 		struct ferry_bucket *bucket = ferry_bucket_of(space->mm);
@@ -128,6 +142,8 @@ void ferry_forget_spaces(struct ferry_unmaps *unmaps)
 		if (unmaps->spaces[i].stale)
 			atomic_dec(&ferry_bucket_of(unmaps->spaces[i].mm)->stale);
 	}
+	for_each_set_bit(i, unmaps->more, 1 << FERRY_STALE_BITS)
+		atomic_dec(&ferry_buckets[i].stale);
 }
 
 /*

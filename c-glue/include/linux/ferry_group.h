@@ -29,7 +29,6 @@ enum ferry_refusal {
 	FERRY_REFUSED_HUGE,
 	FERRY_REFUSED_SWAPCACHE,
 	FERRY_REFUSED_POISONED,
-	FERRY_REFUSED_MMS,
 	FERRY_REFUSED_MEMORY,
 	FERRY_NR_REFUSALS
 };
@@ -118,7 +117,7 @@ unsigned int ferry_kept_pages(int nid);
 unsigned int ferry_fullest_node(unsigned int *limit);
 
 /* c-glue/migrc/spaces.c */
-bool ferry_note_space(struct ferry_unmaps *unmaps, struct mm_struct *mm);
+void ferry_note_space(struct ferry_unmaps *unmaps, struct mm_struct *mm);
 void ferry_group_link(struct ferry_group *group);
 void ferry_group_unlink(struct ferry_group *group);
 bool ferry_group_unread(const struct ferry_group *group);

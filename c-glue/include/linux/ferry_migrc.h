@@ -46,16 +46,17 @@ enum ferry_hook {
 	FERRY_HOOK_AGE,
 	FERRY_HOOK_FILE,
 	FERRY_HOOK_EVERY,
+	FERRY_HOOK_MORE,
 	FERRY_NR_HOOKS
 };
 
 #ifdef CONFIG_FERRY_MIGRC
 
-/*
- * Maximum number of address spaces of a group, each of which it tracks for
- * flushes.
- */
+/* Number of address spaces of a group whose flushes it tracks. */
 #define FERRY_MAX_MMS		16
+
+/* A group has a bit for each hash bucket of other ones: c-glue/migrc/spaces.c. */
+#define FERRY_STALE_BITS	10
 
 /* A group has a bit for each hash bucket of mappings: c-glue/migrc/file.c. */
 #define FERRY_FILE_BITS		8
@@ -79,16 +80,18 @@ struct ferry_space {
 /**
  * struct ferry_unmaps - translations cleared for a group
  * @refused: reasons to flush them at once: bits of FERRY_REFUSED_*
- * @nr_mms: number of their address spaces
+ * @nr_mms: number of the address spaces in @spaces
  * @opens: sum of the open counts of the buckets in @files
  * @files: hash buckets of the mapped files
- * @spaces: the address spaces
+ * @more: hash buckets of the address spaces that @spaces has no room for
+ * @spaces: the first address spaces
  */
 struct ferry_unmaps {
 	unsigned int refused;
 	unsigned int nr_mms;
 	unsigned int opens;
 	DECLARE_BITMAP(files, 1 << FERRY_FILE_BITS);
+	DECLARE_BITMAP(more, 1 << FERRY_STALE_BITS);
 	struct ferry_space spaces[FERRY_MAX_MMS];
 };
 

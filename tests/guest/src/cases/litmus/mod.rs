@@ -18,6 +18,8 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::wait::waitpid;
 
 mod file;
+mod many;
+mod meanwhile;
 mod nested;
 mod pair;
 mod protectors;
@@ -105,9 +107,16 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(PATIENT),
         Case::new("litmus/pair", pair::holds).limit(SLOW),
         Case::new("litmus/pair-without-reuse", |_| pair::sees()).limit(PATIENT),
+        Case::new("litmus/reuse-many", many::holds).limit(SLOW),
+        Case::new("litmus/reuse-many-without-more", |_| many::sees()).limit(PATIENT),
         Case::new("litmus/secondary", secondary::told).limit(SLOW),
-        Case::new("litmus/spaces", spaces::holds).limit(SLOW),
-        Case::new("litmus/spaces-without-every", |_| spaces::sees()).limit(PATIENT),
+        Case::new("litmus/spaces", |log| spaces::holds(0, log)).limit(SLOW),
+        Case::new("litmus/spaces-without-every", |_| spaces::sees(0, "every")).limit(PATIENT),
+        Case::new("litmus/spaces-many", |log| spaces::holds(spaces::MANY, log)).limit(SLOW),
+        Case::new("litmus/spaces-many-without-more", |_| {
+            spaces::sees(spaces::MANY, "more")
+        })
+        .limit(PATIENT),
         Case::new("litmus/swap", swap::holds).limit(SLOW),
         Case::new("litmus/swap-without-swap", |_| swap::sees()).limit(PATIENT),
         Case::new("litmus/unplug", unplug::holds).limit(SLOW),
