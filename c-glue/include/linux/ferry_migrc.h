@@ -179,14 +179,28 @@ ferry_batch_unmaps(const struct ferry_batch *batch)
 	(BIT(MR_DEMOTION) | BIT(MR_DAMON) | BIT(MR_NUMA_MISPLACED) |	\
 	 BIT(MR_SYSCALL) | BIT(MR_MEMPOLICY_MBIND))
 
+/*
+ * Returns whether a batch may owe a flush. A fault of NUMA balancing migrates one
+ * folio, whose PTEs are PROT_NONE in the address space of the fault.
+ */
+static inline bool ferry_may_owe(const struct list_head *from,
+				 enum migrate_reason reason)
+{
+	return reason != MR_NUMA_MISPLACED || !list_is_singular(from) ||
+	       folio_maybe_mapped_shared(list_first_entry(from, struct folio,
+							  lru));
+}
+
 /* Called before the first folio of a batch is unmapped. May sleep. */
 static inline void ferry_defer_begin(struct ferry_batch *batch,
+				     const struct list_head *from,
 				     enum migrate_mode mode,
 				     enum migrate_reason reason)
 {
 	batch->group = NULL;
 	if (static_branch_unlikely(&ferry_migrc_key) &&
-	    mode == MIGRATE_ASYNC && BIT(reason) & FERRY_MIGRC_REASONS)
+	    mode == MIGRATE_ASYNC && BIT(reason) & FERRY_MIGRC_REASONS &&
+	    ferry_may_owe(from, reason))
 		ferry_migrc_begin(batch);
 }
 
@@ -415,6 +429,7 @@ ferry_batch_unmaps(const struct ferry_batch *batch)
 }
 
 static inline void ferry_defer_begin(struct ferry_batch *batch,
+				     const struct list_head *from,
 				     enum migrate_mode mode,
 				     enum migrate_reason reason) { }
 
