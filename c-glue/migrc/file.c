@@ -57,7 +57,7 @@
 #include <linux/pagemap.h>
 #include <linux/spinlock.h>
 
-bool ferry_migrc_files __read_mostly;
+bool ferry_migrc_files __read_mostly = true;
 
 /* Groups of the batches in flight. */
 static DEFINE_SPINLOCK(ferry_batches_lock);

@@ -170,8 +170,8 @@ pub fn refused() -> Result<()> {
 }
 
 fn refused_beside_another() -> Result<()> {
-    let mut migrc = Migrc::with(&[(AGE, "60000")])?;
-    let (shown, map) = Shown::new()?;
+    let mut migrc = Migrc::with(&[(AGE, "60000"), (FILES, "0")])?;
+    let (shown, map) = Shown::new(FolioSize::Small)?;
     let addrs = map.addrs(PAGE);
     let deferred_by = |node| -> Result<u64> {
         // Maps the pages, so that migration has translations to clear.
