@@ -198,18 +198,18 @@ static struct kobj_attribute ferry_max_node_percent_attr =
 static struct kobj_attribute ferry_max_age_attr = __ATTR_RW(max_age_ms);
 static struct kobj_attribute ferry_drain_attr = __ATTR_WO(drain);
 
-static ssize_t retained_pages_show(struct kobject *kobj,
+static ssize_t retained_bytes_show(struct kobject *kobj,
 				   struct kobj_attribute *attr, char *buf)
 {
 	int nid, len = 0;
 
 	for_each_online_node(nid)
-		len += sysfs_emit_at(buf, len, "%d %u\n", nid,
-				     ferry_kept_pages(nid));
+		len += sysfs_emit_at(buf, len, "%d %lu\n", nid,
+				     ferry_kept_pages(nid) * PAGE_SIZE);
 	return len;
 }
 
-static struct kobj_attribute ferry_retained_attr = __ATTR_RO(retained_pages);
+static struct kobj_attribute ferry_retained_attr = __ATTR_RO(retained_bytes);
 
 static struct attribute *ferry_migrc_list[] = {
 	&ferry_enabled_attr.attr,

@@ -206,7 +206,7 @@ fn refused_beside_another() -> Result<()> {
         count(DRAINED)? > drained,
         "expected drained_pages/write to grow when the file is opened"
     );
-    let retained = kernel::read(format!("{MIGRC}/retained_pages"))?;
+    let retained = kernel::read(format!("{MIGRC}/retained_bytes"))?;
     ensure!(
         retained.lines().all(|line| line.ends_with(" 0")),
         "expected no retained pages of a file open for writing: {retained}"

@@ -60,10 +60,10 @@ pub fn cases() -> Vec<Case> {
 
 /// Returns the number of retained pages of each node.
 fn retained_by_node() -> Result<Vec<(u32, u64)>> {
-    let text = kernel::read(format!("{MIGRC}/retained_pages"))?;
+    let text = kernel::read(format!("{MIGRC}/retained_bytes"))?;
     let pages = |line: &str| {
-        let (node, pages) = line.split_once(' ')?;
-        Some((node.parse().ok()?, pages.parse().ok()?))
+        let (node, bytes) = line.split_once(' ')?;
+        Some((node.parse().ok()?, bytes.parse::<u64>().ok()? / PAGE as u64))
     };
     Ok(text.lines().filter_map(pages).collect())
 }
