@@ -134,6 +134,16 @@ static int ferry_register_shrinker(void)
 	return 0;
 }
 
+/*
+ * Undoes set_tlb_ubc_flush_pending() for an address space, if a test wants code that
+ * changes mappings not to flush first. Called with the PTL held.
+ */
+void ferry_forget_batched(struct mm_struct *mm)
+{
+	if (ferry_hook_disabled(FERRY_HOOK_BATCHED))
+		atomic_dec(&mm->tlb_flush_batched);
+}
+
 static atomic_t *ferry_flushes_of(const struct mm_struct *mm)
 {
 	return &ferry_mm_flushes[hash_ptr(mm, FERRY_FLUSH_BITS)];

@@ -270,8 +270,8 @@ static __always_inline void run_install_part(const struct run_range *part,
 
 		installed = run_install_pte(vma, address, ptep, folio, page,
 					    &pteval);
-		if (defer)
-			ferry_unmapped(unmaps, folio, mm, pteval);
+		if (defer && unmaps)
+			ferry_note_unmapped(unmaps, folio, mm, pteval);
 		if (pte_accessible(mm, pteval)) {
 			if (!flush_end)
 				flush_start = address;
@@ -294,10 +294,13 @@ static __always_inline void run_install_part(const struct run_range *part,
 	run_stat_flush(&stat);
 	if (!flush_end)
 		return;
-	if (defer)
+	if (defer) {
 		set_tlb_ubc_flush_pending(mm, flush_pte, flush_start, flush_end);
-	else if (IS_ENABLED(CONFIG_ARCH_WANT_BATCHED_UNMAP_TLB_FLUSH))
+		if (unmaps)
+			ferry_forget_batched(mm);
+	} else if (IS_ENABLED(CONFIG_ARCH_WANT_BATCHED_UNMAP_TLB_FLUSH)) {
 		flush_tlb_range(vma, flush_start, flush_end);
+	}
 }
 
 static void run_install_ptes(const struct run_range *part, pte_t *ptep, void *arg)

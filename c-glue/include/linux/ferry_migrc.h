@@ -100,6 +100,7 @@ struct ferry_unmaps {
 bool ferry_hook_disabled(enum ferry_hook hook);
 void ferry_hold_reclaim(void);
 void ferry_hold_batch(const struct ferry_group *group);
+void ferry_forget_batched(struct mm_struct *mm);
 #else
 static inline bool ferry_hook_disabled(enum ferry_hook hook)
 {
@@ -108,6 +109,7 @@ static inline bool ferry_hook_disabled(enum ferry_hook hook)
 
 static inline void ferry_hold_reclaim(void) { }
 static inline void ferry_hold_batch(const struct ferry_group *group) { }
+static inline void ferry_forget_batched(struct mm_struct *mm) { }
 #endif
 
 /* On while migrc is enabled, and after that until no folio is retained. */
@@ -160,8 +162,10 @@ static inline void ferry_unmapped(struct ferry_unmaps *unmaps,
 				  const struct folio *folio,
 				  struct mm_struct *mm, pte_t pteval)
 {
-	if (unlikely(unmaps))
-		ferry_note_unmapped(unmaps, folio, mm, pteval);
+	if (likely(!unmaps))
+		return;
+	ferry_note_unmapped(unmaps, folio, mm, pteval);
+	ferry_forget_batched(mm);
 }
 
 /* Returns what records the translations of a batch; NULL if nothing does. */
@@ -417,6 +421,12 @@ static inline bool ferry_drain_before_oom(unsigned long since)
 }
 
 #else /* !CONFIG_FERRY_MIGRC */
+
+static inline void ferry_note_unmapped(struct ferry_unmaps *unmaps,
+				       const struct folio *folio,
+				       struct mm_struct *mm, pte_t pteval) { }
+
+static inline void ferry_forget_batched(struct mm_struct *mm) { }
 
 static inline void ferry_unmapped(struct ferry_unmaps *unmaps,
 				  const struct folio *folio,

@@ -49,6 +49,8 @@ const AGE: &str = "/sys/kernel/mm/ferry/migrc/max_age_ms";
 const ENABLED: &str = "/sys/kernel/mm/ferry/migrc/enabled";
 const FILES: &str = "/sys/kernel/mm/ferry/migrc/files";
 
+const RUNS: &str = "/sys/kernel/mm/ferry/runs/enabled";
+
 /// Pages that are migrated together. Each counts as an iteration.
 const PAGES: usize = 128;
 const WORDS: usize = PAGE / 8;
@@ -99,6 +101,11 @@ pub fn cases() -> Vec<Case> {
         ("file-64k", Change::File(WrittenBy::Call), Some("file")),
     ];
     let mut cases = vec![
+        Case::new("litmus/discard-meanwhile", meanwhile::holds).limit(SLOW),
+        Case::new("litmus/discard-meanwhile-without-batched", |_| {
+            meanwhile::sees()
+        })
+        .limit(PATIENT),
         Case::new("litmus/file-alone", |_| file::alone()),
         Case::new("litmus/file-race", file::race).limit(SLOW),
         Case::new("litmus/file-refused", |_| file::refused()),
@@ -414,10 +421,11 @@ fn holds(change: Change, folio: FolioSize, log: &mut Log) -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, "1000"), (FILES, "1")])?;
     let half = rounds(change) / 2;
     let both = || {
-        let stale = play(change, half, false)?;
-        // The second half drains groups while others are filled.
+        let stale = play(change, folio, half, false)?;
+        // The second half drains groups while others are filled, and migrates in runs.
         let _drained = Setting::change_if_there(DRAIN_ONE_IN, "3")?;
-        Ok(stale + play(change, half, false)?)
+        let _runs = Setting::change_if_there(RUNS, "always")?;
+        Ok(stale + play(change, folio, half, false)?)
     };
     log.repeat(|| {
         match change {
