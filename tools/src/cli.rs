@@ -150,8 +150,9 @@ enum Bench {
     /// Cost and benefit of helpers: with every CPU busy, with few folios, with several processes at
     /// once
     Policy(PolicyArgs),
-    /// Deferred TLB flushes (migrc): TLB-shootdown IPIs and throughput while other threads read
-    Migrc(RepeatedArgs),
+    /// Deferred TLB flushes (migrc): TLB-shootdown IPIs and throughput while other threads read, or
+    /// the same for a whole program
+    Migrc(MigrcArgs),
     /// Promotion of page cache: its cost to readers, and their gain
     Promotion(JsonArgs),
     /// 750 MB through the service of /dev/page_migrate, compared with move_pages() of the same
@@ -178,7 +179,8 @@ impl Bench {
             Bench::Crew(args) => &args.measure.output,
             Bench::Demotion(args) => &args.measure.output,
             Bench::Policy(args) => &args.output,
-            Bench::Runs(args) | Bench::Migrc(args) | Bench::Settings(args) => &args.output,
+            Bench::Runs(args) | Bench::Settings(args) => &args.output,
+            Bench::Migrc(args) => &args.repeated.output,
             Bench::Service(args) => &args.output,
             Bench::Copy(args) | Bench::Dma(args) => args,
             Bench::Phases(args) => return [args.output.json.as_ref(), None],
@@ -235,6 +237,21 @@ pub struct RepeatedArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub repeat: RepeatArgs,
+}
+
+#[derive(Args)]
+pub struct MigrcArgs {
+    #[command(flatten)]
+    pub repeated: RepeatedArgs,
+    /// Measure these programs under memory tiering instead, on four CPUs, with node 1 a lower tier;
+    /// --runs does not apply
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "NAME",
+        conflicts_with = "svg"
+    )]
+    pub workload: Vec<bench::Workload>,
 }
 
 #[derive(Args)]

@@ -29,6 +29,7 @@ mod sys;
 mod threads;
 mod trace;
 mod turns;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -56,6 +57,17 @@ enum Command {
         /// The part to measure.
         #[arg(value_enum)]
         part: cached::Part,
+        /// Write the results here, as JSON; - for standard output.
+        #[arg(long)]
+        out: String,
+    },
+    /// Run a program under memory tiering, and count its TLB flushes and migrated pages.
+    Workload {
+        #[arg(value_enum)]
+        workload: workload::Workload,
+        /// Let migrc defer TLB flushes.
+        #[arg(long)]
+        migrc: bool,
         /// Write the results here, as JSON; - for standard output.
         #[arg(long)]
         out: String,
@@ -97,6 +109,11 @@ fn main() -> ExitCode {
         Command::Profile(files) => answer(&files, profile::run),
         Command::Promotion { part, out } => cached::run(part)
             .and_then(|readings| bench::put(&out, &serde_json::to_string(&readings)?)),
+        Command::Workload {
+            workload,
+            migrc,
+            out,
+        } => workload::run(workload, migrc).and_then(|readings| bench::put(&out, &readings)),
         Command::Hot(Files { plan, out }) => hot::answer(&plan, &out),
         Command::Test(options) => harness::test(&options),
         Command::One(one) => harness::one(&one),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's trace events: enabled around a call, and parsed.
+//! The kernel's trace events, and the stacks of such events: enabled around a call, and parsed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -107,9 +107,54 @@ impl Tracing {
     }
 }
 
+impl Tracing {
+    /// Runs `call`. Returns the stack of each event meanwhile for which `condition` is true, as the
+    /// kernel's event filters have it. A stack begins with the innermost function.
+    pub fn stacks(
+        &self,
+        event: &str,
+        condition: &str,
+        call: impl FnOnce() -> Result<()>,
+    ) -> Result<Vec<Vec<String>>> {
+        let trigger = self.dir.join("events").join(event).join("trigger");
+        kernel::write(self.dir.join("buffer_size_kb"), BUFFER_KB)?;
+        self.clear()?;
+        kernel::write(&trigger, &format!("stacktrace if {condition}"))?;
+        let result = call();
+        kernel::write(&trigger, "!stacktrace")?;
+        result?;
+        let text = self.text()?;
+        ensure!(
+            !text.contains("LOST"),
+            "the trace buffer overflowed and lost stacks"
+        );
+        Ok(stacks_of(&text))
+    }
+}
+
+/// Returns the stacks in a trace. Each has a line of its own before its functions.
+fn stacks_of(text: &str) -> Vec<Vec<String>> {
+    let mut stacks = vec![Vec::new()];
+    for line in text.lines() {
+        match (line.trim().strip_prefix("=> "), stacks.last_mut()) {
+            (Some(function), Some(stack)) => stack.push(function.to_owned()),
+            _ => stacks.push(Vec::new()),
+        }
+    }
+    stacks.retain(|stack| !stack.is_empty());
+    stacks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stacks_are_apart() {
+        let text = "# tracer: nop\n a-1 [0] d..1. 1.5: <stack trace>\n => inner\n => outer\n \
+                    b-2 [1] d..1. 1.6: <stack trace>\n => other\n";
+        assert_eq!(stacks_of(text), [vec!["inner", "outer"], vec!["other"]]);
+    }
 
     #[test]
     fn lines_are_events() {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The benefit of deferred TLB flushes (migrc): memory is migrated to and fro while threads on all
 //! other CPUs read it. Read-only memory should need almost no TLB-shootdown IPIs; writable
-//! memory needs all of them, and must not lose data.
+//! memory needs all of them, and must not lose data. `workload.rs` measures whole programs.
 
-use super::{case, draw, measure_all, save_json, Plan};
+use super::{case, draw, measure_all, save_json, workload, Plan};
 use crate::{
     chart::Sheet,
-    cli::{Folio, RepeatedArgs},
+    cli::{Folio, MigrcArgs},
     context::Context,
     results::{find, Figure},
     table,
@@ -27,7 +27,14 @@ const COUNTS: [u32; 4] = [32, 512, 4096, 16384];
 /// Fraction of the IPIs that must be avoided.
 const SPARED: f64 = 0.97;
 
-pub fn migrc(context: &Context, args: &RepeatedArgs) -> Result<()> {
+pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
+    let MigrcArgs {
+        repeated: args,
+        workload,
+    } = args;
+    if !workload.is_empty() {
+        return workload::measure(context, workload, args);
+    }
     let plan = |name, stuff| Plan {
         // The reading process itself migrates. A thread for each call would have its stack unmapped
         // when it ends, which flushes everything that is deferred.

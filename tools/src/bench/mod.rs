@@ -12,6 +12,7 @@ mod promotion;
 mod runs;
 mod service;
 mod settings;
+mod workload;
 
 pub use copy::copy;
 pub use dma::dma;
@@ -22,6 +23,7 @@ pub use promotion::promotion;
 pub use runs::runs;
 pub use service::service;
 pub use settings::settings;
+pub use workload::Workload;
 
 use gather::{Answer, Gathered};
 

@@ -111,6 +111,11 @@ impl Mapping {
         Self::aligned(len, align, flags, fd.as_raw_fd())
     }
 
+    /// Maps the first `len` bytes of a file, shared and read-only.
+    pub fn of_file_to_read(fd: &impl AsRawFd, len: usize) -> Result<Self> {
+        map_at(0, len, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+    }
+
     fn aligned(len: usize, align: usize, flags: i32, fd: i32) -> Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         Reserved::new(len + align)?.replace(len, align, prot, flags, fd, 0)
