@@ -418,12 +418,18 @@ mod tests {
         assert_gone(&pid);
     }
 
+    /// Waits until a killed process is gone, which takes a moment.
     fn assert_gone(pid_file: &Path) {
         let pid = std::fs::read_to_string(pid_file).unwrap();
-        let stat =
-            std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        let path = format!("/proc/{}/stat", pid.trim());
+        let stat = || std::fs::read_to_string(&path).unwrap_or_default();
         // Gone, or a zombie that waits for init to collect it.
-        assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+        let is_gone = |stat: &str| stat.is_empty() || stat.contains(") Z ");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !is_gone(&stat()) {
+            assert!(Instant::now() < deadline, "{}", stat());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]
