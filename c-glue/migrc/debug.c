@@ -30,7 +30,7 @@
 #include <linux/swap.h>
 #include <linux/sysfs.h>
 
-/* At most FERRY_STALE_BITS: a bucket is one or several of those. */
+/* At most FERRY_STALE_BITS, see ferry_count_flushes(). */
 #define FERRY_FLUSH_BITS	8
 
 /* Flushes of whole address spaces, by a hash of the address of the mm. */
@@ -163,7 +163,10 @@ static unsigned int ferry_count_flushes(const struct ferry_unmaps *unmaps)
 
 	for (i = 0; i < unmaps->nr_mms; i++)
 		sum += atomic_read(ferry_flushes_of(unmaps->spaces[i].mm));
-	/* hash_ptr() uses the highest bits of one product. */
+	/*
+	 * hash_ptr() returns the highest bits of a product, so the index of a
+	 * counter is the start of the number of a bucket.
+	 */
 	for_each_set_bit(i, unmaps->more, 1 << FERRY_STALE_BITS)
 		sum += atomic_read(&ferry_mm_flushes[i >> (FERRY_STALE_BITS -
 							   FERRY_FLUSH_BITS)]);

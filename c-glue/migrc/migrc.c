@@ -57,8 +57,8 @@ unsigned long ferry_last_release;
 
 /*
  * Returns whether the flush of a folio's PTEs may be deferred. A huge page is
- * usually mapped by a PMD, which is flushed when it is cleared. Retaining such a
- * folio would save nothing.
+ * usually mapped by a PMD, which is flushed when it is cleared: the folio would be
+ * retained for a flush that is complete.
  */
 static bool ferry_may_retain(const struct folio *folio)
 {
@@ -106,7 +106,9 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 		return;
 	ferry_note_page(folio, pte_pfn(pteval));
 	refused = ferry_check_pte(unmaps, folio, mm, pteval);
-	ferry_note_space(unmaps, mm);
+	/* A refused batch is flushed before anything is mapped again. */
+	if (!refused && !unmaps->refused)
+		ferry_note_space(unmaps, mm);
 	if (!refused)
 		ferry_count_migrc(FERRY_MIGRC_ELIGIBLE, 1);
 	for (why = 0; refused >> why; why++) {

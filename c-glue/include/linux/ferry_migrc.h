@@ -184,10 +184,11 @@ ferry_batch_unmaps(const struct ferry_batch *batch)
 	 BIT(MR_SYSCALL) | BIT(MR_MEMPOLICY_MBIND))
 
 /*
- * Returns whether a batch may owe a flush. A fault of NUMA balancing migrates one
- * folio, whose PTEs are PROT_NONE in the address space of the fault.
+ * Returns whether a batch may have a flush to defer. A fault of NUMA balancing
+ * migrates one folio. In the address space of the fault its PTEs are PROT_NONE, and
+ * owe no flush unless a task is changing PTEs, which must not be deferred.
  */
-static inline bool ferry_may_owe(const struct list_head *from,
+static inline bool ferry_may_defer(const struct list_head *from,
 				 enum migrate_reason reason)
 {
 	return reason != MR_NUMA_MISPLACED || !list_is_singular(from) ||
@@ -204,7 +205,7 @@ static inline void ferry_defer_begin(struct ferry_batch *batch,
 	batch->group = NULL;
 	if (static_branch_unlikely(&ferry_migrc_key) &&
 	    mode == MIGRATE_ASYNC && BIT(reason) & FERRY_MIGRC_REASONS &&
-	    ferry_may_owe(from, reason))
+	    ferry_may_defer(from, reason))
 		ferry_migrc_begin(batch);
 }
 
@@ -321,7 +322,8 @@ static inline void ferry_after_batch_flush(u64 flush)
 /**
  * ferry_drain() - flush and free all retained folios
  *
- * Called before a page is taken offline or is poisoned. On return, all folios
+ * Called with mf_mutex held, before a page is taken offline or is poisoned, and
+ * without it when a setting changes. On return, all folios
  * that were retained at the call are free or being freed by another task, and
  * batches already unmapped will not retain folios. Batches that are unmapped
  * later may: see ferry_retention_disable().

@@ -25,7 +25,7 @@ const MIGRC: &str = "/sys/kernel/mm/ferry/migrc";
 /// Counters there, and folders of counters.
 const EVENTS: [&str; 3] = ["eligible", "deferred_pages", "flushed_first"];
 const FOLDERS: [&str; 2] = ["refused", "drained_pages"];
-/// Rows of `/proc/vmstat`: those of the 2023 series, and those that tell who migrated.
+/// Rows of `/proc/vmstat`: those that the 2023 series reports, demoted pages, and hint faults.
 const ROWS: [&str; 9] = [
     "numa_pages_migrated",
     "pgmigrate_success",
