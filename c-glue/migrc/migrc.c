@@ -67,7 +67,7 @@ static bool ferry_may_retain(const struct folio *folio)
 
 static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
 				const struct folio *folio, struct mm_struct *mm,
-				pte_t pteval)
+				unsigned long address, pte_t pteval)
 {
 	unsigned int refused = 0;
 
@@ -77,7 +77,7 @@ static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
 	 * The entry may be writable in a TLB even if it was write-protected
 	 * since, for example by fork(), which flushes later.
 	 */
-	if (mm_tlb_flush_pending(mm) &&
+	if (pte_flush_pending(mm, address, address + PAGE_SIZE) &&
 	    !ferry_hook_disabled(FERRY_HOOK_CHANGING))
 		refused |= BIT(FERRY_REFUSED_CHANGING);
 	if (!folio_test_anon(folio))
@@ -97,7 +97,8 @@ static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
  * released, so its next holder, which may write, sees that it must flush.
  */
 void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
-			 struct mm_struct *mm, pte_t pteval)
+			 struct mm_struct *mm, unsigned long address,
+			 pte_t pteval)
 {
 	unsigned int refused, why;
 
@@ -109,8 +110,9 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 	/* A refused batch is flushed before anything is mapped again. */
 	if (!refused && !unmaps->refused)
 		ferry_note_space(unmaps, mm);
-	if (!refused)
 		ferry_count_migrc(FERRY_MIGRC_ELIGIBLE, 1);
+		return;
+	}
 	for (why = 0; refused >> why; why++) {
 		if (refused & BIT(why))
 			ferry_count_refused(why, 1);

@@ -118,7 +118,8 @@ DECLARE_STATIC_KEY_FALSE(ferry_migrc_key);
 /* c-glue/migrc/migrc.c */
 struct ferry_unmaps *ferry_group_unmaps(struct ferry_group *group);
 void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
-			 struct mm_struct *mm, pte_t pteval);
+			 struct mm_struct *mm, unsigned long address,
+			 pte_t pteval);
 void ferry_drain_all(void);
 void ferry_retention_disable(void);
 void ferry_retention_enable(void);
@@ -152,6 +153,7 @@ void ferry_migrc_covered(u64 flush);
  * @unmaps: translations of the batch; NULL if its flush is not deferred
  * @folio: folio that it mapped
  * @mm: its address space
+ * @address: address of the translation
  * @pteval: its value
  *
  * Called with the PTL held, under which the flush is noted as pending. No CPU
@@ -160,11 +162,12 @@ void ferry_migrc_covered(u64 flush);
  */
 static inline void ferry_unmapped(struct ferry_unmaps *unmaps,
 				  const struct folio *folio,
-				  struct mm_struct *mm, pte_t pteval)
+				  struct mm_struct *mm, unsigned long address,
+				  pte_t pteval)
 {
 	if (likely(!unmaps))
 		return;
-	ferry_note_unmapped(unmaps, folio, mm, pteval);
+	ferry_note_unmapped(unmaps, folio, mm, address, pteval);
 	ferry_forget_batched(mm);
 }
 
@@ -426,13 +429,15 @@ static inline bool ferry_drain_before_oom(unsigned long since)
 
 static inline void ferry_note_unmapped(struct ferry_unmaps *unmaps,
 				       const struct folio *folio,
-				       struct mm_struct *mm, pte_t pteval) { }
+				       struct mm_struct *mm,
+				       unsigned long address, pte_t pteval) { }
 
 static inline void ferry_forget_batched(struct mm_struct *mm) { }
 
 static inline void ferry_unmapped(struct ferry_unmaps *unmaps,
 				  const struct folio *folio,
-				  struct mm_struct *mm, pte_t pteval) { }
+				  struct mm_struct *mm, unsigned long address,
+				  pte_t pteval) { }
 
 static inline struct ferry_unmaps *
 ferry_batch_unmaps(const struct ferry_batch *batch)

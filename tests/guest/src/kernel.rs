@@ -25,7 +25,7 @@ pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
 /// The limit of the time that folios are unmapped in one batch.
 pub const UNMAPPED: &str = "/sys/kernel/mm/ferry/copy/unmapped_us";
 pub const KNOBS: [&str; 6] = [SWITCH, THREADS, CREW, PULL, WORKING, UNMAPPED];
-const OTHERS: [&str; 17] = [
+const OTHERS: [&str; 26] = [
     "/sys/kernel/mm/ferry/runs/enabled",
     "/proc/sys/vm/min_free_kbytes",
     "/sys/kernel/mm/numa/demotion_enabled",
@@ -43,6 +43,15 @@ const OTHERS: [&str; 17] = [
     "/sys/kernel/mm/ferry/migrc/debug/hold_reclaim_ms",
     "/sys/kernel/mm/ferry/migrc/debug/hold_batch_ms",
     "/sys/kernel/mm/ferry/migrc/debug/feign_progress",
+    "/sys/kernel/mm/ksm/run",
+    "/sys/kernel/mm/ksm/pages_to_scan",
+    "/sys/kernel/mm/ksm/sleep_millisecs",
+    "/sys/kernel/mm/ksm/smart_scan",
+    "/proc/sys/kernel/numa_balancing",
+    "/sys/kernel/debug/sched/numa_balancing/scan_delay_ms",
+    "/sys/kernel/debug/sched/numa_balancing/scan_size_mb",
+    "/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms",
+    "/sys/kernel/debug/sched/numa_balancing/scan_period_max_ms",
 ];
 /// The settings of large folios.
 pub const THP: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -264,6 +273,12 @@ pub fn frames(map: &Mapping) -> Result<Vec<u64>> {
     frames_of(std::process::id() as i32, map)
 }
 
+/// As `frames`, of the first `pages` pages.
+pub fn first_frames(map: &Mapping, pages: usize) -> Result<Vec<u64>> {
+    let entries = entries(std::process::id() as i32, map, pages)?;
+    Ok(entries.into_iter().map(frame).collect())
+}
+
 /// Returns the physical address of each page of `map` in process `pid`; 0 if it is absent.
 pub fn addresses_of(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
     let frames = frames_of(pid, map)?.into_iter();
@@ -272,22 +287,28 @@ pub fn addresses_of(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
 
 /// As `frames`, for another process at the same addresses.
 pub fn frames_of(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
+    Ok(pagemap(pid, map)?.into_iter().map(frame).collect())
+}
+
+/// Returns the page frame of an entry of a pagemap; 0 if the page is absent.
+fn frame(entry: u64) -> u64 {
     const PRESENT: u64 = 1 << 63;
     const FRAME: u64 = (1 << 55) - 1;
-    let frame = |entry| {
-        if entry & PRESENT != 0 {
-            entry & FRAME
-        } else {
-            0
-        }
-    };
-    Ok(pagemap(pid, map)?.into_iter().map(frame).collect())
+    match entry & PRESENT {
+        0 => 0,
+        _ => entry & FRAME,
+    }
 }
 
 /// Returns the entry of each page of `map` in `/proc/PID/pagemap`, at the same addresses.
 pub fn pagemap(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
+    entries(pid, map, map.len() / PAGE)
+}
+
+/// As `pagemap`, of the first `pages` pages.
+fn entries(pid: i32, map: &Mapping, pages: usize) -> Result<Vec<u64>> {
     let pagemap = fs::File::open(format!("/proc/{pid}/pagemap"))?;
-    let mut bytes = vec![0; map.len() / PAGE * 8];
+    let mut bytes = vec![0; pages * 8];
     pagemap
         .read_exact_at(&mut bytes, (map.addr() / PAGE * 8) as u64)
         .context("reading a pagemap")?;

@@ -18,8 +18,9 @@ pub use cache::{Policy, cached_pages, evict, nodes_of, read_singly};
 pub use compat::{low_memory, move_pages_32};
 pub use map::{Mapping, PAGE, Reserved};
 pub use numa::{
-    MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UNSET, UserPtr, mbind, mbind_local,
-    migrate_pages, move_pages, move_pages_raw, move_to, places, query_nodes,
+    MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UNSET, UserPtr, mbind,
+    mbind_default, mbind_local, migrate_pages, move_pages, move_pages_raw, move_to, places,
+    query_nodes,
 };
 pub use process::{
     clone_vm, confine, fork_child, memfd_secret, renice, run_first_in_first_out, run_on, swap_off,

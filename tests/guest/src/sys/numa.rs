@@ -13,6 +13,7 @@ pub const MF_MOVE_ALL: i32 = 4;
 /// Ferry's flag: idle CPUs take part, whatever the value of `vm.mt_page_copy`.
 pub const MF_MOVE_MT: i32 = 128;
 
+const MPOL_DEFAULT: i32 = 0;
 const MPOL_BIND: i32 = 2;
 const MPOL_LOCAL: i32 = 4;
 /// Bits in the node masks; more than the number of nodes in any guest.
@@ -177,6 +178,11 @@ pub fn mbind(addr: usize, len: usize, node: u32, flags: i32) -> Ret {
 /// As [`mbind`], with the policy to allocate on the node of the CPU, which names no nodes.
 pub fn mbind_local(addr: usize, len: usize, flags: i32) -> Ret {
     mbind_by(addr, len, MPOL_LOCAL, 0, flags)
+}
+
+/// As [`mbind`], with the policy of the process, which lets NUMA balancing scan the range.
+pub fn mbind_default(addr: usize, len: usize) -> Ret {
+    mbind_by(addr, len, MPOL_DEFAULT, 0, 0)
 }
 
 fn mbind_by(addr: usize, len: usize, mode: i32, mask: u64, flags: i32) -> Ret {

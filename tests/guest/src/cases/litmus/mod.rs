@@ -132,6 +132,7 @@ pub fn cases() -> Vec<Case> {
         ("fork", By::Fork),
         ("soft-dirty", By::SoftDirty),
         ("userfault", By::Userfault),
+        ("numa-scan", By::NumaScan),
     ] {
         let holds = move |log: &mut _| protectors::holds(by, log);
         cases.push(Case::new(format!("litmus/{name}"), holds).limit(SLOW));

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Memory that is written and migrated while a task write-protects it, and flushes only later. Until
-//! then a TLB may have entries that are still writable, so their flush must not be deferred.
+//! then a TLB may have entries that are still writable, so their flush must not be deferred. A PTE that
+//! NUMA balancing has made PROT_NONE needs no flush before a migration, but only after the scan has
+//! flushed it.
 //!
 //! The protecting task may hold the mmap lock for writing, so pages are migrated by physical address,
 //! which needs no mmap lock.
 
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
@@ -17,13 +20,13 @@ use super::{
     AGE, Migrc, Written, count, mismatches, no_more_mismatches, run_on, three_cpus, until_seen,
 };
 use crate::harness::{Log, expect, expect_some, skip};
-use crate::kernel;
+use crate::kernel::{self, Setting};
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::region;
 use crate::sys::service::{Call, SHARED, Service};
 use crate::sys::uffd::Uffd;
-use crate::sys::{Mapping, PAGE, fork_child};
+use crate::sys::{self, Mapping, PAGE, fork_child};
 use crate::threads::join;
 
 /// Pages to migrate: few, so that migration ends before the flush.
@@ -37,8 +40,11 @@ const OTHERS: usize = 16384;
 const DELAYS: u64 = 16;
 const END: u64 = u64::MAX;
 const CHANGING: &str = "refused/changing";
+const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
+const SCANS: &str = "/sys/kernel/debug/sched/numa_balancing";
+const SCANNED: &str = "numa_pte_updates";
 
-/// A call that write-protects all memory.
+/// An operation that write-protects all memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// `fork(2)`
@@ -47,11 +53,55 @@ pub enum By {
     SoftDirty,
     /// `UFFDIO_WRITEPROTECT`
     Userfault,
+    /// A scan of NUMA balancing
+    NumaScan,
+}
+
+/// An operation, and the resources that it needs.
+enum Protector {
+    Fork,
+    SoftDirty,
+    Userfault(Uffd),
+    /// Settings of NUMA balancing
+    NumaScan {
+        _settings: Vec<Setting>,
+    },
+}
+
+impl Protector {
+    fn new(by: By) -> Result<Self> {
+        Ok(match by {
+            By::Fork => Self::Fork,
+            By::SoftDirty => Self::SoftDirty,
+            By::Userfault => Self::Userfault(Uffd::new()?),
+            By::NumaScan => Self::NumaScan {
+                _settings: scan_often()?,
+            },
+        })
+    }
+}
+
+/// Has NUMA balancing scan often, and the memory of a [`Scene`] at a time.
+fn scan_often() -> Result<Vec<Setting>> {
+    if !Path::new(SCANS).exists() {
+        return Err(skip("debugfs has no settings of NUMA balancing"));
+    }
+    let settings = [
+        (BALANCING.to_owned(), "1"),
+        (format!("{SCANS}/scan_delay_ms"), "1"),
+        (format!("{SCANS}/scan_size_mb"), "65"),
+        // The shortest period for this size is 25 ms.
+        (format!("{SCANS}/scan_period_min_ms"), "1"),
+        (format!("{SCANS}/scan_period_max_ms"), "25"),
+    ];
+    settings
+        .into_iter()
+        .map(|(path, value)| Setting::change(&path, value))
+        .collect()
 }
 
 struct Scene {
-    by: By,
-    uffd: Option<Uffd>,
+    protector: Protector,
     map: Mapping,
     cpus: Vec<usize>,
     service: Service,
@@ -75,13 +125,11 @@ impl Scene {
         for at in (0..map.len()).step_by(PAGE) {
             map.words()[at / 8].store(1, Relaxed);
         }
-        let uffd = match by {
-            By::Fork | By::SoftDirty => None,
-            By::Userfault => Some(Uffd::new()?),
-        };
+        if by == By::NumaScan {
+            sys::mbind_default(map.addr(), map.len()).zero("mbind")?;
+        }
         Ok(Self {
-            by,
-            uffd,
+            protector: Protector::new(by)?,
             map,
             cpus,
             service,
@@ -111,28 +159,71 @@ impl Scene {
             while begun.elapsed() < delay {
                 std::hint::spin_loop();
             }
-            let table = self.table.words().iter().take(PAGES);
-            let table: Vec<u64> = table.map(|word| word.load(Relaxed)).collect();
-            let to = Call::to((call % 2) as i32).flags(SHARED);
-            let moved = self.service.phys(&table, to).successful;
-            self.moved.fetch_add(moved, Relaxed);
+            self.migrate((call % 2) as i32);
             last = call;
             self.done.store(call, Release);
         }
     }
 
+    /// Returns the distance of the pages to migrate. A scan flushes soon after a migration, for each
+    /// page table that it reaches, so only those that are written are migrated then.
+    fn step(&self) -> usize {
+        match self.protector {
+            Protector::NumaScan { .. } => PAGES / WRITTEN,
+            _ => 1,
+        }
+    }
+
+    /// Notes where the pages are.
+    fn look_up(&self) -> Result<()> {
+        let frames = kernel::first_frames(&self.map, PAGES)?;
+        let frames = frames.into_iter().step_by(self.step());
+        for (word, frame) in self.table.words().iter().zip(frames) {
+            word.store(frame * PAGE as u64, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Migrates the pages that were looked up.
+    fn migrate(&self, node: i32) {
+        let table = self.table.words().iter().take(PAGES / self.step());
+        let table: Vec<u64> = table.map(|word| word.load(Relaxed)).collect();
+        let to = Call::to(node).flags(SHARED);
+        let moved = self.service.phys(&table, to).successful;
+        self.moved.fetch_add(moved, Relaxed);
+    }
+
+    /// Migrates all pages again and again, until NUMA balancing has scanned all memory meanwhile. One
+    /// of the threads does that when it returns to user space, mostly the one that waits for an order.
+    fn migrate_until_scanned(&self) -> Result<()> {
+        // A scan takes long if it finds pages that were accessed since the last.
+        for at in (PAGES * PAGE..self.map.len()).step_by(PAGE) {
+            self.map.words()[at / 8].load(Relaxed);
+        }
+        let before = kernel::vmstat_sum(SCANNED)?;
+        let mut node = 0;
+        repeat_until("NUMA balancing scans", || {
+            self.look_up()?;
+            self.migrate(node);
+            node = 1 - node;
+            // Other processes have less memory.
+            Ok(kernel::vmstat_sum(SCANNED)? - before > OTHERS as u64 / 2)
+        })
+    }
+
     /// Write-protects all memory. Returns how long that took.
     fn protect(&self) -> Result<Duration> {
         let begun = Instant::now();
-        match (self.by, &self.uffd) {
-            (_, Some(uffd)) => uffd.protect(&self.map, 0, self.map.len())?,
-            (By::Fork, None) => {
+        match &self.protector {
+            Protector::Fork => {
                 let child = fork_child(|| true)?;
                 let took = begun.elapsed();
                 waitpid(child, None)?;
                 return Ok(took);
             }
-            (_, None) => kernel::write("/proc/self/clear_refs", "4")?,
+            Protector::SoftDirty => kernel::write("/proc/self/clear_refs", "4")?,
+            Protector::Userfault(uffd) => uffd.protect(&self.map, 0, self.map.len())?,
+            Protector::NumaScan { .. } => self.migrate_until_scanned()?,
         }
         Ok(begun.elapsed())
     }
@@ -140,10 +231,10 @@ impl Scene {
     /// Write-protects all memory, and has the pages migrated at the same time. Returns how long it
     /// took to protect it.
     fn call(&self, call: u64, delay: Duration) -> Result<Duration> {
-        let frames = kernel::frames(&self.map)?;
-        for (word, frame) in self.table.words().iter().zip(frames) {
-            word.store(frame * PAGE as u64, Relaxed);
+        if let Protector::NumaScan { .. } = self.protector {
+            return self.protect();
         }
+        self.look_up()?;
         self.delay.store(delay.as_nanos() as u64, Relaxed);
         self.order.store(call, Release);
         let took = self.protect()?;
@@ -192,17 +283,22 @@ impl Scene {
 /// No write may be lost.
 pub fn holds(by: By, log: &mut Log) -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, "1000")])?;
-    let calls = if kernel::is_slow() { 32 } else { 256 };
+    let calls = match (by, kernel::is_slow()) {
+        (By::NumaScan, _) => 16,
+        (_, true) => 32,
+        (_, false) => 256,
+    };
     log.repeat(|| {
         let (mismatches, refused) = (mismatches()?, count(CHANGING)?);
         let mut moved = 0;
-        // The kernel finds protection that is not flushed yet, or nothing was tested.
+        // The kernel finds protection that is not flushed yet, or nothing was tested. A scan flushes
+        // too soon after a migration to demand this.
         repeat_until("pages migrate before the flush", || {
             let scene = Scene::new(by)?;
             let lost = scene.play(calls, false)?;
             expect("pages that lost writes", lost, 0)?;
             moved += scene.moved.into_inner();
-            Ok(count(CHANGING)? > refused)
+            Ok(by == By::NumaScan || count(CHANGING)? > refused)
         })?;
         no_more_mismatches(mismatches)?;
         Ok(moved)
