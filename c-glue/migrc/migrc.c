@@ -102,13 +102,18 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 {
 	unsigned int refused, why;
 
-	/* No TLB can hold the entry. */
-	if (!pte_accessible(mm, pteval))
+	/* A refused batch is flushed as a whole: other PTEs need no record. */
+	if (unmaps->refused)
+		return;
+	/*
+	 * rmap asks the same, before or after. A flush may end or begin in
+	 * between: either answer is right.
+	 */
+	if (!pte_may_be_in_tlb(mm, pteval, address, address + PAGE_SIZE))
 		return;
 	ferry_note_page(folio, pte_pfn(pteval));
-	refused = ferry_check_pte(unmaps, folio, mm, pteval);
-	/* A refused batch is flushed before anything is mapped again. */
-	if (!refused && !unmaps->refused)
+	refused = ferry_check_pte(unmaps, folio, mm, address, pteval);
+	if (!refused) {
 		ferry_note_space(unmaps, mm);
 		ferry_count_migrc(FERRY_MIGRC_ELIGIBLE, 1);
 		return;
@@ -117,7 +122,7 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 		if (refused & BIT(why))
 			ferry_count_refused(why, 1);
 	}
-	unmaps->refused |= refused;
+	unmaps->refused = refused;
 }
 
 /*

@@ -47,7 +47,7 @@ enum ferry_drain {
 
 /* Further counters. */
 enum ferry_migrc_event {
-	FERRY_MIGRC_ELIGIBLE,	/* translations that may stay unflushed */
+	FERRY_MIGRC_ELIGIBLE,	/* translations before an ineligible one */
 	FERRY_MIGRC_DEFERRED,	/* pages retained */
 	FERRY_MIGRC_FLUSHED_FIRST, /* flushes before a write */
 	FERRY_NR_MIGRC_EVENTS

@@ -79,7 +79,8 @@ struct ferry_space {
 
 /**
  * struct ferry_unmaps - translations cleared for a group
- * @refused: reasons to flush them at once: bits of FERRY_REFUSED_*
+ * @refused: reasons to flush the batch at once, from its first ineligible
+ *	translation: bits of FERRY_REFUSED_*; 0 if there is none
  * @nr_mms: number of the address spaces in @spaces
  * @opens: sum of the open counts of the buckets in @files
  * @files: hash buckets of the mapped files
