@@ -207,14 +207,14 @@ static unsigned long ferry_all_noted(const struct folio *folio)
  * Called for a folio that is locked, isolated and being unmapped, whose private
  * word is unused unless a flag says otherwise. If the folio is not migrated, the
  * bits stay until the next migration, until the folio enters the swap cache, or
- * until it is freed.
+ * until it is freed. The content of a KSM folio does not change.
  */
 void ferry_note_page(const struct folio *folio, unsigned long pfn)
 {
 	unsigned long private = (unsigned long)folio->private;
 
-	if (folio_test_anon(folio) && !folio_test_swapcache(folio) &&
-	    !folio_test_private(folio) &&
+	if (folio_test_anon(folio) && !folio_test_ksm(folio) &&
+	    !folio_test_swapcache(folio) && !folio_test_private(folio) &&
 	    folio_nr_pages(folio) <= FERRY_MAX_NOTED)
 		((struct folio *)folio)->private =
 			(void *)(private | BIT(pfn - folio_pfn(folio)));

@@ -185,6 +185,21 @@ impl Mapping {
         Ok(())
     }
 
+    /// Moves the pages of a part to a new mapping. The part stays mapped, without pages.
+    pub fn take(&self, offset: usize, len: usize) -> Result<Self> {
+        let at = self.checked(offset, len) as *mut libc::c_void;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+        // SAFETY: The kernel picks free addresses. `self` owns the source, which stays mapped.
+        let addr = unsafe { libc::mremap(at, len, len, flags) };
+        if addr == libc::MAP_FAILED {
+            return Err(Errno::last()).context("mremap with MREMAP_DONTUNMAP");
+        }
+        Ok(Self {
+            addr: addr as usize,
+            len,
+        })
+    }
+
     pub fn lock(&self) -> Result<()> {
         // SAFETY: Locking changes no contents.
         let ret = unsafe { libc::mlock(self.addr as *const _, self.len) };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Pages that a task discards while another migrates them. If a page has a migration entry at that
-//! moment, the discarding task has nothing to flush for itself, so it must flush for the migration
-//! before it begins.
+//! Pages that a task discards, or moves to other addresses, while another migrates them. If a page has
+//! a migration entry at that moment, the changing task has nothing to flush for itself, so it must
+//! flush for the migration before it begins.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -22,13 +22,25 @@ use crate::threads::join;
 /// Rounds of one attempt to see a failure with the hook disabled.
 const PATIENCE: u64 = 200;
 
-/// Discards and writes all pages, which are read-only before and afterwards, while they are migrated
-/// and read.
-fn discard_all(stage: &Stage, round: u64) -> Result<()> {
+/// How a page leaves its address.
+#[derive(Clone, Copy)]
+pub enum By {
+    /// `MADV_DONTNEED`
+    Discard,
+    /// `mremap(2)`, which leaves the address mapped
+    Remap,
+}
+
+/// Discards or moves each page, and writes a new one at its address, while they are migrated and read.
+/// They are read-only before and afterwards.
+fn change_all(stage: &Stage, by: By, round: u64) -> Result<()> {
     for page in 0..PAGES {
         let at = page * PAGE;
         stage.may_be_zero(page);
-        stage.map.advise(at, PAGE, libc::MADV_DONTNEED)?;
+        match by {
+            By::Discard => stage.map.advise(at, PAGE, libc::MADV_DONTNEED)?,
+            By::Remap => drop(stage.map.take(at, PAGE)?),
+        }
         stage
             .map
             .protect(at, PAGE, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -40,7 +52,7 @@ fn discard_all(stage: &Stage, round: u64) -> Result<()> {
 }
 
 /// Plays `rounds` rounds, or until stale contents were read. Returns the number of stale reads.
-fn play(rounds: u64, until_stale: bool) -> Result<u64> {
+fn play(by: By, rounds: u64, until_stale: bool) -> Result<u64> {
     let cpus = three_cpus(": one changes pages, one migrates, one reads")?;
     let stage = Stage::new(Change::Discard, FolioSize::Small)?;
     let (end, seen) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -66,7 +78,7 @@ fn play(rounds: u64, until_stale: bool) -> Result<u64> {
             }
             Ok(())
         });
-        let round = |nr| discard_all(&stage, nr);
+        let round = |nr| change_all(&stage, by, nr);
         let played = each_round(1..=rounds, round, || until_stale && seen.load(Relaxed));
         end.store(true, Relaxed);
         join(migrator, "the migrator")?;
@@ -75,17 +87,23 @@ fn play(rounds: u64, until_stale: bool) -> Result<u64> {
     })
 }
 
-pub fn holds(log: &mut Log) -> Result<()> {
+pub fn holds(by: By, log: &mut Log) -> Result<()> {
     let _migrc = Migrc::with(&[(AGE, "1000")])?;
-    let rounds = if kernel::is_slow() { 6 } else { 100 };
+    let rounds = match (by, kernel::is_slow()) {
+        (By::Discard, true) => 6,
+        (By::Discard, false) => 100,
+        // Moving a page takes several system calls.
+        (By::Remap, true) => 3,
+        (By::Remap, false) => 30,
+    };
     log.repeat(|| {
-        never_stale_if_deferred(|| play(rounds, false))?;
+        never_stale_if_deferred(|| play(by, rounds, false))?;
         Ok(rounds * PAGES as u64)
     })
 }
 
 /// Without the hook, stale contents are read.
-pub fn sees() -> Result<()> {
+pub fn sees(by: By) -> Result<()> {
     let _migrc = Migrc::without("batched", &[(AGE, "60000")])?;
-    until_seen(|| Ok(play(PATIENCE, true)? > 0))
+    until_seen(|| Ok(play(by, PATIENCE, true)? > 0))
 }
