@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use crate::cases::Ext4;
+use crate::cases::{Disk, FileSystem};
 use crate::demotion::{self, generations};
 use crate::kernel::{self, Setting};
 use crate::memory;
@@ -101,7 +101,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// Measures reads with the whole file on the top tier.
 fn cost(lru: &str, readings: &mut Readings) -> Result<()> {
     const LEN: usize = 16 << 20;
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     for small in [true, false] {
         let file = disk.create("file")?;
         place(&file, LEN, 0, small, 1)?;
@@ -123,7 +123,7 @@ fn cost(lru: &str, readings: &mut Readings) -> Result<()> {
 /// Measures reads while the file is promoted from the lower tier.
 fn meanwhile(lru: &str, readings: &mut Readings) -> Result<()> {
     const LEN: usize = 16 << 20;
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     // Slow enough to last for all reads.
     let _rate = Setting::change(&knob("rate_mbps"), "16")?;
     for on in [false, true] {
@@ -171,7 +171,7 @@ fn zipf(lru: &str, readings: &mut Readings) -> Result<()> {
     const LEN: usize = 128 << 20;
     const SHARE: f64 = 0.9;
     let pages = LEN / PAGE;
-    let disk = Ext4::of(192 << 20)?;
+    let disk = Disk::of(FileSystem::Ext4, 192 << 20)?;
     let file = disk.create("file")?;
     place(&file, LEN, 1, true, 1)?;
     let rate: f64 = kernel::read(knob("rate_mbps"))?.trim().parse()?;
@@ -215,7 +215,7 @@ fn zipf(lru: &str, readings: &mut Readings) -> Result<()> {
 }
 
 /// Returns a sparse file, whose page cache has only zeroes.
-fn sparse(disk: &Ext4, len: usize) -> Result<File> {
+fn sparse(disk: &Disk, len: usize) -> Result<File> {
     let file = disk.create("sparse")?;
     file.set_len(len as u64)?;
     Ok(file)
@@ -231,7 +231,7 @@ fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
     let top = memory::node_free_bytes(0)?;
     for (name, len) in [("fits", top / 4), ("does not fit", top / 4 * 5)] {
         let len = len / STEP * STEP;
-        let disk = Ext4::new()?;
+        let disk = Disk::ext4()?;
         let file = sparse(&disk, len)?;
         if len < top {
             let _policy = crate::sys::Policy::bind(1)?;

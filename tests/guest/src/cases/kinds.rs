@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::{Context, Result, ensure};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::disk::{Ext4, Swap, Tmpfs};
+use super::disk::{Disk, Swap, Tmpfs};
 use crate::harness::skip;
 use crate::kernel::{self, Setting};
 use crate::patience::wait_until;
@@ -135,7 +135,7 @@ fn fill_file(file: &File, len: usize) -> Result<()> {
 
 /// Half private mapping of page cache, half copied on write.
 fn private_file() -> Result<Mem> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let file = disk.create("private")?;
     fill_file(&file, LEN)?;
     file.sync_all()?;
@@ -154,7 +154,7 @@ fn private_file() -> Result<Mem> {
 
 /// Dirty page cache with buffer heads. The check also writes it back and reads it from the disk.
 fn ext4_shared() -> Result<Mem> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let file = disk.create("shared")?;
     file.set_len(LEN as u64)?;
     fill_file(&file, LEN)?;

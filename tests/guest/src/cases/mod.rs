@@ -37,7 +37,7 @@ mod unplug;
 
 use crate::harness::Case;
 use crate::kernel;
-pub use disk::{Ext4, Tmpfs};
+pub use disk::{Disk, FileSystem, Tmpfs};
 
 /// Returns the tests that this kernel supports.
 pub fn all() -> Vec<Case> {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::pipe;
 
-use super::disk::Ext4;
+use super::disk::Disk;
 use crate::harness::{Case, expect};
 use crate::patience::{at_last, repeat_until};
 use crate::plan::FolioSize;
@@ -113,7 +113,7 @@ fn io_uring(folio: FolioSize, count: usize) -> Result<()> {
 
 /// Checks that direct reads from the disk reach the right pages while these are being moved.
 fn direct_io(folio: FolioSize, count: usize) -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let map = region::anon(folio, count)?;
     let len = map.len();
     let files: Vec<File> = (0..2)

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 
 use super::anon::{SEED, base_pages, read_row};
 use super::{THREADS, in_threads};
-use crate::cases::Ext4;
+use crate::cases::Disk;
 use crate::child::Child;
 use crate::patience::wait_until;
 use crate::pattern;
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const MOVES: usize = 12;
 
 /// Maps a new sparse file for reading.
-fn mapped(disk: &Ext4, len: usize) -> Result<Mapping> {
+fn mapped(disk: &Disk, len: usize) -> Result<Mapping> {
     disk.create("file")?.set_len(len as u64)?;
     let file = disk.open_to_read("file")?;
     Mapping::of_file_to_read(&file, len)
@@ -54,7 +54,7 @@ fn read_all(words: &[AtomicU64], step: usize) -> Result<()> {
 /// is promoted, and so the file is demoted: NUMA balancing leaves read-only files where they are. `len`
 /// is the size of both.
 pub fn weights(len: usize) -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let map = mapped(&disk, (len - len / OTHER) / LAYER * LAYER)?;
     // Loads the file, into the top tier as long as there is room.
     read_all(map.words(), PAGE / 8)?;
@@ -75,7 +75,7 @@ pub fn weights(len: usize) -> Result<()> {
 
 /// Processes read a file all the time; another moves it to node 1 and back.
 pub fn library() -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let map = mapped(&disk, LIBRARY)?;
     // Number of processes that have read it.
     let ready = Mapping::anon_flags(PAGE, libc::MAP_SHARED)?;

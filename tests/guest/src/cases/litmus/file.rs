@@ -13,7 +13,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::{AGE, Change, FILES, MIGRC, Migrc, PAGES, Stage, count};
 use super::{never_stale_if_deferred, run_on, two_cpus};
-use crate::cases::disk::Ext4;
+use crate::cases::disk::Disk;
 use crate::cases::migrc::{beside_another, grows, retained};
 use crate::harness::{Log, expect};
 use crate::patience::repeat_until;
@@ -45,13 +45,13 @@ pub enum WrittenBy {
 
 /// The file, which is open for writing only for short times.
 pub struct Shown {
-    ext4: Ext4,
+    ext4: Disk,
 }
 
 impl Shown {
     /// Creates the file of such folios, and a read-only mapping of it.
     pub fn new(folio: FolioSize) -> Result<(Self, Mapping)> {
-        let ext4 = Ext4::new()?;
+        let ext4 = Disk::ext4()?;
         let map = new_file(&ext4, NAME, folio)?;
         Ok((Self { ext4 }, map))
     }
@@ -92,7 +92,7 @@ impl Shown {
 }
 
 /// Creates a file of such folios, and a read-only mapping of it.
-fn new_file(ext4: &Ext4, name: &str, folio: FolioSize) -> Result<Mapping> {
+fn new_file(ext4: &Disk, name: &str, folio: FolioSize) -> Result<Mapping> {
     let file = ext4.create(name)?;
     // ext4 creates a folio for each aligned write.
     let bytes = vec![0; folio.bytes()];

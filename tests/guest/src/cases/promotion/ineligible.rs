@@ -6,7 +6,7 @@ use super::*;
 
 /// Reads `file` together with one that can be promoted, until most of the other is, and checks that
 /// `file` stays.
-pub(super) fn stays(disk: &Ext4, file: &File, why: &str) -> Result<()> {
+pub(super) fn stays(disk: &Disk, file: &File, why: &str) -> Result<()> {
     let other = disk.create("other")?;
     place(&other, LEN, 1, true, 2)?;
     let before = counter("promoted_pages")?;
@@ -27,7 +27,7 @@ pub(super) fn stays(disk: &Ext4, file: &File, why: &str) -> Result<()> {
 
 /// Dirty and mapped pages stay.
 pub(super) fn left() -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let _late = [
         Setting::change("/proc/sys/vm/dirty_writeback_centisecs", "0")?,
         Setting::change("/proc/sys/vm/dirty_background_ratio", "90")?,
@@ -83,7 +83,7 @@ pub(super) fn not_for_one(file: &File, how: &str) -> Result<()> {
 
 /// A memory policy without the top tier.
 pub(super) fn policy() -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let file = on_lower(&disk, true)?;
     let _on = promotion::enable()?;
     let bound = Policy::bind(1)?;
@@ -94,7 +94,7 @@ pub(super) fn policy() -> Result<()> {
 
 /// A cpuset without the top tier.
 pub(super) fn cpuset() -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let file = on_lower(&disk, true)?;
     let groups = Groups::new(&["lower"])?;
     groups.set(0, "cpuset.mems", "1")?;

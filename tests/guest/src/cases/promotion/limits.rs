@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::{LEN, nothing_left, on_lower, on_lower_of, refused};
-use crate::cases::disk::Ext4;
+use crate::cases::disk::Disk;
 use crate::demotion::{self, Reclaim};
 use crate::kernel::{self, Setting};
 use crate::promotion::{self, check, counter, knob, read_until, warm_up};
@@ -25,7 +25,7 @@ pub fn rate() -> Result<()> {
     const MB: u64 = 1 << 20;
     // More than the limits let through at once.
     const LEN: usize = 8 << 20;
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     for (path, slow) in [(knob("rate_mbps"), "1"), (LIMIT.to_owned(), "1")] {
         // On a slow machine all of it is promoted before the loop ends.
         let file = on_lower_of(&disk, LEN, true)?;
@@ -72,7 +72,7 @@ pub fn rate() -> Result<()> {
 
 /// The back-off rises when promoted pages are demoted again and again, and falls when they are not.
 pub fn brake() -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let reclaim = Reclaim::new()?;
     let file = on_lower(&disk, true)?;
     let _on = promotion::enable()?;
@@ -108,7 +108,7 @@ impl Sparse {
     const LEN: usize = 192 << 20;
     const STEP: usize = 64 << 10;
 
-    fn new(disk: &Ext4) -> Result<Self> {
+    fn new(disk: &Disk) -> Result<Self> {
         let file = disk.create("sparse")?;
         file.set_len(Self::LEN as u64)?;
         for at in (0..Self::LEN).step_by(Self::STEP) {
@@ -145,7 +145,7 @@ pub fn crowded() -> Result<()> {
     const ROOM: usize = 48 << 20;
     /// The back-off reaches this level when kswapd first makes room.
     const CAREFUL: u64 = 3;
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let file = Sparse::new(&disk)?;
     let taken = region::take_all_but(0, ROOM)?;
     let _demotion = demotion::enable()?;

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::Pid;
 
-use super::disk::Ext4;
+use super::disk::Disk;
 use super::unplug::goes_offline;
 use crate::cgroup::Groups;
 use crate::demotion::generations;
@@ -74,11 +74,11 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Creates a file of [`LEN`] bytes on the lower tier.
-fn on_lower(disk: &Ext4, small: bool) -> Result<File> {
+fn on_lower(disk: &Disk, small: bool) -> Result<File> {
     on_lower_of(disk, LEN, small)
 }
 
-fn on_lower_of(disk: &Ext4, len: usize, small: bool) -> Result<File> {
+fn on_lower_of(disk: &Disk, len: usize, small: bool) -> Result<File> {
     let file = disk.create("file")?;
     place(&file, len, 1, small, 1)?;
     Ok(file)
@@ -147,7 +147,7 @@ fn nothing_left(file: &File, len: usize) -> Result<()> {
 /// Pages are promoted and counted, also with NUMA balancing off, where mainline does not promote.
 fn promoted(small: bool) -> Result<()> {
     let _off = Setting::change("/proc/sys/kernel/numa_balancing", "0")?;
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let file = on_lower(&disk, small)?;
     let seen = stat("numa_hint_page_cache")?;
     let before = (counter("promoted_pages")?, stat("pgpromote_success")?);
@@ -171,7 +171,7 @@ fn promoted(small: bool) -> Result<()> {
 
 /// While disabled, promotion records and promotes nothing.
 fn off() -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let file = on_lower(&disk, true)?;
     drop(promotion::enable()?);
     let before = (stat("numa_hint_page_cache")?, counter("promoted_pages")?);
@@ -184,7 +184,7 @@ fn off() -> Result<()> {
 /// Reads recorded before promotion was disabled cause no promotion after it is enabled again,
 /// because the folio may be another one.
 fn forgotten() -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let file = on_lower(&disk, true)?;
     let none = Setting::change(&knob("rate_mbps"), "0")?;
     let on = promotion::enable()?;
@@ -206,7 +206,7 @@ fn forgotten() -> Result<()> {
 /// extended, holes are punched and filled, and another file is unlinked.
 fn races() -> Result<()> {
     let rounds = if kernel::is_slow() { 5 } else { 12 };
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let file = on_lower(&disk, true)?;
     let half = LEN / 2;
     let _on = promotion::enable()?;
@@ -232,7 +232,7 @@ fn races() -> Result<()> {
 }
 
 /// Changes the second half of a file in several ways, and checks it each time.
-fn change(disk: &Ext4, file: &File, half: usize, round: u64) -> Result<()> {
+fn change(disk: &Disk, file: &File, half: usize, round: u64) -> Result<()> {
     let lower = Policy::bind(1)?;
     let seed = 100 + round;
     file.set_len(half as u64)?;
@@ -269,7 +269,7 @@ fn change(disk: &Ext4, file: &File, half: usize, round: u64) -> Result<()> {
 /// The file system is unmounted while pages are promoted, and has all contents when it is mounted
 /// again.
 fn remount() -> Result<()> {
-    let mut disk = Ext4::new()?;
+    let mut disk = Disk::ext4()?;
     place(&disk.create("file")?, LEN, 1, true, 1)?;
     let _on = promotion::enable()?;
     let before = counter("promoted_pages")?;
@@ -291,7 +291,7 @@ fn remount() -> Result<()> {
 
 /// A cgroup with less memory than the file: its charge never exceeds its limit.
 fn memcg() -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let groups = Groups::new(&["small"])?;
     let (len, max) = (3 * LEN, 2 * LEN);
     let file = disk.create("file")?;
@@ -334,7 +334,7 @@ fn memcg() -> Result<()> {
 /// A task is killed for exceeding its group's memory limit, while the file that it reads is
 /// promoted.
 fn oom() -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let file = on_lower(&disk, true)?;
     let _on = promotion::enable()?;
     for round in 0..4 {
@@ -373,7 +373,7 @@ fn offline() -> Result<()> {
     if blocks.is_empty() {
         return Err(skip("node 1 has no memory block that can go offline"));
     }
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     let file = on_lower(&disk, true)?;
     let _on = promotion::enable()?;
     let read = || check(&file, LEN, 1);

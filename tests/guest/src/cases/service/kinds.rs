@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{PAGES, by_parts, memory, says, shuttle, small_pages, table, whole};
 use crate::cases::Tmpfs;
-use crate::cases::disk::Ext4;
+use crate::cases::disk::Disk;
 use crate::cases::pinned::Spliced;
 use crate::harness::{Case, expect, skip};
 use crate::kernel::{self, Setting};
@@ -275,7 +275,7 @@ fn tmpfs() -> Result<()> {
 }
 
 fn ext4() -> Result<()> {
-    let disk = Ext4::new()?;
+    let disk = Disk::ext4()?;
     mapped_file(&disk.create("file")?)
 }
 
