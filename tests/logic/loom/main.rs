@@ -16,6 +16,7 @@ mod leftover;
 mod members;
 mod ring;
 mod scoped_share;
+mod tagged_tlb;
 mod thread_choice;
 
 use std::sync::atomic::{AtomicBool as Witness, Ordering};
