@@ -13,7 +13,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::{AGE, Change, FILES, MIGRC, Migrc, PAGES, Stage, count};
 use super::{never_stale_if_deferred, run_on, two_cpus};
-use crate::cases::disk::Disk;
+use crate::cases::disk::{Disk, FileSystem};
 use crate::cases::migrc::{beside_another, grows, retained};
 use crate::harness::{Log, expect};
 use crate::patience::repeat_until;
@@ -45,15 +45,15 @@ pub enum WrittenBy {
 
 /// The file, which is open for writing only for short times.
 pub struct Shown {
-    ext4: Disk,
+    disk: Disk,
 }
 
 impl Shown {
     /// Creates the file of such folios, and a read-only mapping of it.
-    pub fn new(folio: FolioSize) -> Result<(Self, Mapping)> {
-        let ext4 = Disk::ext4()?;
-        let map = new_file(&ext4, NAME, folio)?;
-        Ok((Self { ext4 }, map))
+    pub fn new(on: FileSystem, folio: FolioSize) -> Result<(Self, Mapping)> {
+        let disk = Disk::new(on)?;
+        let map = new_file(&disk, NAME, folio)?;
+        Ok((Self { disk }, map))
     }
 
     /// Opens the file and writes one page by `how`. Calls `zero` before the page can read as
@@ -65,7 +65,7 @@ impl Shown {
         value: u64,
         zero: impl FnOnce(),
     ) -> Result<()> {
-        let file = self.ext4.open(NAME)?;
+        let file = self.disk.open(NAME)?;
         let at = page * PAGE;
         match how {
             WrittenBy::Call => {}
@@ -86,15 +86,15 @@ impl Shown {
 
     /// Writes all pages.
     pub fn fill(&self, value: u64) -> Result<()> {
-        let file = self.ext4.open(NAME)?;
+        let file = self.disk.open(NAME)?;
         (0..PAGES).try_for_each(|page| put(&file, page, value))
     }
 }
 
 /// Creates a file of such folios, and a read-only mapping of it.
-fn new_file(ext4: &Disk, name: &str, folio: FolioSize) -> Result<Mapping> {
-    let file = ext4.create(name)?;
-    // ext4 creates a folio for each aligned write.
+fn new_file(disk: &Disk, name: &str, folio: FolioSize) -> Result<Mapping> {
+    let file = disk.create(name)?;
+    // A file system creates a folio for each aligned write.
     let bytes = vec![0; folio.bytes()];
     for at in (0..PAGES * PAGE).step_by(bytes.len()) {
         file.write_all_at(&bytes, at as u64)?;
@@ -103,7 +103,7 @@ fn new_file(ext4: &Disk, name: &str, folio: FolioSize) -> Result<Mapping> {
     // defers.
     file.sync_all()?;
     drop(file);
-    let file = ext4.open_to_read(name)?;
+    let file = disk.open_to_read(name)?;
     let map = Mapping::file(&file, PAGES * PAGE, libc::MAP_PRIVATE, PAGE)?;
     map.protect(0, map.len(), libc::PROT_READ)?;
     Ok(map)
@@ -130,29 +130,29 @@ fn retain_some(map: &Mapping) -> Result<u64> {
 pub fn alone() -> Result<()> {
     beside_another(|| {
         let _migrc = Migrc::with(&[(AGE, "60000"), (FILES, "1")])?;
-        let (shown, map) = Shown::new(FolioSize::Small)?;
+        let (shown, map) = Shown::new(FileSystem::Ext4, FolioSize::Small)?;
         // One pair of files in 256 shares a bucket, so there are several.
         let mut others = Vec::new();
         for name in ["other", "second", "third"] {
-            others.push((name, new_file(&shown.ext4, name, FolioSize::Small)?));
+            others.push((name, new_file(&shown.disk, name, FolioSize::Small)?));
         }
         let mut others = others.iter().cycle();
-        shown.ext4.create("never migrated")?;
+        shown.disk.create("never migrated")?;
         // Each flush of the address space frees what is retained: on a slow host there are many.
         repeat_until("each file alone retains pages until it is opened", || {
             let (name, other) = others.next().context("no other file")?;
             let first = retain_some(&map)?;
             let (before, drained) = (retained()?, count(DRAINED)?);
-            drop(shown.ext4.open("never migrated")?);
+            drop(shown.disk.open("never migrated")?);
             expect("drained pages", count(DRAINED)?, drained)?;
             let kept = retained()? == before;
             retain_some(other)?;
             let all = retained()?;
-            grows(DRAINED, || shown.ext4.open(name).map(drop))
+            grows(DRAINED, || shown.disk.open(name).map(drop))
                 .with_context(|| format!("when {name} is opened"))?;
             let spared = retained()? >= first && retained()? < all;
             let drained = count(DRAINED)?;
-            drop(shown.ext4.open(NAME)?);
+            drop(shown.disk.open(NAME)?);
             let freed = count(DRAINED)? > drained && retained()? == 0;
             // Compaction may meanwhile have migrated a file that this round does not open.
             Ok(kept && spared && freed)
@@ -171,7 +171,7 @@ pub fn refused() -> Result<()> {
 
 fn refused_beside_another() -> Result<()> {
     let mut migrc = Migrc::with(&[(AGE, "60000"), (FILES, "0")])?;
-    let (shown, map) = Shown::new(FolioSize::Small)?;
+    let (shown, map) = Shown::new(FileSystem::Ext4, FolioSize::Small)?;
     let addrs = map.addrs(PAGE);
     let deferred_by = |node| -> Result<u64> {
         // Maps the pages, so that migration has translations to clear.
@@ -201,7 +201,7 @@ fn refused_beside_another() -> Result<()> {
     };
     some_deferred()?;
     let drained = count(DRAINED)?;
-    let open = shown.ext4.open(NAME)?;
+    let open = shown.disk.open(NAME)?;
     ensure!(
         count(DRAINED)? > drained,
         "expected drained_pages/write to grow when the file is opened"
@@ -247,7 +247,10 @@ pub fn race(log: &mut Log) -> Result<()> {
 /// Plays `rounds` rounds of the race. Returns the number of stale reads.
 fn race_for(rounds: u64) -> Result<u64> {
     let cpus = two_cpus("one reads, the other migrates")?;
-    let stage = Stage::new(Change::File(WrittenBy::Call), FolioSize::Small)?;
+    let stage = Stage::new(
+        Change::File(WrittenBy::Call, FileSystem::Ext4),
+        FolioSize::Small,
+    )?;
     let shown = stage.file.as_ref().context("the stage has no file")?;
     let (addrs, end) = (stage.map.addrs(PAGE), AtomicBool::new(false));
     thread::scope(|scope| -> Result<u64> {
@@ -272,14 +275,14 @@ fn race_for(rounds: u64) -> Result<u64> {
         });
         let opener = scope.spawn(|| -> Result<()> {
             while !end.load(Relaxed) {
-                drop(shown.ext4.open(NAME)?);
+                drop(shown.disk.open(NAME)?);
                 thread::sleep(CLOSED);
             }
             Ok(())
         });
         let written = (1..=rounds).try_for_each(|round| -> Result<()> {
             thread::sleep(CLOSED);
-            let file = shown.ext4.open(NAME)?;
+            let file = shown.disk.open(NAME)?;
             (0..PAGES).try_for_each(|page| {
                 put(&file, page, round)?;
                 stage.told.words()[page].store(round, Release);

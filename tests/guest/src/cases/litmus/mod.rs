@@ -29,6 +29,7 @@ mod swap;
 mod unplug;
 mod upgrade;
 
+use crate::cases::disk::FileSystem;
 use crate::harness::{Case, Log, expect, expect_some, skip};
 use crate::kernel::{self, Setting};
 use crate::patience::{at_last, wait_until};
@@ -83,10 +84,12 @@ enum Change {
     /// Written after the pages were collapsed into a huge page, whose PMD `mprotect(2)` has split.
     Collapse,
     /// The page belongs to a file that is opened for writing.
-    File(WrittenBy),
+    File(WrittenBy, FileSystem),
 }
 
 pub fn cases() -> Vec<Case> {
+    use Change::File as OfFile;
+    use FileSystem::{Ext4, Xfs};
     let all = [
         ("keep", Change::Keep, Some("retain")),
         ("protect", Change::Protect, None),
@@ -95,15 +98,20 @@ pub fn cases() -> Vec<Case> {
         ("replace", Change::Replace, None),
         ("discard", Change::Discard, None),
         ("write", Change::Write, Some("writable")),
-        ("file", Change::File(WrittenBy::Call), Some("file")),
-        ("file-mapped", Change::File(WrittenBy::Mapped), None),
-        ("file-punched", Change::File(WrittenBy::Punched), None),
+        ("ksm", Change::Unmerge, None),
+        ("collapse", Change::Collapse, None),
+        ("file", OfFile(WrittenBy::Call, Ext4), Some("file")),
+        ("file-mapped", OfFile(WrittenBy::Mapped, Ext4), None),
+        ("file-punched", OfFile(WrittenBy::Punched, Ext4), None),
+        ("file-xfs", OfFile(WrittenBy::Call, Xfs), Some("file")),
+        ("file-xfs-punched", OfFile(WrittenBy::Punched, Xfs), None),
     ];
     let large = [
         ("keep-64k", Change::Keep, Some("retain")),
         ("protect-64k", Change::Protect, None),
         ("force-64k", Change::Force, Some("force")),
-        ("file-64k", Change::File(WrittenBy::Call), Some("file")),
+        ("file-64k", OfFile(WrittenBy::Call, Ext4), Some("file")),
+        ("file-xfs-64k", OfFile(WrittenBy::Call, Xfs), Some("file")),
     ];
     let mut cases = vec![
         Case::new("litmus/file-alone", |_| file::alone()),
@@ -243,7 +251,14 @@ struct Stage {
 impl Stage {
     fn new(change: Change, folio: FolioSize) -> Result<Self> {
         let (file, map) = match change {
-            Change::File(_) => Shown::new(folio).map(|(file, map)| (Some(file), map))?,
+            Change::File(_, on) => Shown::new(on, folio).map(|(file, map)| (Some(file), map))?,
+            Change::Collapse => {
+                if !kernel::has_folios(FolioSize::Huge) {
+                    return Err(skip("this kernel has no huge pages"));
+                }
+                let huge = FolioSize::Huge.bytes();
+                (None, Mapping::anon(huge, huge)?)
+            }
             _ => (None, region::anon(folio, PAGES * PAGE / folio.bytes())?),
         };
         if change == Change::Unmerge {
@@ -332,7 +347,7 @@ impl Stage {
                 self.memory.write_all_at(&value.to_ne_bytes(), address)?;
             }
             Change::Replace => self.map.replace(at, PAGE, value)?,
-            Change::File(how) => {
+            Change::File(how, _) => {
                 let file = self.file.as_ref().context("the stage has no file")?;
                 file.write(how, page, value, || self.may_be_zero(page))?;
             }
@@ -441,8 +456,8 @@ fn rounds(change: Change) -> u64 {
         (Change::Unmerge | Change::Collapse, true) => 16,
         (Change::Unmerge | Change::Collapse, false) => 80,
         // Each page needs many system calls.
-        (Change::Replace | Change::File(_), true) => 8,
-        (Change::Replace | Change::File(_), false) => 40,
+        (Change::Replace | Change::File(..), true) => 8,
+        (Change::Replace | Change::File(..), false) => 40,
         (_, true) => 80,
         (_, false) => 400,
     }
