@@ -55,9 +55,10 @@ const OTHERS: [&str; 26] = [
 ];
 /// The settings of large folios.
 pub const THP: &str = "/sys/kernel/mm/transparent_hugepage";
-/// Bits of `/proc/kpageflags`: the first page of a large folio, and the others.
+/// Bits of `/proc/kpageflags`: the first page of a large folio, and the others; a page out of use.
 const HEAD: u64 = 1 << 15;
 const TAIL: u64 = 1 << 16;
+const HWPOISON: u64 = 1 << 19;
 
 pub fn read(path: impl AsRef<Path>) -> Result<String> {
     let path = path.as_ref();
@@ -318,12 +319,27 @@ fn entries(pid: i32, map: &Mapping, pages: usize) -> Result<Vec<u64>> {
         .collect())
 }
 
-/// Returns whether page frame number `frame` is in a large folio.
-pub fn is_large(frame: u64) -> Result<bool> {
+/// Returns the flags of page frame number `frame`.
+fn page_flags(frame: u64) -> Result<u64> {
     let flags = fs::File::open("/proc/kpageflags").context("opening /proc/kpageflags")?;
     let mut word = [0; 8];
     flags.read_exact_at(&mut word, frame * 8)?;
-    Ok(u64::from_ne_bytes(word) & (HEAD | TAIL) != 0)
+    Ok(u64::from_ne_bytes(word))
+}
+
+/// Returns whether page frame number `frame` is in a large folio.
+pub fn is_large(frame: u64) -> Result<bool> {
+    Ok(page_flags(frame)? & (HEAD | TAIL) != 0)
+}
+
+/// Returns a poisoned page frame to the allocator, since its block could otherwise not go online
+/// again. Returns whether it was poisoned.
+pub fn unpoison(frame: u64) -> Result<bool> {
+    if page_flags(frame)? & HWPOISON == 0 {
+        return Ok(false);
+    }
+    let file = "/sys/kernel/debug/hwpoison/unpoison-pfn";
+    write(file, &frame.to_string()).map(|()| true)
 }
 
 /// Checks that `map` consists of whole, aligned folios of `size` bytes.

@@ -201,6 +201,11 @@ impl Disk {
         options.read(true).write(true).open(path).context("opening")
     }
 
+    /// Truncates a file by its path, without opening it.
+    pub fn truncate(&self, name: &str, len: i64) -> Result<()> {
+        nix::unistd::truncate(&self.dir.join(name), len).context("truncate")
+    }
+
     pub fn open_to_read(&self, name: &str) -> Result<File> {
         File::open(self.dir.join(name)).context("opening")
     }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::{AGE, Change, FILES, MIGRC, Migrc, PAGES, Stage, count};
-use super::{never_stale_if_deferred, run_on, two_cpus};
+use super::{never_stale_if_deferred, run_on, two_cpus, until_seen};
 use crate::cases::disk::{Disk, FileSystem};
 use crate::cases::migrc::{beside_another, grows, retained};
 use crate::harness::{Log, expect};
@@ -158,6 +158,31 @@ pub fn alone() -> Result<()> {
             Ok(kept && spared && freed)
         })
     })
+}
+
+/// Truncates a file that has retained folios, to the length that it has, so nothing is unmapped.
+/// Returns whether that freed them.
+fn truncate_retained() -> Result<bool> {
+    let (shown, map) = Shown::new(FileSystem::Ext4, FolioSize::Small)?;
+    beside_another(|| {
+        retain_some(&map)?;
+        let drained = count(DRAINED)?;
+        shown.disk.truncate(NAME, (PAGES * PAGE) as i64)?;
+        Ok(count(DRAINED)? > drained && retained()? == 0)
+    })
+}
+
+/// Truncating a file frees its retained folios, although it is not open.
+pub fn truncated() -> Result<()> {
+    let _migrc = Migrc::with(&[(AGE, "60000"), (FILES, "1")])?;
+    // A flush of the address space may have freed them before.
+    repeat_until("truncation frees retained folios", truncate_retained)
+}
+
+/// Without the hook they stay.
+pub fn truncated_late() -> Result<()> {
+    let _migrc = Migrc::without("file", &[(AGE, "60000"), (FILES, "1")])?;
+    until_seen(|| truncate_retained().map(|freed| !freed))
 }
 
 fn put(file: &File, page: usize, value: u64) -> Result<()> {

@@ -117,6 +117,11 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/file-alone", |_| file::alone()),
         Case::new("litmus/file-race", file::race).limit(SLOW),
         Case::new("litmus/file-refused", |_| file::refused()),
+        Case::new("litmus/file-truncated", |_| file::truncated()),
+        Case::new("litmus/file-truncated-without-file", |_| {
+            file::truncated_late()
+        })
+        .limit(PATIENT),
         Case::new("litmus/nested", nested::holds).limit(SLOW),
         Case::new("litmus/upgrade", upgrade::holds).limit(SLOW),
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(PATIENT),

@@ -2,8 +2,11 @@
 //! The ways in which retained pages are freed: by a request, by other flushes, by the end of their
 //! process, and when memory is short or goes offline.
 
+use std::path::Path;
+
 use super::*;
 use crate::memory;
+use crate::patience::repeat_until;
 
 /// Every deferred page is drained, and counted once.
 pub(super) fn freed() -> Result<()> {
@@ -147,4 +150,27 @@ pub(super) fn offline() -> Result<()> {
         retains_none()
     };
     grows("drained_pages/asked", || beside_retained(8 * PAGES, unplug))
+}
+
+/// A retained frame can be taken out of use. `file` takes its number times `unit`.
+pub(super) fn taken_out_of_use(file: &str, unit: u64) -> Result<()> {
+    if !Path::new(file).exists() {
+        return Err(skip(format!("this kernel has no {file}")));
+    }
+    let _migrc = Migrc::with(&[(AGE, NEVER)])?;
+    let map = eligible(PAGES)?;
+    // After the drain another task may get the frame, and have it in use.
+    repeat_until("a retained frame is taken out of use", || {
+        to(&map, 0)?;
+        kernel::write(DRAIN, "1")?;
+        let frame = kernel::frames(&map)?[PAGES / 2];
+        let done = beside_another(|| {
+            to(&map, 1)?;
+            let retained = retained()?;
+            let told = kernel::write(file, &format!("{:#x}", frame * unit));
+            Ok(retained == PAGES as u64 && told.is_ok())
+        });
+        let poisoned = kernel::unpoison(frame)?;
+        Ok(done? && poisoned)
+    })
 }

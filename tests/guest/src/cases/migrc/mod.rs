@@ -55,6 +55,12 @@ pub fn cases() -> Vec<Case> {
         Case::new("migrc/pressure", |_| drains::pressure()),
         Case::new("migrc/atomic", |_| drains::atomic()).limit(120),
         Case::new("migrc/offline", |_| drains::offline()).limit(240),
+        Case::new("migrc/soft-offlined", |_| {
+            drains::taken_out_of_use("/sys/devices/system/memory/soft_offline_page", PAGE as u64)
+        }),
+        Case::new("migrc/poisoned", |_| {
+            drains::taken_out_of_use("/sys/kernel/debug/hwpoison/corrupt-pfn", 1)
+        }),
     ]
 }
 

@@ -131,11 +131,7 @@ fn poisoned() -> Result<()> {
     says(service.phys(&frames[BAD..=BAD], Call::to(1)), 0, 0, 0)?;
     says(service.phys(&frames, Call::to(1)), 0, PAGES - 1, 0)?;
     says(service.range(whole(&map, 0)), 0, PAGES - 1, 0)?;
-    // Otherwise the page's block could not come back after going offline.
-    kernel::write(
-        "/sys/kernel/debug/hwpoison/unpoison-pfn",
-        &(frames[BAD] / PAGE as u64).to_string(),
-    )?;
+    kernel::unpoison(frames[BAD] / PAGE as u64)?;
     let words = PAGE / 8;
     pattern::check_from(&map.words()[..BAD * words], 0, 1)?;
     pattern::check_from(&map.words()[(BAD + 1) * words..], (BAD + 1) * words, 1)
