@@ -252,6 +252,9 @@ pub struct MigrcArgs {
         conflicts_with = "svg"
     )]
     pub workload: Vec<bench::Workload>,
+    /// Multiply the work of these programs
+    #[arg(long, default_value_t = 1, requires = "workload", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub times: u32,
 }
 
 #[derive(Args)]

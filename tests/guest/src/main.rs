@@ -68,6 +68,9 @@ enum Command {
         /// Let migrc defer TLB flushes.
         #[arg(long)]
         migrc: bool,
+        /// Multiply the work of the program.
+        #[arg(long, default_value_t = 1)]
+        times: usize,
         /// Write the results here, as JSON; - for standard output.
         #[arg(long)]
         out: String,
@@ -112,8 +115,9 @@ fn main() -> ExitCode {
         Command::Workload {
             workload,
             migrc,
+            times,
             out,
-        } => workload::run(workload, migrc).and_then(|readings| bench::put(&out, &readings)),
+        } => workload::run(workload, migrc, times).and_then(|readings| bench::put(&out, &readings)),
         Command::Hot(Files { plan, out }) => hot::answer(&plan, &out),
         Command::Test(options) => harness::test(&options),
         Command::One(one) => harness::one(&one),

@@ -31,9 +31,10 @@ pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
     let MigrcArgs {
         repeated: args,
         workload,
+        times,
     } = args;
     if !workload.is_empty() {
-        return workload::measure(context, workload, args);
+        return workload::measure(context, workload, *times, args);
     }
     let plan = |name, stuff| Plan {
         // The reading process itself migrates. A thread for each call would have its stack unmapped

@@ -63,6 +63,8 @@ pub enum Workload {
     Heap,
     /// A file that four threads read through a mapping, layer by layer, as an inference server does
     Weights,
+    /// As weights, on XFS instead of ext4
+    WeightsXfs,
     /// A file that 64 processes read through a mapping, while it is moved between the nodes
     Library,
 }
@@ -87,11 +89,17 @@ struct Measured {
 #[derive(Serialize)]
 struct Report {
     kernel: String,
+    times: u32,
     machine: Machine,
     results: Vec<Measured>,
 }
 
-pub fn measure(context: &Context, workloads: &[Workload], args: &RepeatedArgs) -> Result<()> {
+pub fn measure(
+    context: &Context,
+    workloads: &[Workload],
+    times: u32,
+    args: &RepeatedArgs,
+) -> Result<()> {
     let version = context.source()?.version.clone();
     let program = guest::program(context)?;
     let images = CONFIGS
@@ -118,7 +126,11 @@ pub fn measure(context: &Context, workloads: &[Workload], args: &RepeatedArgs) -
                 let guest_name = format!("{name}-{}-{boot}", config.replace(' ', "-"));
                 let guest = Guest::new(context, &image.image, &guest_name, SHAPE)?.timeout(LIMIT);
                 guest.bring(&program)?;
-                let answer = run_program(&guest, &format!("workload {name}{option}"), || false)?;
+                let answer = run_program(
+                    &guest,
+                    &format!("workload {name} --times {times}{option}"),
+                    || false,
+                )?;
                 for Reading { what, value } in serde_json::from_slice::<Vec<_>>(&answer)? {
                     measured.samples.entry(what).or_default().push(value);
                 }
@@ -130,6 +142,7 @@ pub fn measure(context: &Context, workloads: &[Workload], args: &RepeatedArgs) -
     }
     let report = Report {
         kernel: version,
+        times,
         machine: Machine::this("qemu-tcg", None, &steal),
         results,
     };

@@ -59,7 +59,7 @@ pub fn read_row(
 }
 
 /// A thread writes a table; then four threads look up random keys, and read random rows.
-pub fn lookup(len: usize) -> Result<()> {
+pub fn lookup(len: usize, times: usize) -> Result<()> {
     let map = base_pages(len)?;
     let table = map.words();
     let nr_keys = table.len() / KEYS / PAGE_WORDS * PAGE_WORDS;
@@ -72,7 +72,7 @@ pub fn lookup(len: usize) -> Result<()> {
     }
     in_threads(|thread| {
         let mut rng = fastrand::Rng::with_seed(thread as u64);
-        for _ in 0..LOOKUPS {
+        for _ in 0..times * LOOKUPS {
             search(keys, &mut rng)?;
             (0..ROWS).try_for_each(|_| read_row(rows, nr_keys, 1, &mut rng))?;
         }
@@ -114,28 +114,28 @@ fn check_sum(words: &[AtomicU64], every: usize, wanted: usize) -> Result<()> {
 }
 
 /// Four threads write random words.
-pub fn heap(len: usize) -> Result<()> {
+pub fn heap(len: usize, times: usize) -> Result<()> {
     let map = base_pages(len)?;
     pattern::fill(map.words(), SEED);
     in_threads(|thread| {
         let mut rng = fastrand::Rng::with_seed(thread as u64);
-        (0..WRITES).for_each(|_| write_word(map.words(), 1, thread, &mut rng));
+        (0..times * WRITES).for_each(|_| write_word(map.words(), 1, thread, &mut rng));
         Ok(())
     })?;
-    check_sum(map.words(), 1, super::THREADS * WRITES)
+    check_sum(map.words(), 1, super::THREADS * times * WRITES)
 }
 
 /// Four threads read random words of every other page, and write random words of the others.
-pub fn mixed(len: usize) -> Result<()> {
+pub fn mixed(len: usize, times: usize) -> Result<()> {
     let map = base_pages(len)?;
     pattern::fill(map.words(), SEED);
     in_threads(|thread| {
         let mut rng = fastrand::Rng::with_seed(thread as u64);
-        for _ in 0..WRITES / 2 {
+        for _ in 0..times * (WRITES / 2) {
             write_word(map.words(), 2, thread, &mut rng);
             read_row(map.words(), 0, 2, &mut rng)?;
         }
         Ok(())
     })?;
-    check_sum(map.words(), 2, super::THREADS * (WRITES / 2))
+    check_sum(map.words(), 2, super::THREADS * times * (WRITES / 2))
 }

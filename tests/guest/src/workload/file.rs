@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 
 use super::anon::{SEED, base_pages, read_row};
 use super::{THREADS, in_threads};
-use crate::cases::Disk;
+use crate::cases::{Disk, FileSystem};
 use crate::child::Child;
 use crate::patience::wait_until;
 use crate::pattern;
@@ -53,8 +53,8 @@ fn read_all(words: &[AtomicU64], step: usize) -> Result<()> {
 /// they read random words of other memory, which was written once, as attention reads its cache. It
 /// is promoted, and so the file is demoted: NUMA balancing leaves read-only files where they are. `len`
 /// is the size of both.
-pub fn weights(len: usize) -> Result<()> {
-    let disk = Disk::ext4()?;
+pub fn weights(on: FileSystem, len: usize, times: usize) -> Result<()> {
+    let disk = Disk::new(on)?;
     let map = mapped(&disk, (len - len / OTHER) / LAYER * LAYER)?;
     // Loads the file, into the top tier as long as there is room.
     read_all(map.words(), PAGE / 8)?;
@@ -62,7 +62,7 @@ pub fn weights(len: usize) -> Result<()> {
     pattern::fill(other.words(), SEED);
     in_threads(|thread| {
         let mut rng = fastrand::Rng::with_seed(thread as u64);
-        for _ in 0..PASSES {
+        for _ in 0..times * PASSES {
             for layer in map.words().chunks(LAYER / 8) {
                 let share = layer.len() / THREADS;
                 read_all(&layer[thread * share..][..share], 8)?;
@@ -74,7 +74,7 @@ pub fn weights(len: usize) -> Result<()> {
 }
 
 /// Processes read a file all the time; another moves it to node 1 and back.
-pub fn library() -> Result<()> {
+pub fn library(times: usize) -> Result<()> {
     let disk = Disk::ext4()?;
     let map = mapped(&disk, LIBRARY)?;
     // Number of processes that have read it.
@@ -98,7 +98,7 @@ pub fn library() -> Result<()> {
     // move_pages(2) finds the pages by this process's page table.
     read_all(map.words(), PAGE / 8)?;
     let addrs = map.addrs(PAGE);
-    for n in 0..MOVES {
+    for n in 0..times * MOVES {
         let node = 1 - (n % 2) as i32;
         // Of a large folio only the first page reports success.
         let (moved, status) = sys::move_to(0, &addrs, node, MF_MOVE_ALL);

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::cases::FileSystem;
 use crate::kernel::{self, Setting};
 use crate::sys::PAGE;
 use crate::threads::join;
@@ -63,6 +64,8 @@ pub enum Workload {
     Heap,
     /// A file that four threads read through a mapping, layer by layer, as an inference server does.
     Weights,
+    /// As `weights`, on XFS instead of ext4.
+    WeightsXfs,
     /// A file that 64 processes read through a mapping, while it is moved between the nodes.
     Library,
 }
@@ -83,8 +86,8 @@ impl Reading {
     }
 }
 
-/// Runs a workload, with migrc or without. Returns the measurements as JSON.
-pub fn run(workload: Workload, migrc: bool) -> Result<String> {
+/// Runs a workload, with migrc or without, with `times` its work. Returns the measurements as JSON.
+pub fn run(workload: Workload, migrc: bool, times: usize) -> Result<String> {
     kernel::need_two_nodes()?;
     let _engine = kernel::keep_engine()?;
     if kernel::has_engine() {
@@ -103,7 +106,7 @@ pub fn run(workload: Workload, migrc: bool) -> Result<String> {
     let stacks = Tracing::new()?.stacks("tlb/tlb_flush", SENDS_INTERRUPTS, || {
         let before = counts()?;
         let start = Instant::now();
-        workload.run()?;
+        workload.run(times)?;
         readings.push(Reading::new("elapsed, s", start.elapsed().as_secs_f64()));
         for ((what, now), (_, old)) in counts()?.into_iter().zip(before) {
             readings.push(Reading::new(what, now - old));
@@ -119,13 +122,14 @@ pub fn run(workload: Workload, migrc: bool) -> Result<String> {
 }
 
 impl Workload {
-    fn run(self) -> Result<()> {
+    fn run(self, times: usize) -> Result<()> {
         match self {
-            Self::Lookup => anon::lookup(beyond_top_tier()?),
-            Self::Mixed => anon::mixed(beyond_top_tier()?),
-            Self::Heap => anon::heap(beyond_top_tier()?),
-            Self::Weights => file::weights(beyond_top_tier()?),
-            Self::Library => file::library(),
+            Self::Lookup => anon::lookup(beyond_top_tier()?, times),
+            Self::Mixed => anon::mixed(beyond_top_tier()?, times),
+            Self::Heap => anon::heap(beyond_top_tier()?, times),
+            Self::Weights => file::weights(FileSystem::Ext4, beyond_top_tier()?, times),
+            Self::WeightsXfs => file::weights(FileSystem::Xfs, beyond_top_tier()?, times),
+            Self::Library => file::library(times),
         }
     }
 }
