@@ -93,23 +93,18 @@ static unsigned int ferry_check_pte(struct ferry_unmaps *unmaps,
 }
 
 /*
- * See ferry_unmapped(). The address space is counted before the PTL is
- * released, so its next holder, which may write, sees that it must flush.
+ * Records a translation that a TLB may hold. Called with the PTL held. The
+ * address space is counted before the PTL is released, so its next holder,
+ * which may write, sees that it must flush.
  */
-void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
-			 struct mm_struct *mm, unsigned long address,
-			 pte_t pteval)
+void ferry_note_pending(struct ferry_unmaps *unmaps, const struct folio *folio,
+			struct mm_struct *mm, unsigned long address,
+			pte_t pteval)
 {
 	unsigned int refused, why;
 
 	/* A refused batch is flushed as a whole: other PTEs need no record. */
 	if (unmaps->refused)
-		return;
-	/*
-	 * rmap asks the same, before or after. A flush may end or begin in
-	 * between: either answer is right.
-	 */
-	if (!pte_may_be_in_tlb(mm, pteval, address, address + PAGE_SIZE))
 		return;
 	ferry_note_page(folio, pte_pfn(pteval));
 	refused = ferry_check_pte(unmaps, folio, mm, address, pteval);
@@ -123,6 +118,22 @@ void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 			ferry_count_refused(why, 1);
 	}
 	unmaps->refused = refused;
+}
+
+/* See ferry_unmapped(). */
+void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
+			 struct mm_struct *mm, unsigned long address,
+			 pte_t pteval)
+{
+	/*
+	 * set_tlb_ubc_flush_pending() has asked the same. A flush may have ended
+	 * since: then the one that it has noted is not needed, and deferring it
+	 * does no harm.
+	 */
+	if (!pte_may_be_in_tlb(mm, pteval, address, address + PAGE_SIZE))
+		return;
+	ferry_note_pending(unmaps, folio, mm, address, pteval);
+	ferry_forget_batched(mm);
 }
 
 /*

@@ -270,9 +270,10 @@ static __always_inline void run_install_part(const struct run_range *part,
 
 		installed = run_install_pte(vma, address, ptep, folio, page,
 					    &pteval);
-		if (defer && unmaps)
-			ferry_note_unmapped(unmaps, folio, mm, address, pteval);
 		if (pte_may_be_in_tlb(mm, pteval, address, address + PAGE_SIZE)) {
+			if (defer && unmaps)
+				ferry_note_pending(unmaps, folio, mm, address,
+						   pteval);
 			if (!flush_end)
 				flush_start = address;
 			flush_end = address + PAGE_SIZE;

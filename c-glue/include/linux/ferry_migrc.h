@@ -118,6 +118,9 @@ DECLARE_STATIC_KEY_FALSE(ferry_migrc_key);
 
 /* c-glue/migrc/migrc.c */
 struct ferry_unmaps *ferry_group_unmaps(struct ferry_group *group);
+void ferry_note_pending(struct ferry_unmaps *unmaps, const struct folio *folio,
+			struct mm_struct *mm, unsigned long address,
+			pte_t pteval);
 void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
 			 struct mm_struct *mm, unsigned long address,
 			 pte_t pteval);
@@ -166,10 +169,8 @@ static inline void ferry_unmapped(struct ferry_unmaps *unmaps,
 				  struct mm_struct *mm, unsigned long address,
 				  pte_t pteval)
 {
-	if (likely(!unmaps))
-		return;
-	ferry_note_unmapped(unmaps, folio, mm, address, pteval);
-	ferry_forget_batched(mm);
+	if (unlikely(unmaps))
+		ferry_note_unmapped(unmaps, folio, mm, address, pteval);
 }
 
 /* Returns what records the translations of a batch; NULL if nothing does. */
@@ -327,10 +328,10 @@ static inline void ferry_after_batch_flush(u64 flush)
  * ferry_drain() - flush and free all retained folios
  *
  * Called with mf_mutex held, before a page is taken offline or is poisoned, and
- * without it when a setting changes. On return, all folios
- * that were retained at the call are free or being freed by another task, and
- * batches already unmapped will not retain folios. Batches that are unmapped
- * later may: see ferry_retention_disable().
+ * without it when a setting changes. On return, all folios that were retained at
+ * the call are free or being freed by another task, and batches already unmapped
+ * will not retain folios. Batches that are unmapped later may: see
+ * ferry_retention_disable().
  *
  * Context: process context, may sleep. Does not wait for other tasks.
  */
@@ -428,10 +429,10 @@ static inline bool ferry_drain_before_oom(unsigned long since)
 
 #else /* !CONFIG_FERRY_MIGRC */
 
-static inline void ferry_note_unmapped(struct ferry_unmaps *unmaps,
-				       const struct folio *folio,
-				       struct mm_struct *mm,
-				       unsigned long address, pte_t pteval) { }
+static inline void ferry_note_pending(struct ferry_unmaps *unmaps,
+				      const struct folio *folio,
+				      struct mm_struct *mm,
+				      unsigned long address, pte_t pteval) { }
 
 static inline void ferry_forget_batched(struct mm_struct *mm) { }
 

@@ -71,7 +71,7 @@ enum Start {
     Trimmed,
 }
 
-/// What the CPU does before it reads the folio again.
+/// A pause of the CPU between two reads of the folio.
 #[derive(Clone, Copy)]
 enum Pause {
     /// It runs another address space.

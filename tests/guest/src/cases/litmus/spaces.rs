@@ -230,8 +230,8 @@ pub fn holds(more: usize, log: &mut Log) -> Result<()> {
     })
 }
 
-/// With the hook disabled, a flush of one address space counts for all, or flushes of those that the
-/// group tracks do.
+/// With the hook disabled, the flush of one address space counts for all, or the group does not count
+/// address spaces beyond those that it tracks.
 pub fn sees(more: usize, hook: &str) -> Result<()> {
     // A folio freed on the child's CPU is not reused without a flush of its TLB.
     three_cpus(", so that freed folios are reused without a flush")?;
