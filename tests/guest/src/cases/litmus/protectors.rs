@@ -36,6 +36,8 @@ const PAGES: usize = 64;
 const WRITTEN: usize = 8;
 /// Other pages, at higher addresses: they are protected later, while the first pages migrate.
 const OTHERS: usize = 16384;
+/// Pages of these to read before each migration during a scan.
+const READ: usize = 128;
 /// Parts of a call's duration, after one of which migration starts.
 const DELAYS: u64 = 16;
 const END: u64 = u64::MAX;
@@ -193,16 +195,20 @@ impl Scene {
         self.moved.fetch_add(moved, Relaxed);
     }
 
-    /// Migrates all pages again and again, until NUMA balancing has scanned all memory meanwhile. One
-    /// of the threads does that when it returns to user space, mostly the one that waits for an order.
+    /// Migrates all pages again and again, until NUMA balancing has changed many of the others
+    /// meanwhile. One of the threads does that when it returns to user space, mostly the one that waits
+    /// for an order.
+    ///
+    /// A scan takes long if it finds pages that were accessed since the last, so some are read before
+    /// each migration.
     fn migrate_until_scanned(&self) -> Result<()> {
-        // A scan takes long if it finds pages that were accessed since the last.
-        for at in (PAGES * PAGE..self.map.len()).step_by(PAGE) {
-            self.map.words()[at / 8].load(Relaxed);
-        }
         let before = kernel::vmstat_sum(SCANNED)?;
+        let mut read = (PAGES * PAGE..self.map.len()).step_by(PAGE).cycle();
         let mut node = 0;
         repeat_until("NUMA balancing scans", || {
+            for at in read.by_ref().take(READ) {
+                self.map.words()[at / 8].load(Relaxed);
+            }
             self.look_up()?;
             self.migrate(node);
             node = 1 - node;
