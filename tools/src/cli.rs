@@ -112,7 +112,8 @@ pub struct HotArgs {
 #[derive(Args)]
 pub struct TestArgs {
     /// The suites to run; --list shows them, and which run by default. After `guest` or `rt`: the
-    /// tests to run, each a part of a test's name in which * stands for any characters
+    /// tests to run, each a part of a test's name in which * stands for any characters. After
+    /// `topics`: the topics, by their names
     #[arg(value_name = "SUITE|TEST")]
     pub words: Vec<String>,
     /// The kernel for the named tests of the suite guest; the suite rt always uses `rt`

@@ -111,7 +111,7 @@ impl Suite {
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Rt => rt::run(context, tally),
             Suite::Matrix => matrix::run(context, tally),
-            Suite::Topics => topics::run(context, tally),
+            Suite::Topics => topics::run(context, tally, &[]),
             Suite::Arm64 => arm64::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
             Suite::Tool => tool::run(context, tally),
@@ -171,10 +171,10 @@ fn named(words: &[String]) -> Result<(Vec<Suite>, &[String])> {
         .collect();
     let tests = &words[suites.len()..];
     match (&suites[..], tests) {
-        (_, []) | ([Suite::Guest | Suite::Rt], _) => Ok((suites, tests)),
+        (_, []) | ([Suite::Guest | Suite::Rt | Suite::Topics], _) => Ok((suites, tests)),
         (_, [word, ..]) => bail!(
-            "`{word}` is not a suite\n  what to do: see `ferry test --list`; test names may only follow the \
-             suite guest or rt, given alone"
+            "`{word}` is not a suite\n  what to do: see `ferry test --list`; names may only follow the suite \
+             guest, rt or topics, given alone"
         ),
     }
 }
@@ -194,6 +194,7 @@ pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
         let mut tally = Tally::default();
         let ran = match tests {
             [] => suite.run(context, args.times, &mut tally),
+            names if suite == Suite::Topics => topics::run(context, &mut tally, names),
             tests => {
                 let kernel = match suite {
                     Suite::Rt => Variant::Rt,
@@ -339,6 +340,7 @@ mod tests {
         let (suites, tests) = named(&both).unwrap();
         assert!(suites == [Suite::Guest] && tests == &both[1..]);
         assert!(named(&words("rt dma/")).unwrap().0 == [Suite::Rt]);
+        assert!(named(&words("topics runs")).unwrap().0 == [Suite::Topics]);
         assert!(named(&words("host guest")).unwrap().0 == [Suite::Host, Suite::Guest]);
         for wrong in [
             "gest",

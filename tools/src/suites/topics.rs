@@ -14,7 +14,7 @@ use crate::{
     kernel::{self, Config, Variant},
     overlay::{self, Overlay},
     patches,
-    topics::TOPICS,
+    topics::{self, TOPICS},
     tree,
 };
 use anyhow::{bail, ensure, Context as _, Result};
@@ -30,9 +30,12 @@ const BENCH: &str = "FERRY_COPY_BENCH";
 const FOR_TESTS: &str = "CONFIG_RUST=y\nCONFIG_KUNIT=y\nCONFIG_KUNIT_AUTORUN_ENABLED=y\n\
                          CONFIG_DMADEVICES=y\n";
 
-pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
+/// Tests the kernel after each of the topics with these names, or after each topic.
+pub fn run(context: &Context, tally: &mut Tally, names: &[String]) -> Result<()> {
+    let chosen = chosen(names)?;
     let program = guest::program(context)?;
-    for (nr, topic) in TOPICS.iter().enumerate() {
+    for nr in chosen {
+        let topic = &TOPICS[nr];
         let files = laid(context, nr)?;
         let options = offered(&files)?;
         let mut config = kernel::fragments(&context.repo, Variant::Vanilla)?;
@@ -66,6 +69,14 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         booted.tell(tally);
     }
     Ok(())
+}
+
+/// Returns the numbers of the topics with these names; of all topics if there is no name.
+fn chosen(names: &[String]) -> Result<BTreeSet<usize>> {
+    if names.is_empty() {
+        return Ok((0..TOPICS.len()).collect());
+    }
+    names.iter().map(|name| topics::find(name)).collect()
 }
 
 /// Returns the files that differ from the vanilla source's after topic `nr`.
@@ -352,6 +363,14 @@ mod tests {
         ("mm/ferry/rust/crew/mod.rs", "mod inner {\n}\n"),
         ("mm/ferry/c-glue/include/linux/ferry.h", ""),
     ];
+
+    #[test]
+    fn topics_are_chosen_by_name() {
+        assert_eq!(chosen(&[]).unwrap().len(), TOPICS.len());
+        let names = ["runs", "copy"].map(str::to_owned);
+        assert_eq!(chosen(&names).unwrap(), [1, 6].into());
+        assert!(chosen(&["run".to_owned()]).is_err());
+    }
 
     #[test]
     fn missing_file_is_named() {
