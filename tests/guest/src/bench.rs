@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::unistd::pause;
 
 use crate::cargo::{Cargo, Carrier};
@@ -17,7 +17,7 @@ use crate::patience::wait_until;
 use crate::plan::{Cell, Config, FolioSize, Plan, Report, Sample};
 use crate::stats::{enough, gbps, median};
 use crate::stressor::Stressor;
-use crate::sys::{Mapping, PAGE};
+use crate::sys::{Mapping, PAGE, run_on};
 use crate::turns::Player;
 use crate::{crowd, kernel, pattern, region};
 
@@ -122,6 +122,7 @@ fn measure(
                         cargo,
                         carrier,
                         readers: plan.readers,
+                        sleep: plan.sleep,
                     };
                     case = Some(Case::new(plan, bench)?);
                 }
@@ -211,6 +212,7 @@ struct Bench<'a> {
     cargo: Cargo,
     carrier: &'a Carrier,
     readers: usize,
+    sleep: bool,
 }
 
 impl Bench<'_> {
@@ -250,7 +252,7 @@ impl Bench<'_> {
             }
             if renewed || times.is_empty() {
                 self.cargo.become_stuff()?;
-                readers = Some(Readers::start(self.cargo.map(), self.readers));
+                readers = Some(Readers::start(self.cargo.map(), self.readers, self.sleep)?);
                 if self.cargo.is_shared() {
                     sharers = start_sharers(self.cargo.map())?;
                 }
@@ -302,7 +304,7 @@ struct Run {
     gained: BTreeMap<String, u64>,
 }
 
-/// Threads that read the memory until this is dropped.
+/// Threads that read the memory, until this is dropped.
 struct Readers {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -310,24 +312,45 @@ struct Readers {
 
 impl Readers {
     /// Returns when each thread has read all memory once, because starting a thread causes TLB
-    /// flushes.
-    fn start(map: &Arc<Mapping>, count: usize) -> Self {
+    /// flushes. Those that `sleep` from then on have CPUs of their own.
+    fn start(map: &Arc<Mapping>, count: usize, sleep: bool) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let begun = Arc::new(Barrier::new(count + 1));
         let read = || {
             let (map, stop, begun) = (Arc::clone(map), Arc::clone(&stop), Arc::clone(&begun));
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 read_all(&map);
                 begun.wait();
                 while !stop.load(Relaxed) {
-                    read_all(&map);
+                    match sleep {
+                        true => thread::park(),
+                        false => read_all(&map),
+                    }
                 }
             })
         };
-        let threads = (0..count).map(|_| read()).collect();
+        let threads = match sleep {
+            true => on_other_cpus(count, read)?,
+            false => (0..count).map(|_| read()).collect(),
+        };
         begun.wait();
-        Self { stop, threads }
+        Ok(Self { stop, threads })
     }
+}
+
+/// Calls `start` on each of `count` CPUs, and confines the calling thread to another.
+fn on_other_cpus<T>(count: usize, start: impl Fn() -> T) -> Result<Vec<T>> {
+    let cpus = kernel::online_cpus()?;
+    let (own, others) = cpus.split_first().context("no CPU is online")?;
+    ensure!(count <= others.len(), "expected {count} CPUs beside one");
+    let started = others[..count].iter().map(|&cpu| {
+        // A new thread has the CPUs of the one that starts it.
+        run_on(cpu)?;
+        Ok(start())
+    });
+    let all = started.collect();
+    run_on(*own)?;
+    all
 }
 
 fn read_all(map: &Mapping) {
@@ -340,6 +363,7 @@ impl Drop for Readers {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {
+            thread.thread().unpark();
             // Reading cannot fail.
             let _ = thread.join();
         }

@@ -217,6 +217,10 @@ pub struct Plan {
     /// Number of threads that read the memory all the time.
     #[serde(default)]
     pub readers: usize,
+    /// The readers read it once instead, on CPUs of their own, and sleep. Their CPUs are idle then,
+    /// but a flush concerns them.
+    #[serde(default)]
+    pub sleep: bool,
     /// Rows of `/proc/vmstat` and counters of `stats/` whose increase is reported.
     #[serde(default)]
     pub rows: Vec<String>,

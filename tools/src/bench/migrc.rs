@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The benefit of deferred TLB flushes (migrc): memory is migrated to and fro while threads on all
 //! other CPUs read it. Read-only memory should need almost no TLB-shootdown IPIs; writable
-//! memory needs all of them, and must not lose data. `workload.rs` measures whole programs.
+//! memory needs all of them, and must not lose data. What migrc costs then is counted in instructions.
+//! `workload.rs` measures whole programs.
 
-use super::{case, draw, measure_all, save_json, workload, Plan};
+use super::{case, draw, measure_all, of, save_json, tell_as, workload, Plan, PAGE};
 use crate::{
     chart::Sheet,
     cli::{Folio, MigrcArgs},
@@ -54,32 +55,35 @@ pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
     let plans = [
         plan("migrc_clean", "clean"),
         plan("migrc_written", "written"),
+        // The clocks advance by an instruction, so another CPU must do nothing meanwhile.
+        Plan {
+            instructions: true,
+            run_ms: None,
+            readers: 1,
+            sleep: true,
+            ..plan("migrc_cost", "written")
+        },
     ];
     let mut measured = measure_all(context, &plans)?;
-    for (plan, what) in plans.iter().zip(["clean and read-only", "written"]) {
-        let of = |figures: &[Figure]| -> Vec<Figure> {
-            let ours = |f: &&Figure| f.bench.starts_with(plan.name);
-            figures.iter().filter(ours).cloned().collect()
-        };
+    let [clean, written, cost] = plans.map(|plan| plan.bench());
+    for (bench, what) in [(&clean, "clean and read-only"), (&written, "written")] {
         println!("\n{what}: GB/s (median)");
-        println!(
-            "{}",
-            table::cases(&of(&measured.report.results), case, table::number)
-        );
+        let figures = of(&measured.report.results, bench);
+        println!("{}", table::cases(&figures, case, table::number));
         println!("{what}: rows of /proc/vmstat per GiB moved");
         let row = |f: &Figure| {
-            let name = f
-                .bench
-                .trim_start_matches(plan.name)
-                .trim_start_matches('_');
+            let name = f.bench.trim_start_matches(bench).trim_start_matches('_');
             format!("{name}, {} x {}", f.count, f.folio)
         };
-        println!(
-            "{}",
-            table::cases(&of(&measured.rows), row, |n| format!("{n:.0}"))
-        );
+        let ours = |f: &&Figure| f.bench.starts_with(bench);
+        let rows: Vec<Figure> = measured.rows.iter().filter(ours).cloned().collect();
+        println!("{}", table::cases(&rows, row, |n| format!("{n:.0}")));
     }
-    let received = super::of(&measured.rows, "migrc_clean_nr_tlb_remote_flush_received");
+    let figures = of(&measured.report.results, &cost);
+    tell_as("instructions for each base page", &figures, |gbps| {
+        format!("{:.0}", PAGE / gbps)
+    });
+    let received = of(&measured.rows, "migrc_clean_nr_tlb_remote_flush_received");
     for count in COUNTS {
         if let Some(left) = left(&received, count) {
             let verdict = if left <= 1.0 - SPARED { "yes" } else { "NO" };
@@ -92,12 +96,9 @@ pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
     }
     measured.report.results.append(&mut measured.rows);
     save_json(&measured.report, args.output.json.as_deref())?;
-    let throughput: Vec<Figure> = measured
-        .report
-        .results
+    let throughput: Vec<Figure> = [clean, written]
         .iter()
-        .filter(|f| plans.iter().any(|plan| f.bench == plan.name))
-        .cloned()
+        .flat_map(|bench| of(&measured.report.results, bench))
         .collect();
     draw(
         &[Sheet::by_count("migrc", &throughput)],

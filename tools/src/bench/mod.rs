@@ -71,6 +71,8 @@ const LONG_COUNTS: [u32; 4] = [32, 128, 1024, 16384];
 const CREW_COUNTS: [u32; 6] = [1, 16, 32, 128, 1024, 16384];
 const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
 const SIZES: [Folio; 3] = [Folio::K4, Folio::K64, Folio::M2];
+/// Bytes of a base page.
+const PAGE: f64 = 4096.0;
 /// QEMU's clock advances by 1 ns for each instruction, and skips time in which all CPUs are idle.
 const COUNT_INSTRUCTIONS: &str = "-icount shift=0,sleep=off";
 /// Memory of a node, and the most that one case may use.
@@ -85,15 +87,17 @@ pub struct Plan {
     pub runs: u32,
     pub busy: bool,
     /// The guests' clocks count instructions. These guests have one CPU, because the time of an
-    /// idle second one would be charged to the first.
+    /// idle second one would be charged to the first, unless readers need more.
     pub instructions: bool,
     /// The interface that migrates the pages, and their kind, in the guest program's words.
     pub way: &'static str,
     pub stuff: &'static str,
     /// Duration of each run in milliseconds; `None` lets the guest decide.
     pub run_ms: Option<u32>,
-    /// Number of threads that read the memory during the run, and CPUs of the guest.
+    /// Number of threads that read the memory during the run, or read it once, on CPUs of their own,
+    /// and sleep; and CPUs of the guest.
     pub readers: u32,
+    pub sleep: bool,
     pub cpus: u32,
     /// Rows of /proc/vmstat to compare.
     pub rows: &'static [&'static str],
@@ -125,6 +129,7 @@ impl Plan {
             stuff: "written",
             run_ms: None,
             readers: 0,
+            sleep: false,
             cpus: 2,
             rows: &[],
             processes: &[],
@@ -169,6 +174,7 @@ impl Plan {
             "stuff": self.stuff,
             "run_ms": self.run_ms,
             "readers": self.readers,
+            "sleep": self.sleep,
             "rows": self.rows,
             "turns": turns.map(|dir| json!({"dir": dir, "me": kernel, "other": other})),
         })
@@ -184,7 +190,11 @@ impl Plan {
         (side, boot): (usize, u32),
         turns: Option<&Path>,
     ) -> Result<Guest> {
-        let shape = Shape::new(if self.instructions { 1 } else { self.cpus }, NODE_GIB);
+        let cpus = match self.instructions {
+            true => 1 + self.readers,
+            false => self.cpus,
+        };
+        let shape = Shape::new(cpus, NODE_GIB);
         let name = format!(
             "{}-{}-{boot}-of-{}",
             self.bench(),

@@ -4,7 +4,7 @@
 //! process, or by nine. Shared memory is anonymous, or that of a file. Pages are named in the order
 //! of their addresses, or in random order; sparse pages are far from each other.
 
-use super::{draw, measure_all, of, save_json, tell_as, Plan};
+use super::{draw, measure_all, of, save_json, tell_as, Plan, PAGE};
 use crate::{
     chart::Sheet,
     cli::{Folio, RepeatedArgs},
@@ -13,8 +13,6 @@ use crate::{
 };
 use anyhow::Result;
 
-/// Bytes of a base page.
-const PAGE: f64 = 4096.0;
 const OWN: &[(Folio, u32)] = &[
     (Folio::K4, 1),
     (Folio::K4, 16),

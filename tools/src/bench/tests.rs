@@ -19,7 +19,8 @@ fn guest_is_asked_in_its_own_words() {
         plan.for_guest(0, Some(Path::new("/turns"))),
         json!({"cells": [{"folio": "64K", "count": 16}],
                "configs": ["vanilla", "vanilla-user2"], "runs": 3, "busy": true,
-               "way": "move_pages", "stuff": "written", "run_ms": null, "readers": 0, "rows": [],
+               "way": "move_pages", "stuff": "written", "run_ms": null,
+               "readers": 0, "sleep": false, "rows": [],
                "turns": {"dir": "/turns", "me": "vanilla", "other": "ferry"}})
     );
     let turns = plan.for_guest(1, Some(Path::new("/turns")))["turns"].take();
