@@ -66,8 +66,12 @@ impl Tracing {
         })
     }
 
-    /// Enables or disables an event, such as `ferry/ferry_batch`.
-    fn set(&self, event: &str, on: bool) -> Result<()> {
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Enables or disables an event, such as `ferry/ferry_batch`, or all events of a group.
+    pub fn set(&self, event: &str, on: bool) -> Result<()> {
         let enable = self.dir.join("events").join(event).join("enable");
         kernel::write(enable, if on { "1" } else { "0" })
     }

@@ -186,28 +186,35 @@ impl Disk {
         self.mount()
     }
 
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
     pub fn remove(&self, name: &str) -> Result<()> {
-        fs::remove_file(self.dir.join(name)).context("unlinking")
+        fs::remove_file(self.path(name)).context("unlinking")
     }
 
     pub fn create(&self, name: &str) -> Result<File> {
-        create(&self.dir.join(name))
+        create(&self.path(name))
     }
 
     /// Opens a file for reading and writing.
     pub fn open(&self, name: &str) -> Result<File> {
-        let path = self.dir.join(name);
         let options = &mut OpenOptions::new();
-        options.read(true).write(true).open(path).context("opening")
+        options
+            .read(true)
+            .write(true)
+            .open(self.path(name))
+            .context("opening")
     }
 
     /// Truncates a file by its path, without opening it.
     pub fn truncate(&self, name: &str, len: i64) -> Result<()> {
-        nix::unistd::truncate(&self.dir.join(name), len).context("truncate")
+        nix::unistd::truncate(&self.path(name), len).context("truncate")
     }
 
     pub fn open_to_read(&self, name: &str) -> Result<File> {
-        File::open(self.dir.join(name)).context("opening")
+        File::open(self.path(name)).context("opening")
     }
 
     /// Opens a file for reads with O_DIRECT.
@@ -215,7 +222,7 @@ impl Disk {
         OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_DIRECT)
-            .open(self.dir.join(name))
+            .open(self.path(name))
             .context("opening with O_DIRECT")
     }
 }

@@ -116,6 +116,12 @@ impl Mapping {
         map_at(0, len, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd(), 0)
     }
 
+    /// Maps the first `len` bytes of a file, private, to read and to execute.
+    pub fn of_file_to_run(fd: &impl AsRawFd, len: usize) -> Result<Self> {
+        let prot = libc::PROT_READ | libc::PROT_EXEC;
+        map_at(0, len, prot, libc::MAP_PRIVATE, fd.as_raw_fd(), 0)
+    }
+
     fn aligned(len: usize, align: usize, flags: i32, fd: i32) -> Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         Reserved::new(len + align)?.replace(len, align, prot, flags, fd, 0)

@@ -5,6 +5,7 @@
 //! atomics, so the kernel and other threads may change it at any time.
 
 mod cache;
+mod code;
 mod compat;
 mod map;
 mod numa;
@@ -15,6 +16,7 @@ pub mod uffd;
 mod uring;
 
 pub use cache::{Policy, cached_pages, evict, nodes_of, read_singly};
+pub use code::Code;
 pub use compat::{low_memory, move_pages_32};
 pub use map::{Mapping, PAGE, Reserved};
 pub use numa::{

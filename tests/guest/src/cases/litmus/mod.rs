@@ -22,6 +22,7 @@ mod many;
 mod meanwhile;
 mod nested;
 mod pair;
+mod probes;
 mod protectors;
 pub mod secondary;
 mod spaces;
@@ -127,6 +128,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("litmus/upgrade-without-batched", |_| upgrade::sees()).limit(PATIENT),
         Case::new("litmus/pair", pair::holds).limit(SLOW),
         Case::new("litmus/pair-without-reuse", |_| pair::sees()).limit(PATIENT),
+        Case::new("litmus/probes", probes::holds).limit(SLOW),
         Case::new("litmus/reuse-many", many::holds).limit(SLOW),
         Case::new("litmus/reuse-many-without-more", |_| many::sees()).limit(PATIENT),
         Case::new("litmus/secondary", secondary::told).limit(SLOW),
