@@ -5,6 +5,7 @@
  */
 #include <linux/ferry_glue.h>
 #include <linux/highmem.h>
+#include <linux/hugetlb.h>
 #include <linux/instrumented.h>
 #include <linux/kmsan.h>
 #include <linux/memory-tiers.h>
@@ -12,6 +13,10 @@
 #include <linux/pagemap.h>
 #include <linux/rmap.h>
 #include <linux/workqueue.h>
+
+#ifdef CONFIG_ARM64_MTE
+#include <asm/mte.h>
+#endif
 
 #include "internal.h"
 
@@ -57,6 +62,25 @@ bool ferry_folio_test_private(const struct folio *folio)
 	return folio_test_private(folio);
 }
 
+bool ferry_folio_test_hugetlb(const struct folio *folio)
+{
+	return folio_test_hugetlb(folio);
+}
+
+/*
+ * Returns whether the copy of a hugetlb folio's first page copies MTE tags of
+ * all its pages.
+ */
+bool ferry_hugetlb_has_tags(const struct folio *folio)
+{
+#ifdef CONFIG_ARM64_MTE
+	return system_supports_mte() &&
+	       folio_test_hugetlb_mte_tagged((struct folio *)folio);
+#else
+	return false;
+#endif
+}
+
 bool ferry_folio_test_anon(const struct folio *folio)
 {
 	return folio_test_anon(folio);
@@ -84,6 +108,9 @@ int ferry_folio_nid(const struct folio *folio)
 
 void ferry_folio_mark_posted(struct folio *dst)
 {
+	/* A hugetlb folio has its flags there. */
+	if (folio_test_hugetlb(dst))
+		return;
 	dst->migrate_info |= FERRY_FOLIO_POSTED;
 }
 

@@ -26,7 +26,7 @@ use super::{
         self,
         feed::Copiers, //
     },
-    folio_pair::PairedLists,
+    folio_pair::BatchPairs,
     migrate_batch::MigrateBatch,
     table::{
         CopyTable,
@@ -97,15 +97,15 @@ pub fn prepare() -> Result {
 }
 
 /// Posts the eligible folios of a batch for up to `limit` threads, and calls helpers. May sleep.
-pub fn post<'a>(lists: PairedLists<'a>, limit: impl FnOnce() -> u32, into: &mut MigrateBatch<'a>) {
+pub fn post<'a>(pairs: BatchPairs<'a>, limit: impl FnOnce() -> u32, into: &mut MigrateBatch<'a>) {
     if let Some(engine) = ENGINE.as_ref() {
-        let size = lists.size();
-        into.set_unmapped(&lists, size);
+        let size = pairs.size();
+        into.set_unmapped(&pairs, size);
         if !into.may_be_read() {
-            return engine.post_to_channels(lists, into);
+            return engine.post_to_channels(pairs, into);
         }
-        let kind = lists.store_kind(size);
-        engine.post(lists, size, limit, kind, into);
+        let kind = pairs.store_kind(size);
+        engine.post(pairs, size, limit, kind, into);
     }
 }
 
@@ -161,7 +161,7 @@ impl Engine {
     /// Without a helper or a channel a cached batch gains nothing, and is left to the serial copy.
     pub fn post<'a>(
         &'static self,
-        lists: PairedLists<'a>,
+        pairs: BatchPairs<'a>,
         (folios, pages): (u32, u32),
         limit: impl FnOnce() -> u32,
         kind: StoreKind,
@@ -169,14 +169,14 @@ impl Engine {
     ) {
         let mut limit = Some(limit);
         let mut find = || {
-            let node = Self::near(&lists, pages)?;
+            let node = Self::near(&pairs, pages)?;
             let limit = limit.take()?();
             Some((limit, IdleCpus::near(node, limit)))
         };
         let mut shared = None;
         let Some(route) = choose_route(
             settings::copy_method(),
-            dma::is_for(pages),
+            !pairs.is_one() && dma::is_for(pages),
             is_large(folios, pages),
             || {
                 shared = find();
@@ -205,13 +205,13 @@ impl Engine {
             true => self.0.lanes_for_caller(),
             false => self.0.last_half(),
         };
-        let target = lists.target();
-        let nodes = lists.source().map(|from| Nodes { from, to: target });
+        let target = pairs.target();
+        let nodes = pairs.source().map(|from| Nodes { from, to: target });
         let least = match route.channels {
             true => 1,
             false => Self::least(kind),
         };
-        let Some((lane, mut batch)) = Self::collect_on(lanes, lists, kind, least) else {
+        let Some((lane, mut batch)) = Self::collect_on(lanes, pairs, kind, least) else {
             return;
         };
         let mut channels = 0;
@@ -237,13 +237,9 @@ impl Engine {
     /// posted folio comes back as [`NotCopied`]. May sleep.
     ///
     /// [`NotCopied`]: crate::logic::batch::FolioOutcome::NotCopied
-    pub fn post_to_channels<'a>(
-        &'static self,
-        lists: PairedLists<'a>,
-        into: &mut MigrateBatch<'a>,
-    ) {
-        let target = lists.target();
-        let collected = Self::collect_on(self.0.lanes_for_caller(), lists, StoreKind::Cached, 1);
+    pub fn post_to_channels<'a>(&'static self, pairs: BatchPairs<'a>, into: &mut MigrateBatch<'a>) {
+        let target = pairs.target();
+        let collected = Self::collect_on(self.0.lanes_for_caller(), pairs, StoreKind::Cached, 1);
         if let Some((_, mut batch)) = collected {
             let channels = Self::add_channels(&mut batch, target, Copiers::EnginesOnly);
             into.post(batch, 0, channels);
@@ -295,15 +291,15 @@ impl Engine {
     /// [`None`] if no lane is free, or if the batch is too small. The caller must not hold a lane.
     pub fn collect<'b, 'a>(
         &'b self,
-        lists: PairedLists<'a>,
+        pairs: BatchPairs<'a>,
         kind: StoreKind,
     ) -> Option<(&'b Lane<CopyTable>, Batch<'b, 'a>)> {
-        Self::collect_on(self.0.lanes_for_caller(), lists, kind, Self::least(kind))
+        Self::collect_on(self.0.lanes_for_caller(), pairs, kind, Self::least(kind))
     }
 
     fn collect_on<'b, 'a>(
         lanes: &'b [Lane<CopyTable>],
-        lists: PairedLists<'a>,
+        pairs: BatchPairs<'a>,
         kind: StoreKind,
         least_pages: u32,
     ) -> Option<(&'b Lane<CopyTable>, Batch<'b, 'a>)> {
@@ -311,12 +307,12 @@ impl Engine {
             .iter()
             .filter_map(|lane| Some((lane, lane.state().try_own()?)));
         let Some((lane, owner)) = free.next() else {
-            Counter::SerialBusy.count(lists.size().1 as usize);
+            Counter::SerialBusy.count(pairs.size().1 as usize);
             return None;
         };
 
         let mut batch = owner.batch(kind);
-        for pair in lists.into_pairs() {
+        for pair in pairs.into_pairs() {
             let pages = pair.src().nr_pages();
             match pair.refusal() {
                 Some(reason) => reason.count(pages),
@@ -338,10 +334,10 @@ impl Engine {
 
     /// Returns the node near which helpers of a batch should run; [`None`] if its `pages` base
     /// pages are too few to share.
-    fn near(lists: &PairedLists<'_>, pages: u32) -> Option<NodeId> {
+    fn near(pairs: &BatchPairs<'_>, pages: u32) -> Option<NodeId> {
         if pages < 2 * settings::pages_per_thread() {
             return None;
         }
-        Some(near_node(lists.source()?, lists.target()?))
+        Some(near_node(pairs.source()?, pairs.target()?))
     }
 }

@@ -46,8 +46,8 @@ use crate::{
 ///
 /// - Both folios are locked for `'a` and have the same number of pages.
 /// - The source is not mapped.
-/// - The destination is new: only the holder of this value reads or writes its content and its
-///   `migrate_info`.
+/// - The destination is new: only the holder of this value reads or writes its content, and its
+///   `migrate_info`, which a hugetlb folio does not have.
 /// - After the pair was posted on a [`CopyTable`](super::table::CopyTable) and taken back as
 ///   [`TimedOut`](crate::logic::batch::FolioOutcome::TimedOut), no task reads or writes
 ///   the destination until its last reference is dropped.
@@ -130,11 +130,13 @@ impl PostedPair {
         core::ptr::eq(self.dst.as_ptr().cast(), dst)
     }
 
-    /// Sets the bit of the destination that tells `migrate_folio_move()` to ask for the copy.
+    /// Sets the bit of the destination that tells `migrate_folio_move()` to ask for the copy. hugetlb
+    /// folios, which it never moves, have none.
     ///
     /// # Safety
     ///
-    /// The pair must be valid, and no other task may use the `migrate_info` of its destination.
+    /// The pair must be valid, and no other task may use the `migrate_info` of its destination, if it
+    /// has one.
     pub(super) unsafe fn mark(&self) {
         // SAFETY: The caller guarantees that the destination exists and that its `migrate_info` is
         // not in use.
@@ -184,6 +186,14 @@ impl PostedPair {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
+/// The sources and destinations of a batch.
+pub enum BatchPairs<'a> {
+    /// Those on the lists of `migrate_pages_batch()`.
+    OnLists(PairedLists<'a>),
+    /// A single pair, which is on no list.
+    One(FolioPair<'a>),
+}
+
 /// The source and destination lists of a batch, in the same order.
 ///
 /// # Invariants
@@ -216,9 +226,29 @@ impl<'a> PairedLists<'a> {
         }
     }
 
+    /// Returns the pairs, in order.
+    fn into_pairs(self) -> impl Iterator<Item = FolioPair<'a>> {
+        self.dst.iter().zip(self.src.iter()).map(|(dst, src)| {
+            // SAFETY: By the type invariant the two folios are a valid pair, so both are locked for
+            // `'a`.
+            unsafe { FolioPair::new(LockedFolio::new(dst), LockedFolio::new(src)) }
+        })
+    }
+}
+
+impl<'a> BatchPairs<'a> {
     /// Returns the sources, in order.
     pub fn sources(&self) -> impl Iterator<Item = &'a Folio> {
-        self.src.iter()
+        let (one, lists) = match self {
+            Self::OnLists(lists) => (None, Some(lists.src.iter())),
+            Self::One(pair) => (Some(pair.src().folio()), None),
+        };
+        Iterator::chain(one.into_iter(), lists.into_iter().flatten())
+    }
+
+    /// Returns whether this is a pair that is on no list. No DMA engine copies such a pair.
+    pub fn is_one(&self) -> bool {
+        matches!(self, Self::One(_))
     }
 
     /// Returns the number of folios and of their base pages.
@@ -228,14 +258,17 @@ impl<'a> PairedLists<'a> {
         })
     }
 
-    /// Returns the node of the first source; [`None`] if the lists are empty.
+    /// Returns the node of the first source; [`None`] if there is none.
     pub fn source(&self) -> Option<NodeId> {
         self.sources().next().map(Folio::nid)
     }
 
-    /// Returns the node of the first destination; [`None`] if the lists are empty.
+    /// Returns the node of the first destination; [`None`] if there is none.
     pub fn target(&self) -> Option<NodeId> {
-        self.dst.iter().next().map(Folio::nid)
+        match self {
+            Self::OnLists(lists) => lists.dst.iter().next().map(Folio::nid),
+            Self::One(pair) => Some(pair.dst().nid()),
+        }
     }
 
     /// Returns how to copy a batch of `folios` folios and `pages` base pages. The setting
@@ -256,10 +289,10 @@ impl<'a> PairedLists<'a> {
 
     /// Returns the pairs, in order.
     pub fn into_pairs(self) -> impl Iterator<Item = FolioPair<'a>> {
-        self.dst.iter().zip(self.src.iter()).map(|(dst, src)| {
-            // SAFETY: By the type invariant the two folios are a valid pair, so both are locked for
-            // `'a`.
-            unsafe { FolioPair::new(LockedFolio::new(dst), LockedFolio::new(src)) }
-        })
+        let (one, lists) = match self {
+            Self::OnLists(lists) => (None, Some(lists.into_pairs())),
+            Self::One(pair) => (Some(pair), None),
+        };
+        Iterator::chain(one.into_iter(), lists.into_iter().flatten())
     }
 }

@@ -13,13 +13,20 @@ use kernel::{
 use super::{
     dma,
     engine,
-    folio_pair::PairedLists,
+    folio_pair::{
+        BatchPairs,
+        FolioPair,
+        PairedLists, //
+    },
     migrate_batch::MigrateBatch, //
 };
 
 use crate::{
     crew,
-    kernel::folio::IsolatedList,
+    kernel::folio::{
+        IsolatedList,
+        LockedFolio, //
+    },
     logic::{
         batch::FolioOutcome,
         flight::Ticket, //
@@ -62,7 +69,31 @@ pub unsafe extern "C" fn ferry_copy_post(
     // SAFETY: The caller guarantees that `batch` is valid, its own, and as `ferry_copy_begin()`
     // left it.
     let mut batch = unsafe { MigrateBatch::from_raw(batch) };
-    engine::post(lists, crew::spare_threads, &mut batch);
+    engine::post(BatchPairs::OnLists(lists), crew::spare_threads, &mut batch);
+}
+
+/// Posts a hugetlb folio after it was unmapped, without a mark. Called by `ferry_hugetlb_copied()`. May
+/// sleep.
+///
+/// # Safety
+///
+/// - `batch` must be as `ferry_copy_begin()` left it.
+/// - Both folios must be hugetlb folios of the same size that the caller has locked: the source
+///   unmapped, and the destination not accessed by any other task. If the batch has a table
+///   afterwards, they must stay so until `ferry_copy_take()` takes them back.
+/// - `ferry_copy_end()` must be called.
+#[export]
+pub unsafe extern "C" fn ferry_copy_post_hugetlb(
+    batch: *mut bindings::ferry_batch,
+    dst: *mut bindings::folio,
+    src: *mut bindings::folio,
+) {
+    // SAFETY: The caller guarantees that both folios exist, are locked, and are a pair.
+    let pair = unsafe { FolioPair::new(LockedFolio::from_raw(dst), LockedFolio::from_raw(src)) };
+    // SAFETY: The caller guarantees that `batch` is valid, its own, and as `ferry_copy_begin()`
+    // left it.
+    let mut batch = unsafe { MigrateBatch::from_raw(batch) };
+    engine::post(BatchPairs::One(pair), crew::spare_threads, &mut batch);
 }
 
 /// Takes back the next marked folio, which the caller is about to remap. Called by

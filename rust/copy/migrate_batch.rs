@@ -22,7 +22,7 @@ use super::{
         OutOfOrder, //
     },
     dma,
-    folio_pair::PairedLists, //
+    folio_pair::BatchPairs, //
 };
 
 use crate::{
@@ -46,7 +46,8 @@ use crate::{
     }, //
 };
 
-/// One batch of `migrate_pages_batch()`, from before the first unmap to after the last remap.
+/// One batch of `migrate_pages_batch()`, or a hugetlb folio, from before the first unmap to after the
+/// last remap.
 ///
 /// # Invariants
 ///
@@ -85,11 +86,11 @@ impl<'a> MigrateBatch<'a> {
         !self.0.no_cpu
     }
 
-    /// Records that `folios` folios of `pages` base pages, those of `lists`, are unmapped and that
+    /// Records that `folios` folios of `pages` base pages, those of `pairs`, are unmapped and that
     /// their TLB flush is done.
-    pub fn set_unmapped(&mut self, lists: &PairedLists<'_>, (folios, pages): (u32, u32)) {
+    pub fn set_unmapped(&mut self, pairs: &BatchPairs<'_>, (folios, pages): (u32, u32)) {
         self.0.flush_ns = now_ns() - self.0.flush_ns;
-        if let Some((from, to)) = lists.source().zip(lists.target()) {
+        if let Some((from, to)) = pairs.source().zip(pairs.target()) {
             self.0.from = from.0;
             self.0.to = to.0;
         }

@@ -9,7 +9,10 @@ use kernel::{
     prelude::*, //
 };
 
-use super::folio_pair::PairedLists;
+use super::folio_pair::{
+    BatchPairs,
+    PairedLists, //
+};
 
 use crate::kernel::folio::OwnedFolio;
 
@@ -96,7 +99,7 @@ impl OwnedPairs {
     }
 
     /// Calls `f` with the pairs on two lists, as page migration has them.
-    pub fn with_lists<R>(&mut self, f: impl FnOnce(PairedLists<'_>) -> R) -> R {
+    pub fn with_lists<R>(&mut self, f: impl FnOnce(BatchPairs<'_>) -> R) -> R {
         let mut dst = bindings::list_head::default();
         let mut src = bindings::list_head::default();
         // SAFETY: Both heads are valid, and do not move until `f` has returned.
@@ -115,7 +118,8 @@ impl OwnedPairs {
         // list.
         // SAFETY: All folios are locked and unmapped; the lists have the same order and equal
         // sizes. `&mut self` excludes every other user.
-        f(unsafe { PairedLists::from_raw(&raw mut dst, &raw mut src) })
+        let lists = unsafe { PairedLists::from_raw(&raw mut dst, &raw mut src) };
+        f(BatchPairs::OnLists(lists))
     }
 
     /// Copies every folio on this CPU, one after the other, as mainline does.

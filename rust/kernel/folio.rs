@@ -118,6 +118,23 @@ impl<'a> LockedFolio<'a> {
         Self(folio)
     }
 
+    /// Wraps a C folio that is locked.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must point to a folio. For `'a` the caller must have its lock, and a reference to it.
+    pub unsafe fn from_raw(raw: *mut bindings::folio) -> Self {
+        // INVARIANT: The caller guarantees that the lock is held, and so is a reference.
+        // SAFETY: The caller guarantees that the folio exists for `'a`. `Folio` is a transparent
+        // wrapper.
+        Self(unsafe { &*raw.cast() })
+    }
+
+    /// Returns the folio, for as long as it is locked.
+    pub fn folio(self) -> &'a Folio {
+        self.0
+    }
+
     /// Returns the number of references that page cache, swap cache, private data and page tables
     /// hold.
     ///
@@ -141,12 +158,18 @@ impl<'a> LockedFolio<'a> {
 
     /// Returns whether to migrate the folio means only to copy it and to replace its mapping.
     ///
-    /// This is true for anonymous memory, for folios without a mapping, and for regular files
-    /// (including tmpfs) that use a function of mm itself. Other mappings may need more, and the
-    /// content of some, like `memfd_secret(2)` and guest memory, may not even be read. A file
-    /// system may write its directories and other internal mappings without the folio lock.
+    /// This is true for hugetlb (unless the MTE tags of all pages are copied with the first), and
+    /// for other anonymous memory, folios without a mapping, and regular files (including tmpfs)
+    /// that use a function of mm itself. Other mappings may need more, and the content of some,
+    /// like `memfd_secret(2)` and guest memory, may not even be read. A file system may write its
+    /// directories and other internal mappings without the folio lock.
     pub fn migrates_by_copy(self) -> bool {
         // SAFETY: By the type invariants the folio exists and is locked.
+        if unsafe { bindings::ferry_folio_test_hugetlb(self.as_raw()) } {
+            // SAFETY: As above.
+            return !unsafe { bindings::ferry_hugetlb_has_tags(self.as_raw()) };
+        }
+        // SAFETY: As above.
         if unsafe { bindings::ferry_folio_test_anon(self.as_raw()) } {
             return true;
         }

@@ -129,6 +129,8 @@ static inline unsigned int ferry_is_short(const struct list_head *list)
 void ferry_copy_begin(struct ferry_batch *batch);
 void ferry_copy_post(struct ferry_batch *batch, struct list_head *dst_folios,
 		     struct list_head *src_folios);
+void ferry_copy_post_hugetlb(struct ferry_batch *batch, struct folio *dst,
+			     struct folio *src);
 int ferry_copy_take(struct ferry_batch *batch, struct folio *src,
 		    struct folio *dst);
 void ferry_copy_end(struct ferry_batch *batch, int reason);
@@ -253,6 +255,40 @@ static inline void ferry_batch_end(struct ferry_batch *batch, int reason)
 		ferry_copy_end(batch, reason);
 }
 
+/*
+ * Called before a hugetlb folio is unmapped. Each is a batch of its own, which
+ * ends with ferry_batch_end().
+ */
+static inline void ferry_hugetlb_begin(struct ferry_batch *batch,
+				       const struct migrate_control *mc)
+{
+	batch->start_ns = 0;
+	if (ferry_wanted(mc->flags, mc->reason)) {
+		*batch = (struct ferry_batch){ };
+		ferry_copy_begin(batch);
+	}
+}
+
+/**
+ * ferry_hugetlb_copied() - copy a hugetlb folio with the help of idle CPUs
+ * @batch: as ferry_hugetlb_begin() left it
+ * @src: the folio, locked and unmapped
+ * @dst: its destination folio, locked, not visible to other tasks
+ *
+ * Return: 1 if the folio is copied, 0 if the caller must copy it, -EHWPOISON
+ * if it cannot be read.
+ */
+static inline int ferry_hugetlb_copied(struct ferry_batch *batch,
+				       struct folio *src, struct folio *dst)
+{
+	if (!static_branch_unlikely(&ferry_copy_key.key) || !batch->start_ns)
+		return 0;
+	/* The PTE was flushed when it was cleared. */
+	ferry_batch_unmapped(batch);
+	ferry_copy_post_hugetlb(batch, dst, src);
+	return batch->table ? ferry_copy_take(batch, src, dst) : 0;
+}
+
 #else /* !CONFIG_FERRY */
 
 struct ferry_batch { };
@@ -291,6 +327,15 @@ static inline int ferry_folio_copied(struct ferry_batch *batch,
 static inline void ferry_folio_done(struct ferry_batch *batch, int rc) { }
 
 static inline void ferry_batch_end(struct ferry_batch *batch, int reason) { }
+
+static inline void ferry_hugetlb_begin(struct ferry_batch *batch,
+				       const struct migrate_control *mc) { }
+
+static inline int ferry_hugetlb_copied(struct ferry_batch *batch,
+				       struct folio *src, struct folio *dst)
+{
+	return 0;
+}
 
 #endif /* CONFIG_FERRY */
 

@@ -284,6 +284,8 @@ bool ferry_mapping_is_regular(struct address_space *mapping);
 const void *ferry_mapping_migrate_op(struct address_space *mapping);
 bool ferry_folio_test_private(const struct folio *folio);
 bool ferry_folio_test_anon(const struct folio *folio);
+bool ferry_folio_test_hugetlb(const struct folio *folio);
+bool ferry_hugetlb_has_tags(const struct folio *folio);
 int ferry_folio_ref_count(const struct folio *folio);
 int ferry_folio_expected_ref_count(const struct folio *folio);
 unsigned long ferry_folio_nr_pages(const struct folio *folio);
