@@ -54,6 +54,7 @@ pub const TOPICS: [Topic; 8] = [
             "accounting/",
             "counters/",
             "dma/",
+            "hugetlb/",
             "method/",
             "unplug/cpus-engine",
             "unplug/memory-engine",
@@ -150,6 +151,7 @@ pub const TOPICS: [Topic; 8] = [
         ],
         tests: &[
             "crews/asked-for",
+            "hugetlb/flag",
             "limits/flag-",
             "limits/key-off-again",
             "limits/lanes-for-reclaim",

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::disk::{Disk, Swap, Tmpfs};
+use super::hugetlb;
 use crate::harness::skip;
 use crate::kernel::{self, Setting};
 use crate::patience::wait_until;
@@ -81,7 +82,7 @@ pub const KINDS: &[(&str, Make)] = &[
     ("tmpfs", tmpfs),
     ("shared-anon", shared_anon),
     ("memfd", memfd),
-    ("hugetlb", hugetlb),
+    ("hugetlb", of_hugetlb),
     ("ksm", ksm),
     ("mlocked", mlocked),
     ("secret", secret),
@@ -226,16 +227,8 @@ fn shared_anon() -> Result<Mem> {
     ))
 }
 
-fn hugetlb() -> Result<Mem> {
-    kernel::compact();
-    let pool = |node| {
-        format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages")
-    };
-    let reserved = [
-        Setting::change(&pool(0), "4")?,
-        Setting::change(&pool(1), "4")?,
-    ];
-    let map = Mapping::anon_flags(4 * HUGE, libc::MAP_PRIVATE | libc::MAP_HUGETLB)?;
+fn of_hugetlb() -> Result<Mem> {
+    let (map, reserved) = hugetlb::memory(4, libc::MAP_PRIVATE)?;
     Ok(Mem::filled(map, HUGE).holding(reserved))
 }
 

@@ -11,6 +11,7 @@ pub mod disk;
 mod dma;
 mod errors;
 mod generated;
+pub mod hugetlb;
 mod kinds;
 mod large;
 mod limits;
@@ -73,6 +74,7 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
         all.extend(settings::cases());
         all.extend(limits::cases());
         all.extend(counters::cases());
+        all.extend(hugetlb::cases());
         all.extend(balance::cases());
         all.extend(accounting::cases());
         all.extend(method::cases());

@@ -6,9 +6,10 @@ use anyhow::{Context, Result, ensure};
 use super::{PAGES, by_parts, memory, says, shuttle, small_pages, table, whole};
 use crate::cases::Tmpfs;
 use crate::cases::disk::Disk;
+use crate::cases::hugetlb;
 use crate::cases::pinned::Spliced;
 use crate::harness::{Case, expect, skip};
-use crate::kernel::{self, Setting};
+use crate::kernel;
 use crate::patience::repeat_until;
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, HOLES, MT, Service};
@@ -23,8 +24,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/secret", |_| secret()),
         Case::new("service/poisoned", |_| poisoned()),
         Case::new("service/offline", |_| offline()).limit(120),
-        Case::new("service/hugetlb", |_| hugetlb()),
-        Case::new("service/hugetlb-crew", |_| hugetlb_crew()).limit(120),
+        Case::new("service/hugetlb", |_| of_hugetlb()),
+        Case::new("service/hugetlb-crew", |_| of_hugetlb_crew()).limit(120),
         Case::new("service/pinned-for-long", |_| pinned_for_long()),
         Case::new("service/zero-pages", |_| zero_pages()),
         Case::new("service/tmpfs", |_| tmpfs()),
@@ -153,25 +154,10 @@ fn offline() -> Result<()> {
     Err(skip("no memory block can go offline"))
 }
 
-/// Returns hugetlb memory on node 0, and pools of twice the size on both nodes.
-fn of_hugetlb(count: usize) -> Result<(Mapping, Vec<Setting>)> {
-    const POOL: &str = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages";
-    let pools: Vec<Setting> = ["0", "1"]
-        .iter()
-        .map(|node| Setting::change(&POOL.replace("{}", node), &(2 * count).to_string()))
-        .collect::<Result<_>>()?;
-    let len = count * FolioSize::Huge.bytes();
-    let map = Mapping::anon_flags(len, libc::MAP_PRIVATE | libc::MAP_HUGETLB)?;
-    sys::mbind(map.addr(), map.len(), 0, 0).zero("mbind")?;
-    pattern::fill(map.words(), 1);
-    region::check_on(&map.addrs(FolioSize::Huge.bytes()), 0)?;
-    Ok((map, pools))
-}
-
 /// A range call moves hugetlb folios, as `move_pages(2)` does; by physical address they are
 /// skipped.
-fn hugetlb() -> Result<()> {
-    let (map, pools) = of_hugetlb(2)?;
+fn of_hugetlb() -> Result<()> {
+    let (map, pools) = hugetlb::memory(2, libc::MAP_PRIVATE)?;
     let (addrs, service) = (map.addrs(FolioSize::Huge.bytes()), Service::open()?);
     says(by_parts(&service, &table(&map)?, Call::to(1)), 0, 0, 0)?;
     region::check_on(&addrs, 0)?;
@@ -185,9 +171,9 @@ fn hugetlb() -> Result<()> {
 
 /// Many hugetlb folios, also with other pages before and after them, in calls that let idle CPUs
 /// take part. Crews do not migrate hugetlb folios.
-fn hugetlb_crew() -> Result<()> {
+fn of_hugetlb_crew() -> Result<()> {
     const COUNT: usize = 16;
-    let (map, pools) = of_hugetlb(COUNT)?;
+    let (map, pools) = hugetlb::memory(COUNT, libc::MAP_PRIVATE)?;
     let service = Service::open()?;
     let pages = COUNT * FolioSize::Huge.bytes() / PAGE;
     for node in [1, 0] {
