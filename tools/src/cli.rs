@@ -122,6 +122,10 @@ pub struct TestArgs {
     /// Number of CPUs of that kernel
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
+    /// Divide the CPUs of that kernel among two nodes, and add a third without CPUs, for the tests
+    /// `nodes/*`. At least four CPUs
+    #[arg(long)]
+    pub sockets: bool,
     /// Repeat the 100,000 iterations of each litmus test this many times
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub times: u32,

@@ -53,28 +53,73 @@ pub struct Guest {
     folders: Vec<PathBuf>,
 }
 
-/// CPUs and memory: all CPUs are on node 0, and both nodes have the same amount of memory. Node 1
-/// is a lower tier.
+/// CPUs and memory. All nodes have the same amount of memory.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub cpus: u32,
     pub node_gib: u32,
+    pub nodes: Nodes,
+}
+
+/// The nodes, and the CPUs that they have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Nodes {
+    /// All CPUs are on node 0. Node 1 is a lower tier.
+    Tiers,
+    /// Half of the CPUs are on node 0, half on node 1. Node 2 is nearer to node 1 than to node 0.
+    Sockets,
 }
 
 impl Shape {
+    /// All CPUs are on the first of two nodes.
     pub const fn new(cpus: u32, node_gib: u32) -> Self {
-        Shape { cpus, node_gib }
+        Shape {
+            cpus,
+            node_gib,
+            nodes: Nodes::Tiers,
+        }
     }
 
     fn args(self) -> Vec<String> {
-        let Shape { cpus, node_gib } = self;
+        let Shape {
+            cpus,
+            node_gib,
+            nodes,
+        } = self;
         let last = cpus - 1;
-        vec![
+        let numa = match nodes {
+            Nodes::Tiers => vec![format!(",cpus=0-{last}"), ",initiator=0".to_owned()],
+            Nodes::Sockets => {
+                let half = cpus / 2;
+                let first = format!(",cpus=0-{}", half - 1);
+                vec![first, format!(",cpus={half}-{last}"), String::new()]
+            }
+        };
+        let mut args = vec![
             format!("--cpus={cpus}"),
-            format!("--memory={}G", 2 * node_gib),
-            format!("--numa={node_gib}G,cpus=0-{last}"),
-            format!("--numa={node_gib}G,initiator=0"),
-        ]
+            format!("--memory={}G", self.gib()),
+        ];
+        args.extend(numa.iter().map(|more| format!("--numa={node_gib}G{more}")));
+        args
+    }
+
+    /// Returns the memory of all nodes.
+    fn gib(self) -> u32 {
+        match self.nodes {
+            Nodes::Tiers => 2 * self.node_gib,
+            Nodes::Sockets => 3 * self.node_gib,
+        }
+    }
+
+    fn qemu_args(self) -> String {
+        match self.nodes {
+            Nodes::Tiers => TIERS.to_owned(),
+            Nodes::Sockets => format!(
+                "-smp {},sockets=2 -numa dist,src=0,dst=1,val=20 \
+                 -numa dist,src=0,dst=2,val=20 -numa dist,src=1,dst=2,val=15",
+                self.cpus
+            ),
+        }
     }
 }
 
@@ -90,7 +135,7 @@ impl Guest {
             console: context.cache.log(&format!("guest-{name}")),
             shape,
             args: vec![KERNEL_ARGS.to_owned()],
-            qemu_args: TIERS.to_owned(),
+            qemu_args: shape.qemu_args(),
             timeout: Duration::from_secs(1800),
             share,
             folders: Vec::new(),
@@ -193,7 +238,7 @@ impl Guest {
                 self.name,
                 tail(&self.console, 15).join("\n  | "),
                 self.console.display(),
-                2 * self.shape.node_gib
+                self.shape.gib()
             )
         })
     }
@@ -319,6 +364,26 @@ pub fn program(context: &Context) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpus_are_on_two_of_three_nodes() {
+        let shape = Shape {
+            nodes: Nodes::Sockets,
+            ..Shape::new(4, 1)
+        };
+        assert_eq!(
+            shape.args(),
+            [
+                "--cpus=4",
+                "--memory=3G",
+                "--numa=1G,cpus=0-1",
+                "--numa=1G,cpus=2-3",
+                "--numa=1G"
+            ]
+        );
+        // QEMU wants the distance of each pair, or none.
+        assert_eq!(shape.qemu_args().matches("dist,").count(), 3);
+    }
 
     #[test]
     fn every_cpu_is_on_the_first_node() {

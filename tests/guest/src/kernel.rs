@@ -243,18 +243,21 @@ pub fn parse_list(list: &str) -> Vec<usize> {
         .collect()
 }
 
+/// Reads a file that has such a list.
+pub fn list(path: impl AsRef<Path>) -> Result<Vec<usize>> {
+    Ok(parse_list(&read(path)?))
+}
+
 pub fn online_cpus() -> Result<Vec<usize>> {
-    Ok(parse_list(&read("/sys/devices/system/cpu/online")?))
+    list("/sys/devices/system/cpu/online")
 }
 
 /// Checks that nodes 0 and 1 both have memory, because all tests move pages between them.
 pub fn need_two_nodes() -> Result<()> {
-    let list = read("/sys/devices/system/node/has_memory")?;
-    let nodes = parse_list(&list);
+    let nodes = list("/sys/devices/system/node/has_memory")?;
     ensure!(
         nodes.contains(&0) && nodes.contains(&1),
-        "expected memory on nodes 0 and 1, but this machine has it on nodes {}",
-        list.trim()
+        "expected memory on nodes 0 and 1, but this machine has it on nodes {nodes:?}"
     );
     Ok(())
 }
@@ -263,7 +266,7 @@ pub fn machine() -> Result<Machine> {
     let uname = nix::sys::utsname::uname()?;
     Ok(Machine {
         cpus: online_cpus()?.len(),
-        nodes: parse_list(&read("/sys/devices/system/node/online")?).len(),
+        nodes: list("/sys/devices/system/node/online")?.len(),
         mem_kb: meminfo("/proc/meminfo", "MemTotal")? as u64 / 1024,
         release: uname.release().to_string_lossy().into_owned(),
     })

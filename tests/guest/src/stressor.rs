@@ -13,7 +13,7 @@ use crate::kernel;
 use crate::patience::wait_until;
 use crate::sys::{Mapping, PAGE, run_on};
 
-/// Keeps every CPU busy until it is dropped.
+/// Keeps CPUs busy until it is dropped.
 pub struct Stressor {
     spinners: Vec<Child>,
     /// A page for each process; its first word is the count.
@@ -21,15 +21,20 @@ pub struct Stressor {
 }
 
 impl Stressor {
+    /// Keeps every CPU busy.
     pub fn start() -> Result<Self> {
-        let cpus = kernel::online_cpus()?;
+        Self::on(&kernel::online_cpus()?)
+    }
+
+    /// Keeps these CPUs busy.
+    pub fn on(cpus: &[usize]) -> Result<Self> {
         ensure!(!cpus.is_empty(), "expected an online CPU, found none");
         let mut stressor = Self {
             spinners: Vec::new(),
             loops: Mapping::anon_flags(cpus.len() * PAGE, libc::MAP_SHARED)?,
         };
         let Self { spinners, loops } = &mut stressor;
-        for (cpu, count) in cpus.into_iter().zip(counts(loops)) {
+        for (&cpu, count) in cpus.iter().zip(counts(loops)) {
             let spin = || spin(cpu, count).map(|never| match never {});
             spinners.push(Child::start(|| {
                 spin().with_context(|| format!("keeping CPU {cpu} busy"))
@@ -40,7 +45,7 @@ impl Stressor {
 
     /// Waits until each process has started to compute.
     pub fn wait(&self) -> Result<()> {
-        wait_until("every CPU is busy", || {
+        wait_until("the CPUs are busy", || {
             Ok(counts(&self.loops).all(|count| count.load(Relaxed) > 0))
         })
     }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     cache::write_atomic,
     context::{jobs, Context},
-    guest::{self, Guest, Shape},
+    guest::{self, Guest, Nodes, Shape},
     kernel::{self, Variant},
     ktap::{self, Outcome},
     step,
@@ -26,26 +26,32 @@ const NODE_GIB: u32 = 2;
 /// The number of CPUs of most guests. More make a guest slow on hosts that have two.
 const USUAL_CPUS: u32 = 2;
 /// The guest that runs `ferry top`.
-const TOP: Shape = Shape {
-    cpus: USUAL_CPUS,
-    node_gib: NODE_GIB,
-};
-/// A way to boot the kernel: its name in the results, and the kernel arguments.
+const TOP: Shape = Shape::new(USUAL_CPUS, NODE_GIB);
+/// A way to boot the kernel: its name in the results, the kernel arguments, and the guest's nodes.
 pub struct Booting {
     pub name: &'static str,
     pub args: &'static str,
+    pub nodes: Nodes,
 }
 
 /// Without the KUnit suites, which run at boot otherwise.
 pub const USUAL: Booting = Booting {
     name: "",
     args: "kunit.enable=0",
+    nodes: Nodes::Tiers,
+};
+
+/// On a machine of two sockets, which the tests `nodes/` need.
+pub const SOCKETS: Booting = Booting {
+    name: "-sockets",
+    nodes: Nodes::Sockets,
+    ..USUAL
 };
 
 /// With all KUnit suites.
 const WITH_KUNIT: Booting = Booting {
-    name: "",
     args: "kunit.enable=1",
+    ..USUAL
 };
 
 /// Tests that need more than two CPUs to be thorough. The debug kernel runs them with four. The
@@ -136,6 +142,9 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         LIMIT,
     )?;
     in_debug(context, tally, &program, NOT_IN_DEBUG)?;
+    let sockets = (2 * USUAL_CPUS, &SOCKETS);
+    let sockets = ready(context, &program, Variant::Ferry, sockets, LIMIT)?;
+    boot(&sockets, "on", "nodes/")?.tell(tally);
     let (ferry, top) = both(
         USUAL_CPUS + TOP.cpus,
         || boot(&ferry, "on", ""),
@@ -243,7 +252,7 @@ pub fn some(
     context: &Context,
     tally: &mut Tally,
     tests: &[String],
-    (variant, cpus): (Variant, u32),
+    (variant, cpus, booting): (Variant, u32, &Booting),
 ) -> Result<()> {
     ensure!(
         variant.arch() == "x86_64",
@@ -257,7 +266,7 @@ pub fn some(
         _ => "on",
     };
     let program = guest::program(context)?;
-    let guest = ready(context, &program, variant, (cpus, &USUAL), LIMIT)?;
+    let guest = ready(context, &program, variant, (cpus, booting), LIMIT)?;
     boot(&guest, engine, &cases)?.tell(tally);
     Ok(())
 }
@@ -360,8 +369,8 @@ pub fn ready_image(
     limit: Duration,
 ) -> Result<(Guest, String)> {
     let shape = Shape {
-        cpus,
-        node_gib: NODE_GIB,
+        nodes: booting.nodes,
+        ..Shape::new(cpus, NODE_GIB)
     };
     let booted = format!("test-{name}-{cpus}cpu{}", booting.name);
     let guest = Guest::new(context, image, &booted, shape)?

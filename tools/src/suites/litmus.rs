@@ -23,6 +23,7 @@ const LIMIT: Duration = Duration::from_secs(7200);
 const PTI: Booting = Booting {
     name: "-pti",
     args: "kunit.enable=0 pti=on",
+    ..USUAL
 };
 const SHAPES: [(u32, &Booting); 3] = [(2, &USUAL), (4, &USUAL), (4, &PTI)];
 

@@ -26,7 +26,7 @@ use crate::{
     ktap::{Case, Outcome},
     step,
 };
-use anyhow::{bail, Result};
+use anyhow::{bail, ensure, Result};
 use clap::ValueEnum;
 use std::{
     io::{self, Write},
@@ -182,6 +182,12 @@ fn named(words: &[String]) -> Result<(Vec<Suite>, &[String])> {
 /// Runs the named suites, or those that run by default. Returns whether everything passed.
 pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
     let (mut suites, tests) = named(&args.words)?;
+    let boots_one = !tests.is_empty() && suites != [Suite::Topics];
+    ensure!(
+        !args.sockets || boots_one && args.cpus >= 4,
+        "--sockets needs tests of guest by name, and at least four CPUs\n  what to do: ferry test --sockets \
+         --cpus 4 guest 'nodes/*'"
+    );
     if suites.is_empty() {
         suites.extend(Suite::value_variants());
         suites.retain(|suite| suite.is_default());
@@ -200,7 +206,11 @@ pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
                     Suite::Rt => Variant::Rt,
                     _ => args.kernel,
                 };
-                guest::some(context, &mut tally, tests, (kernel, args.cpus))
+                let booting = match args.sockets {
+                    true => &guest::SOCKETS,
+                    false => &guest::USUAL,
+                };
+                guest::some(context, &mut tally, tests, (kernel, args.cpus, booting))
             }
         };
         match ran {

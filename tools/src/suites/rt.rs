@@ -3,7 +3,7 @@
 //! CPUs.
 
 use super::{
-    guest::{boot, divided, ready, Booting, LIMIT},
+    guest::{boot, divided, ready, Booting, LIMIT, USUAL},
     kunit, Tally,
 };
 use crate::{context::Context, guest, kernel::Variant};
@@ -13,8 +13,8 @@ use anyhow::Result;
 /// out: `rust_spinlock_irq_condvar` warns with PREEMPT_RT, where `SpinLockIrq` leaves interrupts
 /// enabled.
 pub const WITH_KUNIT: Booting = Booting {
-    name: "",
     args: "kunit.enable=1 kunit.filter_glob=ferry*",
+    ..USUAL
 };
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {

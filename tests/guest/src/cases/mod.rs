@@ -20,6 +20,7 @@ mod lru_caches;
 mod matrix;
 mod method;
 mod migrc;
+mod nodes;
 pub mod pinned;
 pub mod policy;
 mod programs;
@@ -81,6 +82,7 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
         all.extend(dma::cases());
         all.extend(litmus::cases());
         all.extend(migrc::cases());
+        all.extend(nodes::cases());
         all.extend(large::cases());
         all.extend(retained::cases());
         all.extend(runs::cases());
