@@ -3,6 +3,7 @@
 
 mod accounting;
 mod balance;
+mod balancing;
 mod compat;
 mod counters;
 mod crews;
@@ -77,6 +78,7 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
         all.extend(counters::cases());
         all.extend(hugetlb::cases());
         all.extend(balance::cases());
+        all.extend(balancing::cases());
         all.extend(accounting::cases());
         all.extend(method::cases());
         all.extend(dma::cases());

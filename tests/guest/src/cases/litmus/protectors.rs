@@ -7,7 +7,6 @@
 //! The protecting task may hold the mmap lock for writing, so pages are migrated by physical address,
 //! which needs no mmap lock.
 
-use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
@@ -19,6 +18,7 @@ use nix::sys::wait::waitpid;
 use super::{
     AGE, Migrc, Written, count, mismatches, no_more_mismatches, run_on, three_cpus, until_seen,
 };
+use crate::cases::balancing::scan_often;
 use crate::harness::{Log, expect, expect_some, skip};
 use crate::kernel::{self, Setting};
 use crate::patience::repeat_until;
@@ -42,8 +42,6 @@ const READ: usize = 128;
 const DELAYS: u64 = 16;
 const END: u64 = u64::MAX;
 const CHANGING: &str = "refused/changing";
-const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
-const SCANS: &str = "/sys/kernel/debug/sched/numa_balancing";
 const SCANNED: &str = "numa_pte_updates";
 
 /// An operation that write-protects all memory.
@@ -77,29 +75,11 @@ impl Protector {
             By::SoftDirty => Self::SoftDirty,
             By::Userfault => Self::Userfault(Uffd::new()?),
             By::NumaScan => Self::NumaScan {
-                _settings: scan_often()?,
+                // The memory of a `Scene` at a time.
+                _settings: scan_often("1", "65")?,
             },
         })
     }
-}
-
-/// Has NUMA balancing scan often, and the memory of a [`Scene`] at a time.
-fn scan_often() -> Result<Vec<Setting>> {
-    if !Path::new(SCANS).exists() {
-        return Err(skip("debugfs has no settings of NUMA balancing"));
-    }
-    let settings = [
-        (BALANCING.to_owned(), "1"),
-        (format!("{SCANS}/scan_delay_ms"), "1"),
-        (format!("{SCANS}/scan_size_mb"), "65"),
-        // The shortest period for this size is 25 ms.
-        (format!("{SCANS}/scan_period_min_ms"), "1"),
-        (format!("{SCANS}/scan_period_max_ms"), "25"),
-    ];
-    settings
-        .into_iter()
-        .map(|(path, value)| Setting::change(&path, value))
-        .collect()
 }
 
 struct Scene {
