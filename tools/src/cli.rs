@@ -410,6 +410,9 @@ pub struct MovePagesArgs {
     /// Measure only these folio counts
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub counts: Vec<u32>,
+    /// Measure huge pages of 2 MB from the pools of hugetlb instead
+    #[arg(long, conflicts_with = "only")]
+    pub hugetlb: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

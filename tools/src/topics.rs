@@ -54,7 +54,6 @@ pub const TOPICS: [Topic; 8] = [
             "accounting/",
             "counters/",
             "dma/",
-            "hugetlb/",
             "nodes/batches-",
             "method/",
             "unplug/cpus-engine",
@@ -153,7 +152,6 @@ pub const TOPICS: [Topic; 8] = [
         ],
         tests: &[
             "crews/asked-for",
-            "hugetlb/flag",
             "limits/flag-",
             "limits/key-off-again",
             "limits/lanes-for-reclaim",

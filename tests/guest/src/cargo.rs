@@ -8,10 +8,11 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::damon::Damon;
 use crate::demotion::{self, Reclaim};
+use crate::kernel::{self, Setting};
 use crate::plan::{Cell, FolioSize, Stuff, Way};
 use crate::sys::service::{Call, LONG, MAX_LONG_TABLE, MAX_TABLE, Service};
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE};
-use crate::{kernel, pattern, region};
+use crate::{pattern, region};
 
 /// Number of folios of sparse memory of which one is moved.
 const SPARSE: usize = 32;
@@ -51,12 +52,33 @@ pub struct Cargo {
     addrs: Vec<usize>,
     status: Vec<i32>,
     node: i32,
+    /// The pools of hugetlb.
+    _pools: Vec<Setting>,
 }
 
 impl Cargo {
     /// Allocates the memory on node 0.
     pub fn new(cell: Cell, stuff: Stuff) -> Result<Self> {
+        let pools = match stuff {
+            Stuff::Hugetlb => region::hugetlb_pools(cell.count)?,
+            _ => Vec::new(),
+        };
+        let (map, addrs) = Self::allocate(cell, stuff)?;
+        Ok(Self {
+            cell,
+            stuff,
+            map,
+            status: vec![0; addrs.len()],
+            addrs,
+            node: 0,
+            _pools: pools,
+        })
+    }
+
+    /// Returns memory on node 0, and the addresses of the folios to move.
+    fn allocate(cell: Cell, stuff: Stuff) -> Result<(Arc<Mapping>, Vec<usize>)> {
         let map = match stuff {
+            Stuff::Hugetlb => region::hugetlb(cell.count, libc::MAP_PRIVATE)?,
             Stuff::SharedFile => region::file(cell.folio, cell.count)?,
             Stuff::Sparse => region::scattered(cell.folio, SPARSE * cell.count)?,
             _ => region::scattered(cell.folio, cell.count)?,
@@ -72,14 +94,7 @@ impl Cargo {
         if matches!(stuff, Stuff::Shuffled | Stuff::Sparse) {
             fastrand::shuffle(&mut addrs);
         }
-        Ok(Self {
-            cell,
-            stuff,
-            map: Arc::new(map),
-            status: vec![0; addrs.len()],
-            addrs,
-            node: 0,
-        })
+        Ok((Arc::new(map), addrs))
     }
 
     pub fn map(&self) -> &Arc<Mapping> {
@@ -99,7 +114,8 @@ impl Cargo {
     pub fn renew(&mut self, seed: u64) -> Result<()> {
         // Frees the old memory first, because the nodes may not have room for both.
         self.map = Arc::new(Mapping::anon(PAGE, PAGE)?);
-        *self = Self::new(self.cell, self.stuff)?;
+        (self.map, self.addrs) = Self::allocate(self.cell, self.stuff)?;
+        self.node = 0;
         pattern::fill(self.map.words(), seed);
         Ok(())
     }

@@ -25,7 +25,7 @@ pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
 /// The limit of the time that folios are unmapped in one batch.
 pub const UNMAPPED: &str = "/sys/kernel/mm/ferry/copy/unmapped_us";
 pub const KNOBS: [&str; 6] = [SWITCH, THREADS, CREW, PULL, WORKING, UNMAPPED];
-const OTHERS: [&str; 26] = [
+const OTHERS: [&str; 28] = [
     "/sys/kernel/mm/ferry/runs/enabled",
     "/proc/sys/vm/min_free_kbytes",
     "/sys/kernel/mm/numa/demotion_enabled",
@@ -52,6 +52,8 @@ const OTHERS: [&str; 26] = [
     "/sys/kernel/debug/sched/numa_balancing/scan_size_mb",
     "/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms",
     "/sys/kernel/debug/sched/numa_balancing/scan_period_max_ms",
+    "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages",
+    "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages",
 ];
 /// The settings of large folios.
 pub const THP: &str = "/sys/kernel/mm/transparent_hugepage";

@@ -192,6 +192,8 @@ pub enum Stuff {
     Shared,
     /// Pages of a file in memory, mapped by nine processes.
     SharedFile,
+    /// Written, of hugetlb.
+    Hugetlb,
     /// Written. The folios are named in random order.
     Shuffled,
     /// Written. One folio in 32 is moved, in random order.

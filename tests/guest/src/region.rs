@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::harness::skip;
+use crate::harness::{expect, skip};
+use crate::kernel::{self, Setting};
+use crate::patience::at_last;
 use crate::plan::FolioSize;
 use crate::sys::{self, MF_MOVE, Mapping, Policy};
-use crate::{kernel, memory, pattern};
+use crate::{memory, pattern};
 
 /// Free memory to leave on each node for other users.
 const SPARE: usize = 96 << 20;
@@ -62,6 +64,35 @@ pub fn file(folio: FolioSize, count: usize) -> Result<Mapping> {
     sys::mbind(map.addr(), len, 0, 0).zero("mbind")?;
     map.advise(0, len, libc::MADV_NOHUGEPAGE)?;
     pattern::fill(map.words(), 0);
+    Ok(map)
+}
+
+/// Has pools of `count` hugetlb folios of 2 MB on each of both nodes.
+pub fn hugetlb_pools(count: usize) -> Result<Vec<Setting>> {
+    const POOL: &str = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages";
+    ["0", "1"]
+        .iter()
+        .map(|node| {
+            let pool = POOL.replace("{}", node);
+            let setting = Setting::change(&pool, &count.to_string())?;
+            // The kernel accepts the number if it has memory for fewer.
+            at_last(|| {
+                kernel::compact();
+                kernel::write(&pool, &count.to_string())?;
+                expect("folios in the pool", kernel::number(&pool)?, count as u64)
+            })?;
+            Ok(setting)
+        })
+        .collect()
+}
+
+/// Maps `count` hugetlb folios of the pool of node 0, `MAP_PRIVATE` or `MAP_SHARED`, and fills them
+/// with the pattern of seed 1.
+pub fn hugetlb(count: usize, flags: i32) -> Result<Mapping> {
+    let map = Mapping::anon_flags(count * FolioSize::Huge.bytes(), flags | libc::MAP_HUGETLB)?;
+    sys::mbind(map.addr(), map.len(), 0, 0).zero("mbind")?;
+    pattern::fill(map.words(), 1);
+    check_on(&map.addrs(FolioSize::Huge.bytes()), 0)?;
     Ok(map)
 }
 

@@ -216,10 +216,10 @@ impl Plan {
 }
 
 pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
-    let sizes = if args.only.is_empty() {
-        &SIZES[..]
-    } else {
-        &args.only
+    let sizes = match (args.hugetlb, &args.only[..]) {
+        (true, _) => &[Folio::M2][..],
+        (false, []) => &SIZES[..],
+        (false, only) => only,
     };
     let counts = if args.counts.is_empty() {
         &COUNTS[..]
@@ -230,6 +230,12 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
     let plan = Plan {
         busy: measure.busy,
         instructions: args.instructions,
+        stuff: if args.hugetlb { "hugetlb" } else { "written" },
+        name: if args.hugetlb {
+            "move_pages_hugetlb"
+        } else {
+            "move_pages"
+        },
         ..Plan::new(sizes, counts, measure.repeat.boots, measure.repeat.runs)
     };
     measure_and_tell(context, &plan, "move_pages()", &measure.output)

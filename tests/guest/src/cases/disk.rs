@@ -25,15 +25,13 @@ impl Tmpfs {
 
     /// Mounts a file system that needs no device on a new directory.
     pub fn of_type(kind: &str) -> Result<Self> {
+        Self::with_options(kind, None)
+    }
+
+    pub fn with_options(kind: &str, options: Option<&str>) -> Result<Self> {
         let dir = nix::unistd::mkdtemp("/run/ferry-guest-XXXXXX").context("mkdtemp")?;
-        mount(
-            Some("none"),
-            &dir,
-            Some(kind),
-            MsFlags::empty(),
-            None::<&str>,
-        )
-        .with_context(|| format!("mounting {kind}"))?;
+        mount(Some("none"), &dir, Some(kind), MsFlags::empty(), options)
+            .with_context(|| format!("mounting {kind}"))?;
         Ok(Self { dir })
     }
 

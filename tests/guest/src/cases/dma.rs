@@ -74,7 +74,7 @@ pub fn channels() -> Result<Setting> {
 }
 
 /// Takes the channels and sets a method. The method is restored first when they are dropped.
-fn by(method: &str) -> Result<[Setting; 2]> {
+pub fn by(method: &str) -> Result<[Setting; 2]> {
     let channels = channels()?;
     Ok([Setting::change(METHOD, method)?, channels])
 }

@@ -2,9 +2,12 @@
 //! hugetlb folios, which migrate one by one: idle CPUs help to copy each.
 
 use anyhow::{Result, ensure};
+use nix::sys::statvfs::statvfs;
+use nix::unistd::pipe;
 
-use crate::harness::{Case, expect};
-use crate::kernel::{self, Setting, gains};
+use super::{Tmpfs, dma};
+use crate::harness::{Case, expect, expect_some};
+use crate::kernel::{self, gains};
 use crate::patience::repeat_until;
 use crate::plan::{Engine, FolioSize};
 use crate::sys::{self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE};
@@ -22,29 +25,20 @@ const COPIED: [&str; 4] = [
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("hugetlb/private", |_| {
+        Case::new("counters/hugetlb-private", |_| {
             helped(libc::MAP_PRIVATE, Asks::Sysctl)
         }),
-        Case::new("hugetlb/shared", |_| helped(libc::MAP_SHARED, Asks::Sysctl)),
-        Case::new("hugetlb/flag", |_| helped(libc::MAP_PRIVATE, Asks::Flag)),
-        Case::new("hugetlb/off", |_| off()),
+        Case::new("counters/hugetlb-shared", |_| {
+            helped(libc::MAP_SHARED, Asks::Sysctl)
+        }),
+        Case::new("limits/flag-hugetlb", |_| {
+            helped(libc::MAP_PRIVATE, Asks::Flag)
+        }),
+        Case::new("counters/hugetlb-file", |_| file()),
+        Case::new("counters/hugetlb-pinned", |_| pinned()),
+        Case::new("counters/hugetlb-off", |_| off()),
+        Case::new("dma/hugetlb", |_| by_cpus_alone()),
     ]
-}
-
-/// Returns hugetlb memory on node 0, and pools of twice the size on both nodes.
-pub fn memory(count: usize, flags: i32) -> Result<(Mapping, Vec<Setting>)> {
-    const POOL: &str = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages";
-    kernel::compact();
-    let pools: Vec<Setting> = ["0", "1"]
-        .iter()
-        .map(|node| Setting::change(&POOL.replace("{}", node), &(2 * count).to_string()))
-        .collect::<Result<_>>()?;
-    let len = count * FolioSize::Huge.bytes();
-    let map = Mapping::anon_flags(len, flags | libc::MAP_HUGETLB)?;
-    sys::mbind(map.addr(), map.len(), 0, 0).zero("mbind")?;
-    pattern::fill(map.words(), 1);
-    region::check_on(&map.addrs(FolioSize::Huge.bytes()), 0)?;
-    Ok((map, pools))
 }
 
 /// What asks for help.
@@ -55,9 +49,13 @@ enum Asks {
     Flag,
 }
 
-/// Idle CPUs take part, and each page is counted.
 fn helped(flags: i32, asks: Asks) -> Result<()> {
-    let (map, pools) = memory(COUNT, flags)?;
+    let _pools = region::hugetlb_pools(COUNT)?;
+    moves_with_help(&region::hugetlb(COUNT, flags)?, asks)
+}
+
+/// Moves pages until idle CPUs take part. Each page is counted.
+fn moves_with_help(map: &Mapping, asks: Asks) -> Result<()> {
     let pages = (map.len() / PAGE) as u64;
     kernel::set_engine(match asks {
         Asks::Sysctl => Engine::CopyOnly(THREADS),
@@ -65,12 +63,13 @@ fn helped(flags: i32, asks: Asks) -> Result<()> {
     })?;
     let flag = match asks {
         Asks::Sysctl => MF_MOVE,
-        Asks::Flag => MF_MOVE_MT,
+        Asks::Flag => MF_MOVE | MF_MOVE_MT,
     };
+    move_all(map, 0, MF_MOVE)?;
     let mut node = 0;
     repeat_until("idle CPUs take part", || {
         node = 1 - node;
-        let rows = gains(|| move_all(&map, node, flag))?;
+        let rows = gains(|| move_all(map, node, flag))?;
         let of = |name: &str| rows.get(name).copied().unwrap_or(0);
         let counted: u64 = COPIED.into_iter().map(of).sum();
         ensure!(
@@ -79,22 +78,73 @@ fn helped(flags: i32, asks: Asks) -> Result<()> {
         );
         expect("failed copies", of("copy_failed"), 0)?;
         Ok(of("pages_helper") > 0)
+    })
+}
+
+/// Folios of a file system with limits, which counts those that it has.
+fn file() -> Result<()> {
+    let _pools = region::hugetlb_pools(COUNT)?;
+    let limits = format!("size={0},min_size={0}", COUNT * FolioSize::Huge.bytes());
+    let mount = Tmpfs::with_options("hugetlbfs", Some(&limits))?;
+    let free = || Ok::<_, anyhow::Error>(statvfs(mount.dir())?.blocks_available());
+    let before = free()?;
+    {
+        let file = mount.create("file")?;
+        let len = COUNT * FolioSize::Huge.bytes();
+        let map = Mapping::file(&file, len, libc::MAP_SHARED, FolioSize::Huge.bytes())?;
+        pattern::fill(map.words(), 1);
+        moves_with_help(&map, Asks::Sysctl)?;
+    }
+    std::fs::remove_file(mount.dir().join("file"))?;
+    expect("free folios", free()?, before)
+}
+
+/// A folio that is pinned is left to mainline, which does not move it.
+fn pinned() -> Result<()> {
+    let _pools = region::hugetlb_pools(COUNT)?;
+    let map = region::hugetlb(COUNT, libc::MAP_PRIVATE)?;
+    let (_read_end, write_end) = pipe()?;
+    expect(
+        "bytes that vmsplice took",
+        map.splice_into(0, PAGE, &write_end)?,
+        PAGE,
+    )?;
+    kernel::set_engine(Engine::CopyOnly(THREADS))?;
+    let addrs = &map.addrs(FolioSize::Huge.bytes())[..1];
+    let rows = gains(|| {
+        sys::move_to(0, addrs, 1, MF_MOVE);
+        Ok(())
     })?;
-    drop(map);
-    drop(pools);
+    region::check_on(addrs, 0)?;
+    expect_some(
+        "pages refused as pinned",
+        rows.get("refused_pinned").copied().unwrap_or(0),
+    )?;
+    pattern::check(map.words(), 1)
+}
+
+/// DMA engines copy no hugetlb folio, whatever the method.
+fn by_cpus_alone() -> Result<()> {
+    let _pools = region::hugetlb_pools(COUNT)?;
+    let map = region::hugetlb(COUNT, libc::MAP_PRIVATE)?;
+    for method in ["dma", "hybrid"] {
+        let _by = dma::by(method)?;
+        let before = kernel::counter("pages_dma")?;
+        moves_with_help(&map, Asks::Sysctl)?;
+        expect("pages by DMA", kernel::counter("pages_dma")?, before)?;
+    }
     Ok(())
 }
 
 /// With the engine off nothing is counted.
 fn off() -> Result<()> {
-    let (map, pools) = memory(COUNT, libc::MAP_PRIVATE)?;
+    let _pools = region::hugetlb_pools(COUNT)?;
+    let map = region::hugetlb(COUNT, libc::MAP_PRIVATE)?;
     kernel::set_engine(Engine::Off)?;
     let rows = gains(|| move_all(&map, 1, MF_MOVE))?;
     for name in COPIED {
         expect(name, rows.get(name).copied().unwrap_or(0), 0)?;
     }
-    drop(map);
-    drop(pools);
     Ok(())
 }
 

@@ -11,7 +11,6 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::disk::{Disk, Swap, Tmpfs};
-use super::hugetlb;
 use crate::harness::skip;
 use crate::kernel::{self, Setting};
 use crate::patience::wait_until;
@@ -82,7 +81,7 @@ pub const KINDS: &[(&str, Make)] = &[
     ("tmpfs", tmpfs),
     ("shared-anon", shared_anon),
     ("memfd", memfd),
-    ("hugetlb", of_hugetlb),
+    ("hugetlb", hugetlb),
     ("ksm", ksm),
     ("mlocked", mlocked),
     ("secret", secret),
@@ -227,8 +226,9 @@ fn shared_anon() -> Result<Mem> {
     ))
 }
 
-fn of_hugetlb() -> Result<Mem> {
-    let (map, reserved) = hugetlb::memory(4, libc::MAP_PRIVATE)?;
+fn hugetlb() -> Result<Mem> {
+    let reserved = region::hugetlb_pools(4)?;
+    let map = region::hugetlb(4, libc::MAP_PRIVATE)?;
     Ok(Mem::filled(map, HUGE).holding(reserved))
 }
 

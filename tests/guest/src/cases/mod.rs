@@ -12,7 +12,7 @@ pub mod disk;
 mod dma;
 mod errors;
 mod generated;
-pub mod hugetlb;
+mod hugetlb;
 mod kinds;
 mod large;
 mod limits;

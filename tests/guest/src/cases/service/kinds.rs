@@ -6,7 +6,6 @@ use anyhow::{Context, Result, ensure};
 use super::{PAGES, by_parts, memory, says, shuttle, small_pages, table, whole};
 use crate::cases::Tmpfs;
 use crate::cases::disk::Disk;
-use crate::cases::hugetlb;
 use crate::cases::pinned::Spliced;
 use crate::harness::{Case, expect, skip};
 use crate::kernel;
@@ -24,8 +23,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/secret", |_| secret()),
         Case::new("service/poisoned", |_| poisoned()),
         Case::new("service/offline", |_| offline()).limit(120),
-        Case::new("service/hugetlb", |_| of_hugetlb()),
-        Case::new("service/hugetlb-crew", |_| of_hugetlb_crew()).limit(120),
+        Case::new("service/hugetlb", |_| hugetlb()),
+        Case::new("service/hugetlb-crew", |_| hugetlb_crew()).limit(120),
         Case::new("service/pinned-for-long", |_| pinned_for_long()),
         Case::new("service/zero-pages", |_| zero_pages()),
         Case::new("service/tmpfs", |_| tmpfs()),
@@ -156,24 +155,24 @@ fn offline() -> Result<()> {
 
 /// A range call moves hugetlb folios, as `move_pages(2)` does; by physical address they are
 /// skipped.
-fn of_hugetlb() -> Result<()> {
-    let (map, pools) = hugetlb::memory(2, libc::MAP_PRIVATE)?;
+fn hugetlb() -> Result<()> {
+    let _pools = region::hugetlb_pools(2)?;
+    let map = region::hugetlb(2, libc::MAP_PRIVATE)?;
     let (addrs, service) = (map.addrs(FolioSize::Huge.bytes()), Service::open()?);
     says(by_parts(&service, &table(&map)?, Call::to(1)), 0, 0, 0)?;
     region::check_on(&addrs, 0)?;
     says(service.range(whole(&map, 1)), 0, 1024, 0)?;
     region::check_on(&addrs, 1)?;
     pattern::check(map.words(), 1)?;
-    drop(map);
-    drop(pools);
     Ok(())
 }
 
 /// Many hugetlb folios, also with other pages before and after them, in calls that let idle CPUs
 /// take part. Crews do not migrate hugetlb folios.
-fn of_hugetlb_crew() -> Result<()> {
+fn hugetlb_crew() -> Result<()> {
     const COUNT: usize = 16;
-    let (map, pools) = hugetlb::memory(COUNT, libc::MAP_PRIVATE)?;
+    let _pools = region::hugetlb_pools(COUNT)?;
+    let map = region::hugetlb(COUNT, libc::MAP_PRIVATE)?;
     let service = Service::open()?;
     let pages = COUNT * FolioSize::Huge.bytes() / PAGE;
     for node in [1, 0] {
@@ -207,8 +206,6 @@ fn of_hugetlb_crew() -> Result<()> {
     for map in [&map, &small[0], &small[1]] {
         pattern::check(map.words(), 1)?;
     }
-    drop(map);
-    drop(pools);
     Ok(())
 }
 
