@@ -413,6 +413,16 @@ pub struct MovePagesArgs {
     /// Measure huge pages of 2 MB from the pools of hugetlb instead
     #[arg(long, conflicts_with = "only")]
     pub hugetlb: bool,
+    /// Measure the cases of an earlier series instead
+    #[arg(long, value_enum, conflicts_with_all = ["only", "counts", "hugetlb"])]
+    pub preset: Option<Preset>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Preset {
+    /// 100000 x 4 KB and 195 x 2 MB, also with MPOL_MF_MOVE_MT
+    #[value(name = "2017")]
+    Of2017,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

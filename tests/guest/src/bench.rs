@@ -260,7 +260,7 @@ impl Bench<'_> {
             if times.is_empty() {
                 before = kernel::all_counters()?;
             }
-            times.push(self.cargo.carry(self.carrier, config.callers)?);
+            times.push(self.cargo.carry(self.carrier, config)?);
             pattern::check(self.cargo.map().words(), seed)?;
         }
         Ok(Run {

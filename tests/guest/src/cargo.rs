@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::damon::Damon;
 use crate::demotion::{self, Reclaim};
 use crate::kernel::{self, Setting};
-use crate::plan::{Cell, FolioSize, Stuff, Way};
+use crate::plan::{Cell, Config, FolioSize, Stuff, Way};
 use crate::sys::service::{Call, LONG, MAX_LONG_TABLE, MAX_TABLE, Service};
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, Mapping, PAGE};
 use crate::{pattern, region};
@@ -136,9 +136,9 @@ impl Cargo {
     }
 
     /// Moves all memory by one system call of this thread, and does nothing else.
-    pub fn call(&self, by: &Carrier, dest: i32) -> Result<()> {
+    pub fn call(&self, by: &Carrier, config: &Config, dest: i32) -> Result<()> {
         match by {
-            Carrier::MovePages => region::move_all(&self.addrs, dest, MF_MOVE_ALL),
+            Carrier::MovePages => region::move_all(&self.addrs, dest, config.flags(MF_MOVE_ALL)),
             Carrier::MigratePages => {
                 let ret = sys::migrate_pages(0, 1 << (1 - dest), 1 << dest);
                 // Some of the process's other memory cannot be moved, which `ret` counts.
@@ -147,19 +147,20 @@ impl Cargo {
             }
             Carrier::Mbind => {
                 let map = &self.map;
-                sys::mbind(map.addr(), map.len(), dest as u32, MF_MOVE).zero("mbind")
+                let flags = config.flags(MF_MOVE);
+                sys::mbind(map.addr(), map.len(), dest as u32, flags).zero("mbind")
             }
             _ => bail!("expected one system call"),
         }
     }
 
     /// Moves all memory. Returns the seconds.
-    pub fn carry(&mut self, by: &Carrier, callers: usize) -> Result<f64> {
+    pub fn carry(&mut self, by: &Carrier, config: &Config) -> Result<f64> {
         let map = (self.map.addr(), self.map.len());
         match by {
-            Carrier::MovePages => self.over(|cargo, dest| cargo.move_pages(callers, dest)),
+            Carrier::MovePages => self.over(|cargo, dest| cargo.move_pages(config, dest)),
             Carrier::MigratePages | Carrier::Mbind => {
-                self.over(|cargo, dest| timed(|| cargo.call(by, dest)))
+                self.over(|cargo, dest| timed(|| cargo.call(by, config, dest)))
             }
             Carrier::Range(service) => self.over(|_, dest| {
                 timed(|| {
@@ -236,10 +237,11 @@ impl Cargo {
 
     /// Moves from fresh threads in every configuration, so that one and several callers start
     /// alike.
-    fn move_pages(&mut self, callers: usize, dest: i32) -> Result<f64> {
+    fn move_pages(&mut self, config: &Config, dest: i32) -> Result<f64> {
+        let flags = config.flags(MF_MOVE_ALL);
         self.status.fill(i32::MIN);
         let nodes = vec![dest; self.addrs.len()];
-        let share = self.addrs.len().div_ceil(callers);
+        let share = self.addrs.len().div_ceil(config.callers);
         let shares: Vec<_> = self
             .addrs
             .chunks(share)
@@ -254,7 +256,7 @@ impl Cargo {
                     scope.spawn(move || {
                         barrier.wait();
                         let start = Instant::now();
-                        let ret = sys::move_pages(0, addrs, nodes, status, MF_MOVE_ALL);
+                        let ret = sys::move_pages(0, addrs, nodes, status, flags);
                         (ret, start, Instant::now())
                     })
                 })

@@ -116,13 +116,14 @@ pub fn set_engine(engine: Engine) -> Result<()> {
             bail!("this kernel has no vm.mt_page_copy: is it built with CONFIG_FERRY?")
         }
         Engine::Off => write(SWITCH, "0"),
-        Engine::On(threads) | Engine::CopyOnly(threads) => {
+        Engine::On(threads) | Engine::CopyOnly(threads) | Engine::Asked(threads) => {
             write(THREADS, &threads.to_string())?;
-            let crew = matches!(engine, Engine::On(_));
+            let crew = !matches!(engine, Engine::CopyOnly(_));
             if Path::new(CREW).exists() {
                 write(CREW, if crew { "1" } else { "0" })?;
             }
-            write(SWITCH, "1")
+            let on = !matches!(engine, Engine::Asked(_));
+            write(SWITCH, if on { "1" } else { "0" })
         }
     }
 }

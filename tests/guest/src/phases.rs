@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use crate::cargo::{Cargo, Carrier};
-use crate::plan::{Cell, Plan, Stuff, Way};
+use crate::plan::{Cell, Config, Plan, Stuff, Way};
 use crate::stats::median;
 use crate::trace::{Event, Tracing};
 use crate::{kernel, pattern, region};
@@ -61,9 +61,10 @@ pub fn run(plan: &Plan) -> Result<String> {
         let configs = phases.len();
         for run in 0..plan.runs {
             for nr in (0..configs).map(|nr| (nr + run) % configs) {
-                kernel::set_engine(plan.configs[nr].engine)?;
-                one_run(&tracing, &carrier, &mut phases[nr])
-                    .with_context(|| format!("{cell}, {}", plan.configs[nr].name))?;
+                let config = &plan.configs[nr];
+                kernel::set_engine(config.engine)?;
+                one_run(&tracing, &carrier, config, &mut phases[nr])
+                    .with_context(|| format!("{cell}, {}", config.name))?;
             }
         }
         eprintln!("{cell}: done");
@@ -73,13 +74,18 @@ pub fn run(plan: &Plan) -> Result<String> {
 }
 
 /// Measures one call on fresh memory, and adds its figures.
-fn one_run(tracing: &Tracing, carrier: &Carrier, phases: &mut Phases) -> Result<()> {
+fn one_run(
+    tracing: &Tracing,
+    carrier: &Carrier,
+    config: &Config,
+    phases: &mut Phases,
+) -> Result<()> {
     let mut cargo = Cargo::new(phases.cell, Stuff::Written)?;
     pattern::fill(cargo.map().words(), 1);
     let events = tracing.of(&EVENTS, || match carrier {
         // carry() starts a thread, which is not part of the call.
-        Carrier::MovePages => cargo.call(carrier, 1),
-        _ => cargo.carry(carrier, 1).map(drop),
+        Carrier::MovePages => cargo.call(carrier, config, 1),
+        _ => cargo.carry(carrier, config).map(drop),
     })?;
     pattern::check(cargo.map().words(), 1)?;
     let begin = events.first().context("the trace has no events")?.seconds;

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::stats::median;
+use crate::sys::MF_MOVE_MT;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FolioSize {
@@ -51,11 +52,13 @@ pub enum Engine {
     On(u32),
     /// As `On`, but without crews.
     CopyOnly(u32),
+    /// Off, with this limit of threads; calls ask for help by `MPOL_MF_MOVE_MT`.
+    Asked(u32),
 }
 
 /// A named way to move the same pages: `vanilla`, `ferry-off`, `ferry-N`, `ferry-N-copy` (without
-/// crews), each also with `-userN`; and `ferry-migrc`, with the engine off and deferred TLB flushes
-/// on.
+/// crews), `ferry-N-flag` (by `MPOL_MF_MOVE_MT`), each also with `-userN`; and `ferry-migrc`, with
+/// the engine off and deferred TLB flushes on.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Config {
@@ -103,9 +106,11 @@ impl FromStr for Config {
             Some("off" | "migrc") => Engine::Off,
             Some(n) => {
                 let threads = |n: &str| n.parse().with_context(|| format!("configuration {name}"));
-                match n.strip_suffix("-copy") {
-                    Some(n) => Engine::CopyOnly(threads(n)?),
+                match n.split_once('-') {
                     None => Engine::On(threads(n)?),
+                    Some((n, "copy")) => Engine::CopyOnly(threads(n)?),
+                    Some((n, "flag")) => Engine::Asked(threads(n)?),
+                    Some(_) => bail!("configuration {name}: expected -copy or -flag after {n}"),
                 }
             }
         };
@@ -119,6 +124,16 @@ impl FromStr for Config {
             callers,
             settings,
         })
+    }
+}
+
+impl Config {
+    /// Returns the flags of calls that move memory with `flags`.
+    pub fn flags(&self, flags: i32) -> i32 {
+        match self.engine {
+            Engine::Asked(_) => flags | MF_MOVE_MT,
+            _ => flags,
+        }
     }
 }
 

@@ -78,7 +78,7 @@ fn one(plan: &Plan, cell: Cell, config: &Config) -> Result<Profile> {
         if once {
             cargo.renew(SEED)?;
         }
-        times.push(cargo.carry(&by, config.callers)?);
+        times.push(cargo.carry(&by, config)?);
     }
     let seconds = median(&times).context("expected at least one run")?;
 
@@ -90,7 +90,7 @@ fn one(plan: &Plan, cell: Cell, config: &Config) -> Result<Profile> {
         let node = if once || run % 2 == 0 { 1 } else { 0 };
         perf.ask("enable")?;
         // carry() may start a thread, and asks for the node of each page.
-        let moved = cargo.call(&by, node);
+        let moved = cargo.call(&by, config, node);
         perf.ask("disable")?;
         moved?;
         cargo.check_on(node)?;

@@ -30,7 +30,7 @@ use gather::{Answer, Gathered};
 use crate::{
     cache::write_result,
     chart::{self, Sheet},
-    cli::{By, CrewArgs, DemotionArgs, Folio, MovePagesArgs, OutputArgs},
+    cli::{By, CrewArgs, DemotionArgs, Folio, MovePagesArgs, OutputArgs, Preset},
     context::Context,
     guest::{self, Guest, Shape},
     kernel::{self, Built, Variant},
@@ -57,6 +57,17 @@ const CREW: &[&str] = &[
     "ferry-4",
     "ferry-32",
 ];
+/// The same, and with `MPOL_MF_MOVE_MT` of calls that have the flag.
+const CREW_OR_FLAG: &[&str] = &[
+    "ferry-off",
+    "ferry-2-copy",
+    "ferry-2",
+    "ferry-2-flag",
+    "ferry-4",
+    "ferry-32",
+];
+/// For the cases of the series of 2017.
+const OF_2017: &[&str] = &["ferry-off", "ferry-2", "ferry-2-flag"];
 /// Demotion with Ferry off, with the copy engine alone, and with crews.
 const DEMOTION: &[&str] = &["ferry-off", "ferry-2-copy", "ferry-2", "ferry-4"];
 /// Reclaim that is asked for fewer pages may take them from the guest program's other memory.
@@ -227,6 +238,17 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
         &args.counts
     };
     let measure = &args.measure;
+    if args.preset == Some(Preset::Of2017) {
+        let plan = Plan {
+            busy: measure.busy,
+            instructions: args.instructions,
+            ferry: OF_2017,
+            name: "move_pages_2017",
+            cells: vec![(Folio::K4, 100_000), (Folio::M2, 195)],
+            ..Plan::new(&[], &[], measure.repeat.boots, measure.repeat.runs)
+        };
+        return measure_and_tell(context, &plan, "move_pages(), as in 2017", &measure.output);
+    }
     let plan = Plan {
         busy: measure.busy,
         instructions: args.instructions,
@@ -249,7 +271,10 @@ pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
         busy: measure.busy,
         way: by.name(),
         vanilla: if several { VANILLA } else { &["vanilla"] },
-        ferry: CREW,
+        ferry: match by {
+            By::MovePages | By::Mbind => CREW_OR_FLAG,
+            _ => CREW,
+        },
         name: by.crew_bench(),
         ..Plan::new(
             &[Folio::K4, Folio::M2],

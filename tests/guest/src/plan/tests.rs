@@ -2,6 +2,7 @@
 //! Unit tests of the plans and samples of benchmarks.
 
 use super::*;
+use crate::sys::MF_MOVE;
 
 #[test]
 fn a_plan() {
@@ -98,9 +99,14 @@ fn names() {
     assert_eq!((&**file, &**value), ("unmapped_us", "500"));
     let config: Config = "ferry-4-copy".parse().unwrap();
     assert_eq!((config.engine, config.callers), (Engine::CopyOnly(4), 1));
+    assert_eq!(config.flags(MF_MOVE), MF_MOVE);
+    let config: Config = "ferry-4-flag".parse().unwrap();
+    assert_eq!(config.engine, Engine::Asked(4));
+    assert_eq!(config.flags(MF_MOVE), MF_MOVE | MF_MOVE_MT);
     for bad in [
         "",
         "ferry-copy",
+        "ferry-2-other",
         "vanila",
         "ferry-",
         "ferry-x",
