@@ -76,11 +76,15 @@ impl FromStr for Config {
     fn from_str(name: &str) -> Result<Self> {
         let written = |(file, value): (&str, &str)| (file.to_owned(), value.to_owned());
         let (base, settings) = match name.split_once('@') {
-            Some((base, setting)) => {
-                let (file, value) = setting.split_once('=').with_context(|| {
-                    format!("configuration {name}: expected FILE=VALUE after @")
-                })?;
-                (base, vec![written((file, value))])
+            Some((base, settings)) => {
+                let setting = |text: &str| {
+                    let setting = text.split_once('=').with_context(|| {
+                        format!("configuration {name}: expected FILE=VALUE after @")
+                    });
+                    setting.map(written)
+                };
+                let settings: Result<Vec<_>> = settings.split('@').map(setting).collect();
+                (base, settings?)
             }
             None if name == "ferry-migrc" => {
                 // Guest nodes are small. With this setting `max_pages` bounds the retained memory,

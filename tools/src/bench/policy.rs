@@ -40,6 +40,14 @@ const BUSY_CELLS: [(Folio, u32); 5] = [
     (Folio::M2, 1),
     (Folio::M2, 16),
 ];
+/// Helpers on busy CPUs, by each workqueue.
+const QUEUES: &[&str] = &[
+    "ferry-off",
+    "ferry-8",
+    "ferry-8@cpus=any@queue=bound",
+    "ferry-8@cpus=any@queue=unbound",
+    "ferry-8@cpus=any@queue=highpri",
+];
 const FEW: [u32; 4] = [1, 2, 4, 8];
 /// For each process; a node has room for eight.
 const CROWD_CELLS: [(Folio, u32); 2] = [(Folio::K4, 4096), (Folio::M2, 16)];
@@ -54,6 +62,8 @@ const FAIRNESS: &str = "slowest process over fastest";
 pub enum Part {
     /// Every CPU busy with other work
     Busy,
+    /// The same, with helpers on busy CPUs
+    Queues,
     /// 1 to 8 folios on an idle machine
     Few,
     /// 2, 4 and 8 processes that migrate at the same time
@@ -75,6 +85,14 @@ impl Part {
                 busy: true,
                 processes: &[1],
                 vanilla: VANILLA,
+                ..base
+            },
+            Part::Queues => Plan {
+                cells: BUSY_CELLS.to_vec(),
+                busy: true,
+                processes: &[1],
+                ferry: QUEUES,
+                name: "policy_queues",
                 ..base
             },
             Part::Few => Plan {
@@ -168,14 +186,26 @@ fn draw_all(
     stressor: &[Figure],
     fairness: &[Figure],
 ) -> Result<()> {
-    let [busy, few, crowd] =
-        ["policy_busy", "policy_few", "policy_crowd"].map(|bench| of(results, bench));
+    let [busy, queues, few, crowd] = [
+        "policy_busy",
+        "policy_queues_busy",
+        "policy_few",
+        "policy_crowd",
+    ]
+    .map(|bench| of(results, bench));
+    let [work, work_of_queues] =
+        ["policy_busy_stressor", "policy_queues_busy_stressor"].map(|bench| of(stressor, bench));
     let processes: fn(&Figure) -> u32 = |f| f.processes.unwrap_or(1);
     let sheets = [
         Sheet::by_count("every CPU busy", &busy),
         Sheet {
             y_name: "million loops a second",
-            ..Sheet::by_count("work of the other tasks", stressor)
+            ..Sheet::by_count("work of the other tasks", &work)
+        },
+        Sheet::by_count("every CPU busy, helpers on busy CPUs", &queues),
+        Sheet {
+            y_name: "million loops a second",
+            ..Sheet::by_count("work of the other tasks beside them", &work_of_queues)
         },
         Sheet::by_count("1 to 8 folios", &few),
         Sheet {
@@ -219,7 +249,12 @@ mod tests {
             .map(|part| part.plan(1, 1).bench());
         assert_eq!(
             names.collect::<Vec<_>>(),
-            ["policy_busy", "policy_few", "policy_crowd"]
+            [
+                "policy_busy",
+                "policy_queues_busy",
+                "policy_few",
+                "policy_crowd"
+            ]
         );
     }
 

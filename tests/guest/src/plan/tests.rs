@@ -97,6 +97,12 @@ fn names() {
         panic!("{:?}", config.settings)
     };
     assert_eq!((&**file, &**value), ("unmapped_us", "500"));
+    let config: Config = "ferry-2@cpus=any@queue=highpri".parse().unwrap();
+    let settings = [("cpus", "any"), ("queue", "highpri")];
+    assert_eq!(
+        config.settings,
+        settings.map(|(a, b)| (a.to_owned(), b.to_owned()))
+    );
     let config: Config = "ferry-4-copy".parse().unwrap();
     assert_eq!((config.engine, config.callers), (Engine::CopyOnly(4), 1));
     assert_eq!(config.flags(MF_MOVE), MF_MOVE);
