@@ -6,11 +6,20 @@ use kernel::prelude::*;
 
 #[cfg(CONFIG_FERRY_PAGECACHE_PROMOTION)]
 pub use crate::kernel::sched::is_kswapd as is_for_kswapd;
-use crate::workers::idle_cpus;
-pub use crate::workers::{
-    charge,
-    settings::limit as spare_threads, //
+pub use crate::workers::charge;
+use crate::{
+    kernel::sched::weight,
+    workers::idle_cpus::{
+        self,
+        threads_for, //
+    }, //
 };
+
+/// Returns how many threads may copy a batch of the calling task, including the task. For any
+/// context.
+pub fn spare_threads() -> u32 {
+    threads_for(weight())
+}
 
 /// Records the places of all CPUs, unless an earlier call did. May sleep. The caller must serialise
 /// calls.

@@ -81,6 +81,19 @@ bool ferry_task_has_quota(void)
 }
 
 /*
+ * Returns the weight of the calling task by its nice value, or that of the
+ * cgroup with the lowest cpu.weight that it is in. The default of both is 1024.
+ *
+ * Context: any.
+ */
+unsigned int ferry_task_weight(void)
+{
+	/* RCU keeps a task group that the task leaves meanwhile. */
+	guard(rcu)();
+	return cfs_task_weight(current);
+}
+
+/*
  * Returns whether there are CPUs that may run helpers, but not the calling
  * task.
  */

@@ -360,6 +360,7 @@ static const struct attribute * const ferry_knob_files[] = {
 static const char * const ferry_refusal_names[FERRY_NR_HELP_REFUSALS] = {
 	[FERRY_UNHELPED_MT_FLAG]		= "mt_flag",
 	[FERRY_UNHELPED_CPU_QUOTA]	= "cpu_quota",
+	[FERRY_UNHELPED_LOW_WEIGHT]	= "low_weight",
 };
 
 /* /sys/kernel/mm/ferry/ */

@@ -14,7 +14,8 @@ use crate::{
     kernel::sched::{
         is_confined,
         is_kswapd,
-        this_task, //
+        this_task,
+        weight, //
     },
     logic::members::{
         self,
@@ -51,6 +52,7 @@ impl Members {
             is_confined: is_confined(),
             is_kswapd: is_kswapd(),
             most: most as u32,
+            weight: weight(),
         });
         COUNT.add(1, Relaxed);
         Member(self)
@@ -76,6 +78,11 @@ impl Members {
     /// Returns the maximum number of members, including the caller. For any context.
     pub fn most(&self) -> u32 {
         self.0.most()
+    }
+
+    /// Returns the weight of the caller. For any context.
+    pub fn weight(&self) -> u32 {
+        self.0.weight()
     }
 
     /// Returns the number of helpers. For any context.

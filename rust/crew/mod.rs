@@ -68,6 +68,7 @@ use crate::{
             may_help,
             now_ns,
             runtime_ns,
+            weight,
             NodeId, //
         }, //
     },
@@ -88,6 +89,7 @@ use crate::{
         idle_cpus::{
             self,
             near_node,
+            threads_for,
             IdleCpus, //
         },
         pool::{
@@ -99,8 +101,7 @@ use crate::{
         settings::{
             self,
             asks_busy_cpus,
-            has_crews,
-            limit, //
+            has_crews, //
         },
         throughput::{
             self,
@@ -177,20 +178,19 @@ pub fn migrate(
 /// Returns how many threads may copy a batch of the calling task, including the task. For any
 /// context.
 ///
-/// This is the limit of a call. The members of a crew share the limit equally. A helper copies
-/// alone if its caller is confined to some CPUs.
+/// This is the limit of a call, by the weight of its caller. The members of a crew share the limit
+/// equally. A helper copies alone if its caller is confined to some CPUs.
 pub fn spare_threads() -> u32 {
-    let limit = limit();
     if !members::any() {
-        return limit;
+        return threads_for(weight());
     }
     let is_own = |members: &&Members| members.has_this_task();
     match all_members().find(is_own) {
         Some(own) if !own.may_call() => 1,
-        Some(own) => limit
+        Some(own) => threads_for(own.weight())
             .checked_div(own.most())
             .map_or(1, |share| share.max(1)),
-        None => limit,
+        None => threads_for(weight()),
     }
 }
 
@@ -291,7 +291,7 @@ impl HelperSet {
             return None;
         }
         let pool = CREWS.as_ref()?;
-        let limit = limit();
+        let limit = threads_for(weight());
         let (cpus, only_these) = match reason {
             SharedReason::Mbind => (IdleCpus::of_node(NodeId::here(), limit), true),
             _ => {

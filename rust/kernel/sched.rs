@@ -171,6 +171,13 @@ pub fn has_cpu_quota() -> bool {
     unsafe { bindings::ferry_task_has_quota() }
 }
 
+/// Returns the weight of the calling task by its nice value, or that of the cgroup with the lowest
+/// `cpu.weight` that it is in. The default of both is 1024. For any context.
+pub fn weight() -> u32 {
+    // SAFETY: The function has no requirements.
+    unsafe { bindings::ferry_task_weight() }
+}
+
 /// Returns core, last-level cache and node of each CPU number, in order. Of an offline CPU only the
 /// node is known. For any context, but slow: the time grows with the square of the number of CPUs.
 pub fn places() -> impl Iterator<Item = CpuPlace> {

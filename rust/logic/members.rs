@@ -55,6 +55,8 @@ pub struct Caller {
     pub is_kswapd: bool,
     /// The maximum number of helpers.
     pub most: u32,
+    /// Its weight, of which its share of the threads depends.
+    pub weight: u32,
 }
 
 const CONFINED: u32 = 1;
@@ -66,7 +68,13 @@ const KSWAPD: u32 = 2;
 /// use ferry_logic::members::{Caller, Members};
 ///
 /// let members = Members::<2>::new();
-/// members.enter_caller(Caller { task: 7, is_confined: true, is_kswapd: false, most: 1 });
+/// members.enter_caller(Caller {
+///     task: 7,
+///     is_confined: true,
+///     is_kswapd: false,
+///     most: 1,
+///     weight: 1024,
+/// });
 /// let place = members.enter_helper(8, 1).unwrap();
 /// assert!(members.enter_helper(9, 1).is_none());
 /// assert!(members.may_call(7) && !members.may_call(8));
@@ -81,6 +89,8 @@ pub struct Members<const N: usize> {
     flags: AtomicU32,
     /// The maximum number of helpers.
     most: AtomicU32,
+    /// The weight of the caller.
+    weight: AtomicU32,
     helpers: [Place; N],
 }
 
@@ -91,6 +101,7 @@ impl<const N: usize> Members<N> {
             caller: AtomicU64::new(0),
             flags: AtomicU32::new(0),
             most: AtomicU32::new(0),
+            weight: AtomicU32::new(0),
             helpers: core::array::from_fn(|_| Place::new()),
         }
     }
@@ -100,6 +111,7 @@ impl<const N: usize> Members<N> {
         let confined = if caller.is_confined { CONFINED } else { 0 };
         let kswapd = if caller.is_kswapd { KSWAPD } else { 0 };
         self.most.store_relaxed(caller.most);
+        self.weight.store_relaxed(caller.weight);
         self.flags.store_relaxed(confined | kswapd);
         // Release: pairs with the acquire in `caller`, so that the flags are visible.
         self.caller.store_release(caller.task);
@@ -151,6 +163,11 @@ impl<const N: usize> Members<N> {
     /// Returns the maximum number of members, including the caller.
     pub fn most(&self) -> u32 {
         self.most.load_relaxed().saturating_add(1)
+    }
+
+    /// Returns the weight of the caller.
+    pub fn weight(&self) -> u32 {
+        self.weight.load_relaxed()
     }
 
     /// Returns the number of helpers.

@@ -54,6 +54,26 @@ pub fn first_lane(user: LaneUser, nr: usize) -> usize {
     }
 }
 
+/// The weight of a task of nice 0, and of a cgroup whose `cpu.weight` is the default.
+pub const USUAL_WEIGHT: u32 = 1024;
+
+/// Returns how many of `limit` threads a caller of this weight may have, at least itself. A high
+/// weight gets no more than the limit.
+///
+/// ```
+/// use ferry_logic::policy::{share_of, USUAL_WEIGHT};
+///
+/// assert_eq!(share_of(4, USUAL_WEIGHT), 4);
+/// assert_eq!(share_of(4, USUAL_WEIGHT / 2), 2);
+/// assert_eq!(share_of(4, 15), 1);
+/// assert_eq!(share_of(u32::MAX, 2 * USUAL_WEIGHT), u32::MAX);
+/// ```
+pub fn share_of(limit: u32, weight: u32) -> u32 {
+    let share = u64::from(limit) * u64::from(weight.min(USUAL_WEIGHT)) / u64::from(USUAL_WEIGHT);
+    // CAST: At most `limit`.
+    (share as u32).max(1)
+}
+
 /// Returns the number of helpers to wake for a batch of `total_pages` pages, if each thread should
 /// have at least `per_thread` of them; 0 if the caller copies alone.
 ///

@@ -59,6 +59,23 @@ const _: () = assert!(MAX_HELPERS == MAX_CHOSEN);
 const CPU_QUOTA: bindings::ferry_help_refusal =
     bindings::ferry_help_refusal_FERRY_UNHELPED_CPU_QUOTA;
 
+/// The counter of callers that get no helpers because their weight is low, in
+/// `copy/refused/low_weight`.
+const LOW_WEIGHT: bindings::ferry_help_refusal =
+    bindings::ferry_help_refusal_FERRY_UNHELPED_LOW_WEIGHT;
+
+/// Returns how many threads may work on a call of a task of this weight, including the task. For
+/// any context.
+pub fn threads_for(weight: u32) -> u32 {
+    let limit = settings::limit();
+    let share = policy::share_of(limit, weight);
+    if share == 1 && limit > 1 {
+        // SAFETY: The constant is a valid index of the counters.
+        unsafe { bindings::ferry_count_help_refusal(LOW_WEIGHT) };
+    }
+    share
+}
+
 /// CPUs that may help, found at the time of the call. For any context but NMI.
 #[derive(Clone)]
 pub struct IdleCpus {

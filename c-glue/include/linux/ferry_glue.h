@@ -180,6 +180,7 @@ enum ferry_mt_flag {
 enum ferry_help_refusal {
 	FERRY_UNHELPED_MT_FLAG,
 	FERRY_UNHELPED_CPU_QUOTA,
+	FERRY_UNHELPED_LOW_WEIGHT,
 	FERRY_NR_HELP_REFUSALS
 };
 
@@ -249,6 +250,7 @@ int ferry_dma_prepare(void);
 void ferry_dma_taken(bool taken);
 
 /* kernel/sched/fair.c */
+unsigned long cfs_task_weight(struct task_struct *p);
 #ifdef CONFIG_CGROUP_SCHED
 bool cfs_task_bw_constrained(struct task_struct *p);
 #else
@@ -267,6 +269,7 @@ bool ferry_task_confined(void);
 bool ferry_task_is_kswapd(void);
 bool ferry_task_reclaims(void);
 bool ferry_task_has_quota(void);
+unsigned int ferry_task_weight(void);
 int ferry_cpu_to_node(int cpu);
 int ferry_cpu_core(int cpu);
 int ferry_cpu_llc(int cpu);

@@ -19,6 +19,7 @@ fn caller(is_confined: bool) -> Caller {
         is_confined,
         is_kswapd: is_confined,
         most: 1,
+        weight: 1024,
     }
 }
 

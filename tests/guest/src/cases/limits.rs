@@ -21,7 +21,7 @@ use crate::kernel::{self, COPY, CREW, SWITCH, Setting, THREADS, WORKING};
 use crate::patience::{repeat_until, wait_until};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, MT, Service};
-use crate::sys::{self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE, run_on};
+use crate::sys::{self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE, renice, run_on};
 use crate::threads::join;
 use crate::trace::Tracing;
 use crate::{pattern, region};
@@ -42,6 +42,9 @@ pub fn cases() -> Vec<Case> {
         Case::new("limits/flag-ignored", |_| flag_ignored()).limit(SLOW),
         Case::new("limits/flag-privileged", |_| flag_privileged()).limit(SLOW),
         Case::new("limits/key-off-again", |_| key_off_again()).limit(SLOW),
+        Case::new("limits/nice", |_| nice()).limit(SLOW),
+        Case::new("limits/weight", |_| weight(false)).limit(SLOW),
+        Case::new("limits/weight-of-ancestor", |_| weight(true)).limit(SLOW),
         Case::new("limits/quota", |_| quota(false, ask)).limit(SLOW),
         Case::new("limits/quota-of-ancestor", |_| quota(true, ask)).limit(SLOW),
         Case::new("limits/service-flag-ignored", |_| service_flag_ignored()).limit(SLOW),
@@ -209,6 +212,33 @@ fn quota(of_ancestor: bool, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
     groups.set(limited, "cpu.max", "1000000 100000")?;
     let in_vain = ask_in_vain(&map, "cpu_quota", ask);
     groups.set(limited, "cpu.max", "max")?;
+    in_vain?;
+    crewed(|| ask(&map))
+}
+
+/// Checks that a task of low priority gets no helpers.
+fn nice() -> Result<()> {
+    let map = list()?;
+    crewed(|| ask(&map))?;
+    renice(Pid::this(), 19)?;
+    let in_vain = ask_in_vain(&map, "low_weight", ask);
+    renice(Pid::this(), 0)?;
+    in_vain?;
+    crewed(|| ask(&map))
+}
+
+/// Checks that tasks get no helpers if their cgroup or an ancestor has a low weight.
+fn weight(of_ancestor: bool) -> Result<()> {
+    let mut groups = Groups::new(&["weight"])?;
+    groups.set(0, "cgroup.subtree_control", "+cpu")?;
+    let inner = groups.make_inside(0, "inner")?;
+    groups.add(inner, Pid::this())?;
+    let map = list()?;
+    crewed(|| ask(&map))?;
+    let low = if of_ancestor { 0 } else { inner };
+    groups.set(low, "cpu.weight", "1")?;
+    let in_vain = ask_in_vain(&map, "low_weight", ask);
+    groups.set(low, "cpu.weight", "100")?;
     in_vain?;
     crewed(|| ask(&map))
 }
