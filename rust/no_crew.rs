@@ -9,16 +9,16 @@ pub use crate::kernel::sched::is_kswapd as is_for_kswapd;
 pub use crate::workers::charge;
 use crate::{
     kernel::sched::weight,
-    workers::idle_cpus::{
-        self,
-        threads_for, //
+    workers::{
+        idle_cpus,
+        settings::limit_for, //
     }, //
 };
 
 /// Returns how many threads may copy a batch of the calling task, including the task. For any
 /// context.
 pub fn spare_threads() -> u32 {
-    threads_for(weight())
+    limit_for(weight())
 }
 
 /// Records the places of all CPUs, unless an earlier call did. May sleep. The caller must serialise

@@ -14,6 +14,7 @@
 #include <linux/sched.h>
 #include <linux/sched/cputime.h>
 #include <linux/sched/isolation.h>
+#include <linux/sched/rt.h>
 #include <linux/sched/stat.h>
 #include <linux/sched/topology.h>
 #include <linux/swap.h>
@@ -81,16 +82,20 @@ bool ferry_task_has_quota(void)
 }
 
 /*
- * Returns the weight of the calling task by its nice value, or that of the
- * cgroup with the lowest cpu.weight that it is in. The default of both is 1024.
+ * Returns the lowest of the weight of the calling task, by its nice value, and
+ * the weights of its cgroup and that cgroup's ancestors, by cpu.weight. The
+ * default of each is 1024, which is also the weight of a real-time task: neither
+ * applies to it.
  *
  * Context: any.
  */
 unsigned int ferry_task_weight(void)
 {
+	if (rt_or_dl_task(current))
+		return 1024;
 	/* RCU keeps a task group that the task leaves meanwhile. */
 	guard(rcu)();
-	return cfs_task_weight(current);
+	return sched_task_weight(current);
 }
 
 /*

@@ -108,7 +108,7 @@ int ferry_folio_nid(const struct folio *folio)
 
 void ferry_folio_mark_posted(struct folio *dst)
 {
-	/* A hugetlb folio has its flags there. */
+	/* hugetlb keeps its flags in this word. */
 	if (folio_test_hugetlb(dst))
 		return;
 	dst->migrate_info |= FERRY_FOLIO_POSTED;

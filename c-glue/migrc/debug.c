@@ -246,7 +246,7 @@ static void ferry_check_folio(const struct ferry_group *group,
 	src->private = NULL;
 	if (!dst || !folio_try_get(dst))
 		return;
-	/* It cannot be split while it is referenced. */
+	/* The destination cannot be split while it is referenced. */
 	if (folio_order(dst) != folio_order(src) ||
 	    src->index != ferry_identity(dst))
 		goto put;

@@ -120,22 +120,6 @@ void ferry_note_pending(struct ferry_unmaps *unmaps, const struct folio *folio,
 	unmaps->refused = refused;
 }
 
-/* See ferry_unmapped(). */
-void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
-			 struct mm_struct *mm, unsigned long address,
-			 pte_t pteval)
-{
-	/*
-	 * set_tlb_ubc_flush_pending() has asked the same. A flush may have ended
-	 * since: then the one that it has noted is not needed, and deferring it
-	 * does no harm.
-	 */
-	if (!pte_may_be_in_tlb(mm, pteval, address, address + PAGE_SIZE))
-		return;
-	ferry_note_pending(unmaps, folio, mm, address, pteval);
-	ferry_forget_batched(mm);
-}
-
 /*
  * Called when the address spaces of the group were flushed, or never had stale
  * translations.

@@ -62,6 +62,7 @@ use crate::{
         idle_cpus::{
             self,
             near_node,
+            note_low_weight,
             IdleCpus, //
         },
         pool::{
@@ -171,6 +172,7 @@ impl Engine {
         let mut find = || {
             let node = Self::near(&pairs, pages)?;
             let limit = limit.take()?();
+            note_low_weight(limit);
             Some((limit, IdleCpus::near(node, limit)))
         };
         let mut shared = None;

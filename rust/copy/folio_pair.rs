@@ -130,8 +130,8 @@ impl PostedPair {
         core::ptr::eq(self.dst.as_ptr().cast(), dst)
     }
 
-    /// Sets the bit of the destination that tells `migrate_folio_move()` to ask for the copy. hugetlb
-    /// folios, which it never moves, have none.
+    /// Sets the bit of the destination that tells `migrate_folio_move()` to ask for the copy. Does
+    /// nothing for hugetlb folios, which that function never moves.
     ///
     /// # Safety
     ///
@@ -188,7 +188,7 @@ pub struct Unreadable;
 
 /// The sources and destinations of a batch.
 pub enum BatchPairs<'a> {
-    /// Those on the lists of `migrate_pages_batch()`.
+    /// The pairs on the lists of `migrate_pages_batch()`.
     OnLists(PairedLists<'a>),
     /// A single pair, which is on no list.
     One(FolioPair<'a>),

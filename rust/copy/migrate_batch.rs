@@ -184,7 +184,10 @@ impl<'a> MigrateBatch<'a> {
         let lost_cpu = switches() != raw.switches;
         // The flush time is valid only if there are folios.
         let ns = (raw.flush_ns, unmapped_ns - raw.flush_ns);
-        throughput::learn_costs(folios, pages, threads + raw.channels, ns, lost_cpu);
+        // The flush of a hugetlb folio is not timed.
+        if !raw.alone {
+            throughput::learn_costs(folios, pages, threads + raw.channels, ns, lost_cpu);
+        }
         if copied.pages == 0 || raw.channels > 0 || lost_cpu {
             return;
         }

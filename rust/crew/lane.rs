@@ -42,7 +42,8 @@ use crate::{
         sched::{
             has_cpu_quota,
             is_confined,
-            runtime_ns, //
+            runtime_ns,
+            weight, //
         },
         scoped_share::{
             ScopedShare,
@@ -57,7 +58,8 @@ use crate::{
         },
         settings::{
             has_crews,
-            limit, //
+            limit,
+            limit_for, //
         }, //
     }, //
 };
@@ -118,11 +120,12 @@ impl SharedList {
     /// Returns whether helpers may go on, and dismisses them otherwise. Must be called by the
     /// caller. For any context.
     ///
-    /// Helpers may go on while the settings allow them, the caller has no CPU quota, its allowed
-    /// CPUs permit them and its cpuset nodes are unchanged.
+    /// Helpers may go on while the settings allow them, the caller has no CPU quota, its weight and
+    /// its allowed CPUs permit them, and its cpuset nodes are unchanged.
     pub fn keeps_helpers(&self) -> bool {
         let keeps = self.may_be_helped()
             && !has_cpu_quota()
+            && limit_for(weight()) > self.helpers
             && match &self.only {
                 Some(cpus) => cpus.are_allowed(),
                 None => !is_confined(),

@@ -80,7 +80,8 @@ impl Members {
         self.0.most()
     }
 
-    /// Returns the weight of the caller. For any context.
+    /// Returns the weight of the caller, if [`may_call`](Self::may_call) has returned true. For any
+    /// context.
     pub fn weight(&self) -> u32 {
         self.0.weight()
     }

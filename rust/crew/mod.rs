@@ -89,7 +89,7 @@ use crate::{
         idle_cpus::{
             self,
             near_node,
-            threads_for,
+            note_low_weight,
             IdleCpus, //
         },
         pool::{
@@ -101,7 +101,8 @@ use crate::{
         settings::{
             self,
             asks_busy_cpus,
-            has_crews, //
+            has_crews,
+            limit_for, //
         },
         throughput::{
             self,
@@ -182,15 +183,15 @@ pub fn migrate(
 /// equally. A helper copies alone if its caller is confined to some CPUs.
 pub fn spare_threads() -> u32 {
     if !members::any() {
-        return threads_for(weight());
+        return limit_for(weight());
     }
     let is_own = |members: &&Members| members.has_this_task();
     match all_members().find(is_own) {
         Some(own) if !own.may_call() => 1,
-        Some(own) => threads_for(own.weight())
+        Some(own) => limit_for(own.weight())
             .checked_div(own.most())
             .map_or(1, |share| share.max(1)),
-        None => threads_for(weight()),
+        None => limit_for(weight()),
     }
 }
 
@@ -291,7 +292,8 @@ impl HelperSet {
             return None;
         }
         let pool = CREWS.as_ref()?;
-        let limit = threads_for(weight());
+        let limit = limit_for(weight());
+        note_low_weight(limit);
         let (cpus, only_these) = match reason {
             SharedReason::Mbind => (IdleCpus::of_node(NodeId::here(), limit), true),
             _ => {

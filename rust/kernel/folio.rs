@@ -158,9 +158,9 @@ impl<'a> LockedFolio<'a> {
 
     /// Returns whether to migrate the folio means only to copy it and to replace its mapping.
     ///
-    /// This is true for hugetlb (unless the MTE tags of all pages are copied with the first), and
-    /// for other anonymous memory, folios without a mapping, and regular files (including tmpfs)
-    /// that use a function of mm itself. Other mappings may need more, and the content of some,
+    /// This is true for hugetlb folios (unless the copy of the first page copies the MTE tags of
+    /// all), anonymous memory, folios without a mapping, and regular files (including tmpfs) that
+    /// use a function of mm itself. Other mappings may need more, and the content of some,
     /// like `memfd_secret(2)` and guest memory, may not even be read. A file system may write its
     /// directories and other internal mappings without the folio lock.
     pub fn migrates_by_copy(self) -> bool {

@@ -171,8 +171,8 @@ pub fn has_cpu_quota() -> bool {
     unsafe { bindings::ferry_task_has_quota() }
 }
 
-/// Returns the weight of the calling task by its nice value, or that of the cgroup with the lowest
-/// `cpu.weight` that it is in. The default of both is 1024. For any context.
+/// Returns the lowest of the weight of the calling task, by its nice value, and the weights of its
+/// cgroup and that cgroup's ancestors, by `cpu.weight`. The default of each is 1024. For any context.
 pub fn weight() -> u32 {
     // SAFETY: The function has no requirements.
     unsafe { bindings::ferry_task_weight() }

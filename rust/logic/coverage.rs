@@ -5,9 +5,9 @@
 //! A group waits for a TLB flush on each of its CPUs. The flushes of other batches count: a group
 //! is covered when each of its CPUs completed a flush that began after the group was retained. It
 //! does not matter which address space the flush was for. On x86, clearing translations raises the
-//! generation of their address space, so a CPU that keeps translations of address spaces that it does
-//! not run drops them when it runs one again. With INVLPGB, the flush of a batch reaches those of all
-//! address spaces at once.
+//! generation of their address space. A CPU that keeps translations of an address space that it does
+//! not run compares generations when it runs that address space again, and drops them. With INVLPGB,
+//! the flush of a batch reaches the translations of all address spaces.
 //!
 //! | task | calls | when |
 //! |---|---|---|
@@ -48,8 +48,8 @@
 //! more flush later; it never makes a group look covered.
 //!
 //! Checked by loom (`tests/logic/loom/coverage.rs`):
-//! `flushes_of_others_cover_what_was_retained_before` and `what_is_not_covered_is_owed`; and with a
-//! model of such CPUs (`tests/logic/loom/tagged_tlb.rs`).
+//! `flushes_of_others_cover_what_was_retained_before` and `what_is_not_covered_is_owed`;
+//! `tests/logic/loom/tagged_tlb.rs` checks it with a model of CPUs whose TLB is tagged.
 
 use core::ops::Deref;
 

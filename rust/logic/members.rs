@@ -10,18 +10,18 @@
 //! | 4 | helper | [`Members::leave_helper`] |
 //! | 5 | caller | [`Members::leave_caller`] |
 //!
-//! A task enters and leaves for itself, asks only about itself, and reads no more of other tasks
-//! than their number. So accesses are relaxed, with two exceptions:
+//! A task enters and leaves for itself, and asks only about itself, the number of other tasks, and
+//! the caller. So accesses are relaxed, with two exceptions:
 //!
 //! | release | acquire | makes visible |
 //! |---|---|---|
-//! | `enter_caller`, store of `caller` | `may_call`, `is_for_kswapd`, load of `caller` | `flags` |
+//! | `enter_caller`, store of `caller` | `may_call`, `is_for_kswapd`, load of `caller` | `flags`, and `most` and `weight` if they are read afterwards |
 //! | `leave_helper`, store of `task` | `enter_helper`, exchange of `task` | use of the place |
 //!
 //! A task is a number other than 0 that is unique among the tasks that exist.
 //!
-//! Checked by loom (`tests/logic/loom/members.rs`): `a_place_is_of_one_task_at_a_time` and
-//! `a_caller_is_seen_with_its_attributes`.
+//! Checked by loom (`tests/logic/loom/members.rs`): `a_place_is_of_one_task_at_a_time`,
+//! `a_caller_is_seen_with_its_attributes` and `a_caller_is_seen_with_its_weight`.
 
 use super::sync::{const_unless_loom, AtomicU32, AtomicU64};
 
@@ -55,7 +55,7 @@ pub struct Caller {
     pub is_kswapd: bool,
     /// The maximum number of helpers.
     pub most: u32,
-    /// Its weight, of which its share of the threads depends.
+    /// The weight of the caller, on which its number of threads depends.
     pub weight: u32,
 }
 
@@ -160,12 +160,13 @@ impl<const N: usize> Members<N> {
         })
     }
 
-    /// Returns the maximum number of members, including the caller.
+    /// Returns the maximum number of members, including the caller. Valid as
+    /// [`weight`](Self::weight).
     pub fn most(&self) -> u32 {
         self.most.load_relaxed().saturating_add(1)
     }
 
-    /// Returns the weight of the caller.
+    /// Returns the weight of the caller. Valid after [`may_call`](Self::may_call) has returned true.
     pub fn weight(&self) -> u32 {
         self.weight.load_relaxed()
     }

@@ -55,21 +55,23 @@ pub fn first_lane(user: LaneUser, nr: usize) -> usize {
 }
 
 /// The weight of a task of nice 0, and of a cgroup whose `cpu.weight` is the default.
-pub const USUAL_WEIGHT: u32 = 1024;
+pub const DEFAULT_WEIGHT: u32 = 1024;
 
-/// Returns how many of `limit` threads a caller of this weight may have, at least itself. A high
-/// weight gets no more than the limit.
+/// Returns the number of threads, of `limit`, for a caller of this weight; at least 1, the caller
+/// itself. A weight above the default gets no more than the limit.
 ///
 /// ```
-/// use ferry_logic::policy::{share_of, USUAL_WEIGHT};
+/// use ferry_logic::policy::{share_of, DEFAULT_WEIGHT};
 ///
-/// assert_eq!(share_of(4, USUAL_WEIGHT), 4);
-/// assert_eq!(share_of(4, USUAL_WEIGHT / 2), 2);
-/// assert_eq!(share_of(4, 15), 1);
-/// assert_eq!(share_of(u32::MAX, 2 * USUAL_WEIGHT), u32::MAX);
+/// assert_eq!(share_of(4, DEFAULT_WEIGHT), 4);
+/// assert_eq!(share_of(4, DEFAULT_WEIGHT / 2), 2);
+/// // nice 1, 3, 4 and 19
+/// assert_eq!([820, 526, 423, 15].map(|weight| share_of(4, weight)), [3, 2, 1, 1]);
+/// assert_eq!(share_of(u32::MAX, 2 * DEFAULT_WEIGHT), u32::MAX);
 /// ```
 pub fn share_of(limit: u32, weight: u32) -> u32 {
-    let share = u64::from(limit) * u64::from(weight.min(USUAL_WEIGHT)) / u64::from(USUAL_WEIGHT);
+    let share =
+        u64::from(limit) * u64::from(weight.min(DEFAULT_WEIGHT)) / u64::from(DEFAULT_WEIGHT);
     // CAST: At most `limit`.
     (share as u32).max(1)
 }

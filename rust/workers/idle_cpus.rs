@@ -39,6 +39,7 @@ use crate::{
         now_ns,
         nr_nodes,
         places,
+        weight,
         NodeId, //
     },
     logic::{
@@ -64,16 +65,13 @@ const CPU_QUOTA: bindings::ferry_help_refusal =
 const LOW_WEIGHT: bindings::ferry_help_refusal =
     bindings::ferry_help_refusal_FERRY_UNHELPED_LOW_WEIGHT;
 
-/// Returns how many threads may work on a call of a task of this weight, including the task. For
-/// any context.
-pub fn threads_for(weight: u32) -> u32 {
-    let limit = settings::limit();
-    let share = policy::share_of(limit, weight);
-    if share == 1 && limit > 1 {
+/// Counts a call or batch of the calling task whose `limit` is 1, if that is for its weight. For any
+/// context.
+pub fn note_low_weight(limit: u32) {
+    if limit == 1 && settings::limit() > 1 && settings::limit_for(weight()) == 1 {
         // SAFETY: The constant is a valid index of the counters.
         unsafe { bindings::ferry_count_help_refusal(LOW_WEIGHT) };
     }
-    share
 }
 
 /// CPUs that may help, found at the time of the call. For any context but NMI.
@@ -103,6 +101,9 @@ impl IdleCpus {
     /// Returns the CPUs that may help and are `wanted_there`. A caller with a CPU quota gets none,
     /// as the quota would not throttle its helpers.
     fn among(node: NodeId, limit: u32, wanted_there: impl Fn(CpuId) -> bool) -> Self {
+        if limit <= 1 {
+            return Self::none();
+        }
         if has_cpu_quota() {
             // SAFETY: The constant is a valid index of the counters.
             unsafe { bindings::ferry_count_help_refusal(CPU_QUOTA) };

@@ -101,9 +101,15 @@ const KB_PER_PAGE: u32 = 4;
 /// Returns how many threads may work on a call, including the caller: `vm.limit_mt_num`, or
 /// `copy/threads` if that is set to fewer.
 pub fn limit() -> u32 {
+    limit_for(policy::DEFAULT_WEIGHT)
+}
+
+/// As [`limit`], for a caller of this weight, which gets a share of `vm.limit_mt_num`.
+pub fn limit_for(weight: u32) -> u32 {
+    let share = policy::share_of(get(LIMIT), weight);
     match get(THREADS) {
-        0 => get(LIMIT),
-        threads => threads.min(get(LIMIT)),
+        0 => share,
+        threads => threads.min(share),
     }
 }
 

@@ -2,9 +2,10 @@
 /*
  * Ferry: hooks in mm/migrate.c for batches and crews.
  *
- * A batch is the set of folios that migrate_pages_batch() unmaps together. Its
- * hooks run in the context of the migrating task, which may sleep. It holds
- * the folio locks of every pair on the two lists, and no other mm lock.
+ * A batch is the set of folios that migrate_pages_batch() unmaps together, or a
+ * hugetlb folio. Its hooks run in the context of the migrating task, which may
+ * sleep. It holds the folio locks of every pair, and no other mm lock, except
+ * for the i_mmap_rwsem of a hugetlb folio that a file has.
  *
  * A crew is the set of tasks that migrate the list of one migrate_folios() call
  * in chunks. ferry_crew() runs in the context of the caller.
@@ -43,6 +44,7 @@
  * @helpers: helpers called
  * @channels: DMA channels that were assigned a part of the batch
  * @nontemporal: copies bypass the caches
+ * @alone: a hugetlb folio, whose flush is a part of its unmap
  * @no_cpu: MIGRATE_DMA: no CPU may read the folios; valid even if Ferry does
  *	not handle the batch
  * @group: group of the deferred TLB flush; NULL if the batch is flushed at
@@ -61,6 +63,7 @@ struct ferry_batch {
 	u32 helpers;
 	u32 channels;
 	bool nontemporal;
+	bool alone;
 	bool no_cpu;
 #ifdef CONFIG_FERRY_MIGRC
 	void *group;
@@ -256,15 +259,15 @@ static inline void ferry_batch_end(struct ferry_batch *batch, int reason)
 }
 
 /*
- * Called before a hugetlb folio is unmapped. Each is a batch of its own, which
- * ends with ferry_batch_end().
+ * Called before a hugetlb folio is unmapped. Starts a batch of this folio alone;
+ * ferry_batch_end() ends it, and is not needed if the folio was not unmapped.
  */
 static inline void ferry_hugetlb_begin(struct ferry_batch *batch,
 				       const struct migrate_control *mc)
 {
 	batch->start_ns = 0;
 	if (ferry_wanted(mc->flags, mc->reason)) {
-		*batch = (struct ferry_batch){ };
+		*batch = (struct ferry_batch){ .alone = true };
 		ferry_copy_begin(batch);
 	}
 }
@@ -283,7 +286,6 @@ static inline int ferry_hugetlb_copied(struct ferry_batch *batch,
 {
 	if (!static_branch_unlikely(&ferry_copy_key.key) || !batch->start_ns)
 		return 0;
-	/* The PTE was flushed when it was cleared. */
 	ferry_batch_unmapped(batch);
 	ferry_copy_post_hugetlb(batch, dst, src);
 	return batch->table ? ferry_copy_take(batch, src, dst) : 0;

@@ -249,8 +249,10 @@ void ferry_count_help_refusal(enum ferry_help_refusal why);
 int ferry_dma_prepare(void);
 void ferry_dma_taken(bool taken);
 
+/* kernel/sched/core.c */
+unsigned long sched_task_weight(struct task_struct *p);
+
 /* kernel/sched/fair.c */
-unsigned long cfs_task_weight(struct task_struct *p);
 #ifdef CONFIG_CGROUP_SCHED
 bool cfs_task_bw_constrained(struct task_struct *p);
 #else

@@ -121,9 +121,6 @@ struct ferry_unmaps *ferry_group_unmaps(struct ferry_group *group);
 void ferry_note_pending(struct ferry_unmaps *unmaps, const struct folio *folio,
 			struct mm_struct *mm, unsigned long address,
 			pte_t pteval);
-void ferry_note_unmapped(struct ferry_unmaps *unmaps, const struct folio *folio,
-			 struct mm_struct *mm, unsigned long address,
-			 pte_t pteval);
 void ferry_drain_all(void);
 void ferry_retention_disable(void);
 void ferry_retention_enable(void);
@@ -169,8 +166,10 @@ static inline void ferry_unmapped(struct ferry_unmaps *unmaps,
 				  struct mm_struct *mm, unsigned long address,
 				  pte_t pteval)
 {
-	if (unlikely(unmaps))
-		ferry_note_unmapped(unmaps, folio, mm, address, pteval);
+	if (likely(!unmaps))
+		return;
+	ferry_note_pending(unmaps, folio, mm, address, pteval);
+	ferry_forget_batched(mm);
 }
 
 /* Returns what records the translations of a batch; NULL if nothing does. */
@@ -191,7 +190,7 @@ ferry_batch_unmaps(const struct ferry_batch *batch)
 /*
  * Returns whether a batch may have a flush to defer. A fault of NUMA balancing
  * migrates one folio. In the address space of the fault its PTEs are PROT_NONE, and
- * owe no flush unless a task is changing PTEs, which must not be deferred.
+ * owe no flush unless pte_flush_pending(), and such a flush must not be deferred.
  */
 static inline bool ferry_may_defer(const struct list_head *from,
 				 enum migrate_reason reason)
