@@ -14,6 +14,7 @@ mod flight;
 mod folio_progress;
 mod leftover;
 mod members;
+mod numa_scan;
 mod ring;
 mod scoped_share;
 mod tagged_tlb;

@@ -85,3 +85,35 @@ fn a_caller_is_seen_with_its_attributes() {
     });
     assert!(SEEN.load(Ordering::Relaxed));
 }
+
+/// A helper that may call others sees the weight and the number of helpers of its caller, not the
+/// previous caller's.
+#[test]
+fn a_caller_is_seen_with_its_weight() {
+    static SEEN: Witness = Witness::new(false);
+    model(None, || {
+        let members = Arc::new(Members::<2>::new());
+        members.enter_caller(caller(false));
+        members.leave_caller();
+        let helper = {
+            let members = members.clone();
+            thread::spawn(move || {
+                let at = members.enter_helper(1, 1).unwrap();
+                let share = members
+                    .may_call(1)
+                    .then(|| (members.weight(), members.most()));
+                members.leave_helper(at);
+                share
+            })
+        };
+        members.enter_caller(Caller {
+            most: 2,
+            weight: 512,
+            ..caller(false)
+        });
+        let share = helper.join().unwrap();
+        assert!(share.is_none_or(|share| share == (512, 3)));
+        seen(&SEEN, share.is_some());
+    });
+    assert!(SEEN.load(Ordering::Relaxed));
+}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The benefit of deferred TLB flushes (migrc): memory is migrated to and fro while threads on all
 //! other CPUs read it. Read-only memory should need almost no TLB-shootdown IPIs; writable
-//! memory needs all of them, and must not lose data. What migrc costs then is counted in instructions.
+//! memory needs all of them, and must not lose data. The cost of migrc for such memory is counted in
+//! instructions.
 //! `workload.rs` measures whole programs.
 
 use super::{case, draw, measure_all, of, save_json, tell_as, workload, Plan, PAGE};
@@ -55,7 +56,7 @@ pub fn migrc(context: &Context, args: &MigrcArgs) -> Result<()> {
     let plans = [
         plan("migrc_clean", "clean"),
         plan("migrc_written", "written"),
-        // The clocks advance by an instruction, so another CPU must do nothing meanwhile.
+        // The clock advances with each instruction of any CPU, so the reader must sleep meanwhile.
         Plan {
             instructions: true,
             run_ms: None,

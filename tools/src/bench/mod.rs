@@ -227,38 +227,34 @@ impl Plan {
 }
 
 pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
-    let sizes = match (args.hugetlb, &args.only[..]) {
-        (true, _) => &[Folio::M2][..],
-        (false, []) => &SIZES[..],
-        (false, only) => only,
-    };
-    let counts = if args.counts.is_empty() {
-        &COUNTS[..]
-    } else {
-        &args.counts
-    };
     let measure = &args.measure;
-    if args.preset == Some(Preset::Of2017) {
-        let plan = Plan {
-            busy: measure.busy,
-            instructions: args.instructions,
+    let sizes = match &args.only[..] {
+        [] => &SIZES[..],
+        only => only,
+    };
+    let counts = match &args.counts[..] {
+        [] => &COUNTS[..],
+        counts => counts,
+    };
+    let of = |sizes| Plan::new(sizes, counts, measure.repeat.boots, measure.repeat.runs);
+    let plan = match (args.preset, args.hugetlb) {
+        (Some(Preset::Of2017), _) => Plan {
             ferry: OF_2017,
             name: "move_pages_2017",
             cells: vec![(Folio::K4, 100_000), (Folio::M2, 195)],
-            ..Plan::new(&[], &[], measure.repeat.boots, measure.repeat.runs)
-        };
-        return measure_and_tell(context, &plan, "move_pages(), as in 2017", &measure.output);
-    }
+            ..of(&[])
+        },
+        (None, true) => Plan {
+            stuff: "hugetlb",
+            name: "move_pages_hugetlb",
+            ..of(&[Folio::M2])
+        },
+        (None, false) => of(sizes),
+    };
     let plan = Plan {
         busy: measure.busy,
         instructions: args.instructions,
-        stuff: if args.hugetlb { "hugetlb" } else { "written" },
-        name: if args.hugetlb {
-            "move_pages_hugetlb"
-        } else {
-            "move_pages"
-        },
-        ..Plan::new(sizes, counts, measure.repeat.boots, measure.repeat.runs)
+        ..plan
     };
     measure_and_tell(context, &plan, "move_pages()", &measure.output)
 }

@@ -43,10 +43,10 @@ const BUSY_CELLS: [(Folio, u32); 5] = [
 /// Helpers on busy CPUs, by each workqueue.
 const QUEUES: &[&str] = &[
     "ferry-off",
-    "ferry-8",
-    "ferry-8@cpus=any@queue=bound",
-    "ferry-8@cpus=any@queue=unbound",
-    "ferry-8@cpus=any@queue=highpri",
+    "ferry-2",
+    "ferry-2@cpus=any@queue=bound",
+    "ferry-2@cpus=any@queue=unbound",
+    "ferry-2@cpus=any@queue=highpri",
 ];
 const FEW: [u32; 4] = [1, 2, 4, 8];
 /// For each process; a node has room for eight.
@@ -91,6 +91,7 @@ impl Part {
                 cells: BUSY_CELLS.to_vec(),
                 busy: true,
                 processes: &[1],
+                vanilla: VANILLA,
                 ferry: QUEUES,
                 name: "policy_queues",
                 ..base

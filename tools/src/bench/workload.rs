@@ -124,7 +124,8 @@ pub fn measure(
                 of_it.iter_mut().zip(CONFIGS.iter().zip(&images))
             {
                 let guest_name = format!("{name}-{}-{boot}", config.replace(' ', "-"));
-                let guest = Guest::new(context, &image.image, &guest_name, SHAPE)?.timeout(LIMIT);
+                let guest =
+                    Guest::new(context, &image.image, &guest_name, SHAPE)?.timeout(LIMIT * times);
                 guest.bring(&program)?;
                 let answer = run_program(
                     &guest,

@@ -41,7 +41,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// What asks for help.
+/// The switch that lets idle CPUs help.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asks {
     Sysctl,

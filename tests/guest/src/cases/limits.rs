@@ -16,12 +16,14 @@ use super::crews::{AFTER_CHECKS, crewed};
 use crate::cgroup::Groups;
 use crate::child::Child;
 use crate::demotion::{Reclaim, count_on, forget_use};
-use crate::harness::{Case, skip};
+use crate::harness::{Case, expect, skip};
 use crate::kernel::{self, COPY, CREW, SWITCH, Setting, THREADS, WORKING};
 use crate::patience::{repeat_until, wait_until};
 use crate::plan::FolioSize;
 use crate::sys::service::{Call, MT, Service};
-use crate::sys::{self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE, renice, run_on};
+use crate::sys::{
+    self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE, renice, run_first_in_first_out, run_on,
+};
 use crate::threads::join;
 use crate::trace::Tracing;
 use crate::{pattern, region};
@@ -43,12 +45,19 @@ pub fn cases() -> Vec<Case> {
         Case::new("limits/flag-privileged", |_| flag_privileged()).limit(SLOW),
         Case::new("limits/key-off-again", |_| key_off_again()).limit(SLOW),
         Case::new("limits/nice", |_| nice()).limit(SLOW),
-        Case::new("limits/weight", |_| weight(false)).limit(SLOW),
-        Case::new("limits/weight-of-ancestor", |_| weight(true)).limit(SLOW),
-        Case::new("limits/quota", |_| quota(false, ask)).limit(SLOW),
-        Case::new("limits/quota-of-ancestor", |_| quota(true, ask)).limit(SLOW),
+        Case::new("limits/weight", |_| in_group(&LOW_WEIGHT, false, ask)).limit(SLOW),
+        Case::new("limits/weight-of-ancestor", |_| {
+            in_group(&LOW_WEIGHT, true, ask)
+        })
+        .limit(SLOW),
+        Case::new("limits/weight-of-real-time", |_| weight_of_real_time()).limit(SLOW),
+        Case::new("limits/quota", |_| in_group(&QUOTA, false, ask)).limit(SLOW),
+        Case::new("limits/quota-of-ancestor", |_| in_group(&QUOTA, true, ask)).limit(SLOW),
         Case::new("limits/service-flag-ignored", |_| service_flag_ignored()).limit(SLOW),
-        Case::new("limits/service-quota", |_| quota(false, ask_service)).limit(SLOW),
+        Case::new("limits/service-quota", |_| {
+            in_group(&QUOTA, false, ask_service)
+        })
+        .limit(SLOW),
         Case::new("limits/lanes-for-reclaim", |_| lanes_for_reclaim()).limit(SLOW),
         Case::new("limits/real-time", |_| real_time()).limit(SLOW),
         Case::new("limits/switched-off-meanwhile", |_| {
@@ -73,7 +82,16 @@ pub fn cases() -> Vec<Case> {
         })
         .limit(SLOW),
         Case::new("limits/quota-meanwhile", |_| {
-            limit_meanwhile(move_long, "cpu.max", "1000000 100000", "max")
+            limit_meanwhile(move_long, QUOTA.file, QUOTA.limited, QUOTA.usual)
+        })
+        .limit(SLOW),
+        Case::new("limits/weight-meanwhile", |_| {
+            limit_meanwhile(
+                move_long,
+                LOW_WEIGHT.file,
+                LOW_WEIGHT.limited,
+                LOW_WEIGHT.usual,
+            )
         })
         .limit(SLOW),
         Case::new("limits/confined-meanwhile", |_| {
@@ -199,48 +217,73 @@ fn service_flag_ignored() -> Result<()> {
     ask_until_crewed(&map, ask_service)
 }
 
-/// Checks that tasks get no helpers if their cgroup or an ancestor has a CPU quota.
-fn quota(of_ancestor: bool, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
-    let mut groups = Groups::new(&["quota"])?;
+/// A limit of a cgroup, under which its tasks get no helpers.
+struct Limit {
+    file: &'static str,
+    limited: &'static str,
+    usual: &'static str,
+    /// The counter of `refused/`.
+    why: &'static str,
+}
+
+const QUOTA: Limit = Limit {
+    file: "cpu.max",
+    // Too high to throttle.
+    limited: "1000000 100000",
+    usual: "max",
+    why: "cpu_quota",
+};
+const LOW_WEIGHT: Limit = Limit {
+    file: "cpu.weight",
+    limited: "1",
+    usual: "100",
+    why: "low_weight",
+};
+
+/// Checks that tasks get no helpers while their cgroup or an ancestor has the limit.
+fn in_group(limit: &Limit, of_ancestor: bool, ask: fn(&Mapping) -> Result<()>) -> Result<()> {
+    let mut groups = Groups::new(&["limited"])?;
     groups.set(0, "cgroup.subtree_control", "+cpu")?;
     let inner = groups.make_inside(0, "inner")?;
     groups.add(inner, Pid::this())?;
     let map = list()?;
     crewed(|| ask(&map))?;
-    let limited = if of_ancestor { 0 } else { inner };
-    // A quota too high to throttle.
-    groups.set(limited, "cpu.max", "1000000 100000")?;
-    let in_vain = ask_in_vain(&map, "cpu_quota", ask);
-    groups.set(limited, "cpu.max", "max")?;
+    let group = if of_ancestor { 0 } else { inner };
+    groups.set(group, limit.file, limit.limited)?;
+    let in_vain = ask_in_vain(&map, limit.why, ask);
+    groups.set(group, limit.file, limit.usual)?;
     in_vain?;
     crewed(|| ask(&map))
 }
 
-/// Checks that a task of low priority gets no helpers.
+/// Checks that a task of low priority gets no helpers. With four threads, nice 3 is a share of two.
 fn nice() -> Result<()> {
     let map = list()?;
-    crewed(|| ask(&map))?;
-    renice(Pid::this(), 19)?;
-    let in_vain = ask_in_vain(&map, "low_weight", ask);
+    for low in [4, 19] {
+        renice(Pid::this(), 3)?;
+        crewed(|| ask(&map))?;
+        renice(Pid::this(), low)?;
+        ask_in_vain(&map, LOW_WEIGHT.why, ask)?;
+    }
     renice(Pid::this(), 0)?;
-    in_vain?;
     crewed(|| ask(&map))
 }
 
-/// Checks that tasks get no helpers if their cgroup or an ancestor has a low weight.
-fn weight(of_ancestor: bool) -> Result<()> {
-    let mut groups = Groups::new(&["weight"])?;
-    groups.set(0, "cgroup.subtree_control", "+cpu")?;
-    let inner = groups.make_inside(0, "inner")?;
-    groups.add(inner, Pid::this())?;
+/// Checks that a real-time task, to which no weight applies, gets helpers for its batches.
+fn weight_of_real_time() -> Result<()> {
+    let groups = Groups::new(&["weight"])?;
+    groups.set(0, LOW_WEIGHT.file, LOW_WEIGHT.limited)?;
+    groups.add(0, Pid::this())?;
+    renice(Pid::this(), 19)?;
     let map = list()?;
-    crewed(|| ask(&map))?;
-    let low = if of_ancestor { 0 } else { inner };
-    groups.set(low, "cpu.weight", "1")?;
-    let in_vain = ask_in_vain(&map, "low_weight", ask);
-    groups.set(low, "cpu.weight", "100")?;
-    in_vain?;
-    crewed(|| ask(&map))
+    ask_in_vain(&map, LOW_WEIGHT.why, ask)?;
+    run_first_in_first_out(1)?;
+    let before = (kernel::helped()?, refused(LOW_WEIGHT.why)?);
+    repeat_until("idle CPUs help", || {
+        ask(&map)?;
+        Ok(kernel::helped()? > before.0)
+    })?;
+    expect("refused/low_weight", refused(LOW_WEIGHT.why)?, before.1)
 }
 
 /// Checks that crews of reclaim get a lane with more callers than lanes.

@@ -12,7 +12,7 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
-use super::{AGE, FILES, Migrc, each_round, never_stale_if_deferred, two_cpus};
+use super::{AGE, FILES, Migrc, never_stale_if_deferred, two_cpus};
 use crate::cases::disk::Disk;
 use crate::harness::{Log, expect, skip};
 use crate::kernel;
@@ -162,8 +162,7 @@ fn play(rounds: u64) -> Result<u64> {
     run_on(cpus[0])?;
     thread::scope(|scope| {
         let caller = scope.spawn(|| run_on(cpus[1]).map(|()| scene.call()));
-        let round = |_| scene.round().map(|more| missed += more);
-        let played = each_round(1..=rounds, round, || false);
+        let played = (0..rounds).try_for_each(|_| scene.round().map(|more| missed += more));
         scene.order.store(END, Release);
         join(caller, "the calling thread")?;
         played
