@@ -175,7 +175,9 @@ static unsigned long ferry_isolate_mapped(const struct ferry_mapped *mapped,
 	unsigned long addr = mapped->addr;
 	unsigned long end = pmd_addr_end(addr, vma->vm_end);
 	unsigned long i, nr = min(mapped->nr, (end - addr) >> PAGE_SHIFT);
+	unsigned long counted = 0;
 	struct folio *folio;
+	int nid = 0;
 	spinlock_t *ptl;	/* PTL of the page table */
 	pte_t *start;
 	pmd_t *pmd;
@@ -195,8 +197,18 @@ static unsigned long ferry_isolate_mapped(const struct ferry_mapped *mapped,
 		    __add_folio_for_migration(folio, mapped->node, folios,
 				    mapped->all) <= 0)
 			break;
+		/* A run of folios of one node at a time. */
+		if (folio_nid(folio) != nid) {
+			if (i > counted)
+				ferry_service_moving(nid, mapped->node,
+						     i - counted);
+			counted = i;
+			nid = folio_nid(folio);
+		}
 	}
 	pte_unmap_unlock(start, ptl);
+	if (i > counted)
+		ferry_service_moving(nid, mapped->node, i - counted);
 	return i;
 }
 
@@ -232,13 +244,18 @@ unsigned long ferry_isolate_next(const struct ferry_mapped *mapped,
 	return nr;
 }
 
-/* Isolates a folio from its LRU list, and takes a reference. */
-bool ferry_folio_isolate(struct folio *folio, struct list_head *folios)
+/*
+ * Isolates a folio from its LRU list, to be migrated to @node, and takes a
+ * reference.
+ */
+bool ferry_folio_isolate(struct folio *folio, int node,
+			 struct list_head *folios)
 {
 	if (!folio_isolate_lru(folio))
 		return false;
 	list_add_tail(&folio->lru, folios);
 	node_stat_mod_folio(folio, NR_ISOLATED_ANON + folio_is_file_lru(folio),
 			    folio_nr_pages(folio));
+	ferry_service_moving(folio_nid(folio), node, folio_nr_pages(folio));
 	return true;
 }

@@ -39,6 +39,9 @@
 
 static DEFINE_PER_CPU(unsigned long [FERRY_NR_SERVICE_EVENTS], ferry_served);
 
+/* Base pages by pair of nodes: from, to. nr_node_ids of each. */
+static atomic_long_t *ferry_moved __ro_after_init;
+
 bool ferry_capable(int cap)
 {
 	return capable(cap);
@@ -174,14 +177,24 @@ struct ferry_walk {
 	struct ferry_range *range;
 	struct list_head *folios;
 	struct folio *large;	/* the last large folio */
+	int nid;		/* node of the last folios that were isolated */
+	unsigned long pages;	/* their base pages, not counted yet */
 };
+
+/* Counts isolated pages, a run of folios of one node at a time. */
+static void ferry_walk_count(struct ferry_walk *walk)
+{
+	if (walk->pages)
+		ferry_service_moving(walk->nid, walk->range->node, walk->pages);
+	walk->pages = 0;
+}
 
 /* Handles a folio that maps @nr_pages of the range. */
 static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
 			     unsigned long nr_pages)
 {
+	enum page_migrate_failure failure = PAGE_MIGRATE_FAILED_UNMOVABLE;
 	struct ferry_range *range = walk->range;
-	int rc = -EBUSY;
 
 	if (folio_test_large(folio)) {
 		/* Isolated or rejected already. */
@@ -191,13 +204,23 @@ static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
 	}
 	if (folio_nid(folio) == range->node)
 		return;
-	if (!ferry_folio_is_refused(folio))
-		rc = __add_folio_for_migration(folio, range->node, walk->folios,
-				     range->all);
-	if (rc > 0)
-		range->isolated += folio_nr_pages(folio);
-	else if (rc < 0)
-		range->failed += nr_pages;
+	if (!ferry_folio_is_refused(folio)) {
+		int rc = __add_folio_for_migration(folio, range->node,
+						   walk->folios, range->all);
+
+		if (rc > 0) {
+			if (folio_nid(folio) != walk->nid)
+				ferry_walk_count(walk);
+			walk->nid = folio_nid(folio);
+			walk->pages += folio_nr_pages(folio);
+			range->isolated += folio_nr_pages(folio);
+		}
+		if (rc >= 0)
+			return;
+		failure = rc == -EACCES ? PAGE_MIGRATE_FAILED_SHARED :
+					  PAGE_MIGRATE_FAILED_BUSY;
+	}
+	range->failed[failure] += nr_pages;
 }
 
 /*
@@ -220,7 +243,7 @@ static void ferry_walk_pmd(struct ferry_walk *walk, pmd_t pmd,
 
 	if (!pmd_present(pmd)) {
 		if (pmd_is_migration_entry(pmd))
-			walk->range->failed += nr_pages;
+			walk->range->failed[PAGE_MIGRATE_FAILED_BUSY] += nr_pages;
 		return;
 	}
 	folio = vm_normal_folio_pmd(vma, addr, pmd);
@@ -263,7 +286,7 @@ static int ferry_walk_table(pmd_t *pmd, unsigned long addr, unsigned long end,
 			continue;
 		if (!pte_present(pte)) {
 			if (softleaf_is_migration(softleaf_from_pte(pte)))
-				range->failed++;
+				range->failed[PAGE_MIGRATE_FAILED_BUSY]++;
 			continue;
 		}
 		folio = vm_normal_folio(vma, addr, pte);
@@ -296,10 +319,11 @@ static int ferry_walk_hugetlb(pte_t *ptep, unsigned long hmask,
 	pte = huge_ptep_get(mm_walk->mm, addr, ptep);
 	if (pte_present(pte) && (range->all || !hugetlb_pmd_shared(ptep)))
 		ferry_walk_folio(walk, pfn_folio(pte_pfn(pte)), nr_pages);
-	else if (pte_present(pte) ||
-		 (!huge_pte_none(pte) &&
-		  softleaf_is_migration(softleaf_from_pte(pte))))
-		range->failed += nr_pages;
+	else if (pte_present(pte))
+		range->failed[PAGE_MIGRATE_FAILED_SHARED] += nr_pages;
+	else if (!huge_pte_none(pte) &&
+		 softleaf_is_migration(softleaf_from_pte(pte)))
+		range->failed[PAGE_MIGRATE_FAILED_BUSY] += nr_pages;
 	spin_unlock(ptl);
 	range->hugetlb |= range->isolated > before;
 	range->addr = end;
@@ -368,6 +392,7 @@ int ferry_isolate_range(struct ferry_range *range, struct list_head *folios)
 			break;
 	}
 	mmap_read_unlock(range->mm);
+	ferry_walk_count(&walk);
 	return min(rc, 0);
 }
 
@@ -377,12 +402,13 @@ void ferry_lru_drain(void)
 	lru_add_drain_all();
 }
 
-void ferry_count_service(enum ferry_service_event what, unsigned long nr)
+/* @what: a number below FERRY_NR_SERVICE_EVENTS */
+void ferry_count_service(unsigned int what, unsigned long nr)
 {
 	this_cpu_add(ferry_served[what], nr);
 }
 
-u64 ferry_service_sum(enum ferry_service_event what)
+u64 ferry_service_sum(unsigned int what)
 {
 	u64 sum = 0;
 	int cpu;
@@ -392,12 +418,44 @@ u64 ferry_service_sum(enum ferry_service_event what)
 	return sum;
 }
 
+static atomic_long_t *ferry_moved_between(int from, int to)
+{
+	return &ferry_moved[from * nr_node_ids + to];
+}
+
+/* Counts isolated base pages as migrated, which they are not yet. */
+void ferry_service_moving(int from, int to, unsigned long pages)
+{
+	atomic_long_add(pages, ferry_moved_between(from, to));
+}
+
+/* Takes back ferry_service_moving() for isolated folios that stay. */
+void ferry_service_not_moved(const struct list_head *folios, int node)
+{
+	const struct folio *folio;
+
+	list_for_each_entry(folio, folios, lru)
+		atomic_long_sub(folio_nr_pages(folio),
+				ferry_moved_between(folio_nid(folio), node));
+}
+
+/* Both nodes are below ferry_service_nodes(). */
+u64 ferry_service_moved(unsigned int from, unsigned int to)
+{
+	return atomic_long_read(ferry_moved_between(from, to));
+}
+
+unsigned int ferry_service_nodes(void)
+{
+	return nr_node_ids;
+}
+
 void ferry_report_service(const struct ferry_service_report *report)
 {
 	trace_ferry_service(report);
 }
 
-static const char * const ferry_service_names[FERRY_NR_SERVICE_EVENTS] = {
+static const char * const ferry_service_names[FERRY_SERVICE_FAILURES] = {
 	[FERRY_SERVICE_PHYS_CALLS]	= "phys_calls",
 	[FERRY_SERVICE_PHYS_ENTRIES]	= "phys_entries",
 	[FERRY_SERVICE_PHYS_IGNORED]	= "phys_ignored",
@@ -406,6 +464,27 @@ static const char * const ferry_service_names[FERRY_NR_SERVICE_EVENTS] = {
 	[FERRY_SERVICE_FAILED]		= "failed",
 	[FERRY_SERVICE_REFUSED]		= "refused",
 	[FERRY_SERVICE_ABORTED]		= "aborted",
+	[FERRY_SERVICE_PHYS_USEC]	= "phys_usec",
+	[FERRY_SERVICE_RANGE_USEC]	= "range_usec",
+};
+
+static const char * const ferry_failure_names[PAGE_MIGRATE_NR_FAILURES] = {
+	[PAGE_MIGRATE_FAILED_SHARED]	= "shared",
+	[PAGE_MIGRATE_FAILED_UNMOVABLE]	= "unmovable",
+	[PAGE_MIGRATE_FAILED_BUSY]	= "busy",
+	[PAGE_MIGRATE_FAILED_MOVE]	= "move",
+};
+
+static const char * const ferry_error_names[PAGE_MIGRATE_NR_ERRORS] = {
+	[PAGE_MIGRATE_EPERM]	= "eperm",
+	[PAGE_MIGRATE_ESRCH]	= "esrch",
+	[PAGE_MIGRATE_EINTR]	= "eintr",
+	[PAGE_MIGRATE_EBADF]	= "ebadf",
+	[PAGE_MIGRATE_ENOMEM]	= "enomem",
+	[PAGE_MIGRATE_EFAULT]	= "efault",
+	[PAGE_MIGRATE_ENODEV]	= "enodev",
+	[PAGE_MIGRATE_EINVAL]	= "einval",
+	[PAGE_MIGRATE_EOTHER]	= "other",
 };
 
 static int __init ferry_service_init(void)
@@ -415,15 +494,33 @@ static int __init ferry_service_init(void)
 
 	if (!ferry_kobj)
 		return -ENOMEM;
+	ferry_moved = kvcalloc(nr_node_ids,
+			       array_size(nr_node_ids, sizeof(*ferry_moved)),
+			       GFP_KERNEL);
 	service = kobject_create_and_add("service", ferry_kobj);
-	if (!service)
-		return -ENOMEM;
-	rc = ferry_create_counters(service, NULL, ferry_service_names,
-				   ferry_served, FERRY_NR_SERVICE_EVENTS);
-	if (!rc)
-		rc = ferry_service_register();
-	if (rc)
+	if (!ferry_moved || !service) {
 		kobject_put(service);
+		kvfree(ferry_moved);
+		return -ENOMEM;
+	}
+	BUILD_BUG_ON(PAGE_MIGRATE_NR_FAILURES >
+		     ARRAY_SIZE(((struct page_migrate_counters *)0)->failures));
+	BUILD_BUG_ON(PAGE_MIGRATE_NR_ERRORS >
+		     ARRAY_SIZE(((struct page_migrate_counters *)0)->errors));
+	rc = ferry_create_counters(service, NULL, ferry_service_names,
+				   ferry_served, FERRY_SERVICE_FAILURES);
+	rc = rc ?: ferry_create_counters(service, "failures",
+					 ferry_failure_names,
+					 ferry_served + FERRY_SERVICE_FAILURES,
+					 PAGE_MIGRATE_NR_FAILURES);
+	rc = rc ?: ferry_create_counters(service, "errors", ferry_error_names,
+					 ferry_served + FERRY_SERVICE_ERRORS,
+					 PAGE_MIGRATE_NR_ERRORS);
+	rc = rc ?: ferry_service_register();
+	if (rc) {
+		kobject_put(service);
+		kvfree(ferry_moved);
+	}
 	return rc;
 }
 late_initcall(ferry_service_init);

@@ -107,28 +107,30 @@ impl<T: Extensible> FromUser<T> {
 }
 
 macro_rules! extensible {
-    ($($name:ty),*) => {$(
+    ($($name:ty: $first:literal),*) => {$(
         // SAFETY: It consists of integers. The assertion below adds up their sizes, so it has no
         // padding.
         unsafe impl Extensible for $name {
-            // The present size. It must stay when a member is added.
-            const FIRST: usize = size_of::<$name>();
+            const FIRST: usize = $first;
         }
     )*};
 }
 
 extensible! {
-    bindings::page_migrate_phys,
-    bindings::page_migrate_range,
-    bindings::page_migrate_counters
+    bindings::page_migrate_phys: 48,
+    bindings::page_migrate_range: 48,
+    bindings::page_migrate_counters: 280,
+    bindings::page_migrate_matrix: 24
 }
 
-// The members: four of 32 bits and four of 64, or two and eight in the counters.
+// The members of 32 bits and those of 64.
 const _: () = {
     assert!(size_of::<bindings::page_migrate_phys>() == 4 * 4 + 4 * 8);
     assert!(size_of::<bindings::page_migrate_range>() == 4 * 4 + 4 * 8);
-    assert!(size_of::<bindings::page_migrate_counters>() == 2 * 4 + 8 * 8);
+    assert!(size_of::<bindings::page_migrate_counters>() == 2 * 4 + 34 * 8);
+    assert!(size_of::<bindings::page_migrate_matrix>() == 2 * 4 + 2 * 8);
     assert!(offset_of!(bindings::page_migrate_phys, size) == 0);
     assert!(offset_of!(bindings::page_migrate_range, size) == 0);
     assert!(offset_of!(bindings::page_migrate_counters, size) == 0);
+    assert!(offset_of!(bindings::page_migrate_matrix, size) == 0);
 };

@@ -9,6 +9,7 @@ use kernel::prelude::*;
 use pin_init::stack_pin_init;
 
 use super::{
+    events::take_back,
     request::CheckedRequest,
     Counts, //
 };
@@ -121,6 +122,7 @@ fn one_list<S: FolioSource>(job: &CheckedRequest, source: &mut S, counts: &mut C
     }
     drop(held);
     let (left, moved) = try_to_node(folios.as_mut(), job.node, job.help);
+    take_back(folios, job.node);
     counts.add(isolated, moved.into());
     no_memory(left).and(found)
 }
@@ -167,7 +169,9 @@ fn share<S: FolioSource>(
     )?;
     let moved = u64::try_from(outcome.stats.nr_succeeded).unwrap_or(0);
     counts.add(isolated, moved);
-    Some(no_memory(outcome.returned(&left)).and(found))
+    let result = no_memory(outcome.returned(&left)).and(found);
+    take_back(failed, job.node);
+    Some(result)
 }
 
 /// Isolates folios of `want` base pages, or all if there are fewer. Returns the number of base

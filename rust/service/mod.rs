@@ -28,6 +28,7 @@ pub mod target;
 
 use core::mem::offset_of;
 use kernel::{
+    alloc::flags::GFP_KERNEL_ACCOUNT,
     bindings,
     fs::File,
     ioctl::_IO,
@@ -39,24 +40,33 @@ use kernel::{
 };
 
 use self::{
-    events::ServiceEvent,
+    events::{
+        Failure,
+        Failures,
+        ServiceEvent, //
+    },
     request::CheckedRequest, //
 };
 
-use crate::kernel::{
-    extensible::{
-        Extensible,
-        FromUser, //
-    },
-    misc_device::{
-        self,
-        BuiltIn, //
+use crate::{
+    crew::user_pages::UserArray,
+    kernel::{
+        extensible::{
+            Extensible,
+            FromUser, //
+        },
+        misc_device::{
+            self,
+            BuiltIn, //
+        },
+        sched::now_ns, //
     }, //
 };
 
 const PHYS: u32 = _IO(bindings::PAGE_MIGRATE_IOC, 0);
 const RANGE: u32 = _IO(bindings::PAGE_MIGRATE_IOC, 1);
 const COUNTERS: u32 = _IO(bindings::PAGE_MIGRATE_IOC, 2);
+const MATRIX: u32 = _IO(bindings::PAGE_MIGRATE_IOC, 3);
 
 /// Any task may open the device. The calls that need a privilege check it.
 const MODE: u16 = 0o666;
@@ -82,6 +92,7 @@ impl MiscDevice for Service {
             PHYS => serve::<bindings::page_migrate_phys>(file, arg),
             RANGE => serve::<bindings::page_migrate_range>(file, arg),
             COUNTERS => write_counters(arg),
+            MATRIX => write_matrix(arg),
             _ => Err(ENOTTY),
         }?;
         Ok(0)
@@ -94,21 +105,22 @@ pub struct Counts {
     /// Pages that were migrated.
     pub successful: u64,
     /// Pages of the target process that were not migrated.
-    pub failed: u64,
+    pub failed: Failures,
 }
 
 impl Counts {
     /// Adds a list of `isolated` base pages, of which `moved` were migrated.
     pub fn add(&mut self, isolated: usize, moved: u64) {
         self.successful += moved;
-        self.failed += (isolated as u64).saturating_sub(moved);
+        let left = (isolated as u64).saturating_sub(moved);
+        self.failed.add(Failure::Move, left);
     }
 }
 
 /// The structure of a call that migrates pages.
 trait Call: Extensible {
-    /// The counter of accepted calls.
-    const EVENT: ServiceEvent;
+    /// The counter of accepted calls, and that of their time.
+    const EVENTS: (ServiceEvent, ServiceEvent);
     /// The start and the end of the two results in the structure, as offsets.
     const COUNTS: (usize, usize);
 
@@ -124,27 +136,34 @@ trait Call: Extensible {
 
 /// Checks a call, runs it, counts it, and writes its results to user space.
 fn serve<T: Call>(file: &File, arg: usize) -> Result {
-    let mut user = FromUser::<T>::read(arg).inspect_err(|_| ServiceEvent::Refused.count(1))?;
+    let end = |how: ServiceEvent, error: Error| {
+        how.count(1);
+        events::count_error(error);
+    };
+    let mut user =
+        FromUser::<T>::read(arg).inspect_err(|&error| end(ServiceEvent::Refused, error))?;
     let mut counts = Counts::default();
     let result = match user.value.check_access(file) {
         Ok(request) => {
-            T::EVENT.count(1);
+            let (calls, usec) = T::EVENTS;
+            let start = now_ns();
             let result = user.value.run(&request, &mut counts);
-            ServiceEvent::Aborted.count(result.is_err().into());
-            result
+            calls.count(1);
+            usec.count(((now_ns() - start) / 1000) as u64);
+            result.inspect_err(|&error| end(ServiceEvent::Aborted, error))
         }
         Err(error) => {
-            ServiceEvent::Refused.count(1);
+            end(ServiceEvent::Refused, error);
             Err(error)
         }
     };
     ServiceEvent::Successful.count(counts.successful);
-    ServiceEvent::Failed.count(counts.failed);
+    counts.failed.count();
     user.value.set_counts(counts);
     events::trace(&bindings::ferry_service_report {
         error: result.err().map_or(0, Error::to_errno),
         successful: counts.successful,
-        failed: counts.failed,
+        failed: counts.failed.sum(),
         ..user.value.report()
     });
     let written = user.write(T::COUNTS.0, T::COUNTS.1);
@@ -152,7 +171,7 @@ fn serve<T: Call>(file: &File, arg: usize) -> Result {
 }
 
 impl Call for bindings::page_migrate_phys {
-    const EVENT: ServiceEvent = ServiceEvent::PhysCalls;
+    const EVENTS: (ServiceEvent, ServiceEvent) = (ServiceEvent::PhysCalls, ServiceEvent::PhysUsec);
     const COUNTS: (usize, usize) = (offset_of!(Self, successful), offset_of!(Self, failed) + 8);
 
     fn check_access(&self, file: &File) -> Result<CheckedRequest> {
@@ -164,7 +183,7 @@ impl Call for bindings::page_migrate_phys {
     }
 
     fn set_counts(&mut self, counts: Counts) {
-        (self.successful, self.failed) = (counts.successful, counts.failed);
+        (self.successful, self.failed) = (counts.successful, counts.failed.sum());
     }
 
     fn report(&self) -> bindings::ferry_service_report {
@@ -180,7 +199,8 @@ impl Call for bindings::page_migrate_phys {
 }
 
 impl Call for bindings::page_migrate_range {
-    const EVENT: ServiceEvent = ServiceEvent::RangeCalls;
+    const EVENTS: (ServiceEvent, ServiceEvent) =
+        (ServiceEvent::RangeCalls, ServiceEvent::RangeUsec);
     const COUNTS: (usize, usize) = (offset_of!(Self, successful), offset_of!(Self, failed) + 8);
 
     fn check_access(&self, _file: &File) -> Result<CheckedRequest> {
@@ -192,7 +212,7 @@ impl Call for bindings::page_migrate_range {
     }
 
     fn set_counts(&mut self, counts: Counts) {
-        (self.successful, self.failed) = (counts.successful, counts.failed);
+        (self.successful, self.failed) = (counts.successful, counts.failed.sum());
     }
 
     fn report(&self) -> bindings::ferry_service_report {
@@ -225,6 +245,36 @@ fn write_counters(arg: usize) -> Result {
         failed: ServiceEvent::Failed.sum(),
         refused: ServiceEvent::Refused.sum(),
         aborted: ServiceEvent::Aborted.sum(),
+        phys_usec: ServiceEvent::PhysUsec.sum(),
+        range_usec: ServiceEvent::RangeUsec.sum(),
+        failures: Failures::counted(),
+        errors: events::counted_errors(),
     };
     user.write(offset_of!(Counters, phys_calls), size_of::<Counters>())
+}
+
+/// Writes the pages migrated between each two nodes. Fails with `ENOSPC` if the caller's table is
+/// too small.
+fn write_matrix(arg: usize) -> Result {
+    type Matrix = bindings::page_migrate_matrix;
+
+    let mut user = FromUser::<Matrix>::read(arg)?;
+    if user.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    let (room, nodes) = (user.value.nodes, events::nodes());
+    user.value.nodes = nodes as u64;
+    user.write(offset_of!(Matrix, nodes), size_of::<Matrix>())?;
+    if room < nodes as u64 {
+        return Err(ENOSPC);
+    }
+    let table = UserArray::new(user.value.table as usize, nodes * nodes);
+    let mut row = KVec::from_elem(0u64, nodes, GFP_KERNEL_ACCOUNT)?;
+    for from in 0..nodes {
+        for (to, pages) in row.iter_mut().enumerate() {
+            *pages = events::moved(from, to);
+        }
+        table.write(from * nodes, &row)?;
+    }
+    Ok(())
 }

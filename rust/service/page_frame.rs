@@ -17,13 +17,16 @@ use kernel::{
     prelude::*, //
 };
 
-use crate::kernel::{
-    folio::{
-        FolioRef,
-        IsolatedList,
-        LockedFolio, //
-    },
-    mem_hotplug::MemHotplugGuard, //
+use crate::{
+    crew::user_pages::Destination,
+    kernel::{
+        folio::{
+            FolioRef,
+            IsolatedList,
+            LockedFolio, //
+        },
+        mem_hotplug::MemHotplugGuard, //
+    }, //
 };
 
 /// The content of a page frame.
@@ -115,11 +118,11 @@ impl Drop for FolioGuard<'_> {
     }
 }
 
-/// Isolates a folio from its LRU list to `list`. Returns whether it was on an LRU list. Not for
-/// interrupt context.
-pub fn isolate(folio: &FolioRef, list: &mut IsolatedList<'_>) -> bool {
+/// Isolates a folio from its LRU list to `list`, to be migrated to `node`. Returns whether it was on
+/// an LRU list. Not for interrupt context.
+pub fn isolate(folio: &FolioRef, node: Destination, list: &mut IsolatedList<'_>) -> bool {
     // SAFETY: The caller has a reference to the folio; by the type invariant the list is valid.
-    unsafe { bindings::ferry_folio_isolate(folio.as_raw(), list.as_raw()) }
+    unsafe { bindings::ferry_folio_isolate(folio.as_raw(), node.nid(), list.as_raw()) }
 }
 
 /// Lets every CPU move the folios of its batches to the LRU lists. May sleep.

@@ -23,7 +23,12 @@ use kernel::{
 use pin_init::stack_pin_init;
 
 use super::{
-    events::ServiceEvent,
+    events::{
+        take_back,
+        Failure,
+        Failures,
+        ServiceEvent, //
+    },
     lists::{
         self,
         FolioSource, //
@@ -70,9 +75,8 @@ use crate::{
 
 type Phys = bindings::page_migrate_phys;
 
-/// Maximum number of addresses in a table: one page.
+/// Maximum number of addresses in a table: those of 4 KB, whatever the size of a page.
 const MAX_TABLE: usize = bindings::PAGE_MIGRATE_MAX_TABLE as usize;
-const _: () = assert!(MAX_TABLE * size_of::<u64>() == PAGE_SIZE);
 
 /// Maximum number of addresses in a long table. They are read at once, so that no crew waits for
 /// user space.
@@ -115,7 +119,7 @@ pub fn migrate(call: &Phys, job: &CheckedRequest, counts: &mut Counts) -> Result
             })
         }
     };
-    counts.failed += table.failed;
+    counts.failed.add_all(table.failed);
     ServiceEvent::PhysIgnored.count(table.ignored());
     result
 }
@@ -133,12 +137,14 @@ fn at_once(job: &CheckedRequest, table: &mut Table<'_>, counts: &mut Counts) -> 
         // migration.
         drain_lru_batches();
         move_isolated(job, folios.as_mut(), &mut moved)?;
+        take_back(folios.as_mut(), job.node);
         folios.as_mut().put_back();
         table.look_again();
         table.isolate_all(&mut folios.as_mut().list())?;
         move_isolated(job, folios.as_mut(), &mut moved).map(drop)
     };
     let result = work();
+    take_back(folios, job.node);
     counts.add(table.isolated, moved);
     result
 }
@@ -210,7 +216,7 @@ struct Table<'a> {
     /// Base pages that were isolated.
     isolated: usize,
     /// Base pages that could not be isolated.
-    failed: u64,
+    failed: Failures,
     /// Page frames without a page of the process.
     ignored: u64,
 }
@@ -219,8 +225,9 @@ struct Table<'a> {
 enum LookupResult {
     /// The folio was isolated; its address in the process.
     Isolated(FolioRef, usize),
-    /// The process maps the folio, but it cannot be migrated now; its number of base pages.
-    Failed(usize),
+    /// The process maps the folio, but it cannot be migrated now, for this reason; its number of
+    /// base pages.
+    Failed(Failure, usize),
     Ignored,
     /// The page frame must be looked up again.
     Unsettled,
@@ -258,7 +265,7 @@ impl<'a> Table<'a> {
             in_order: false,
             last: 0..0,
             isolated: 0,
-            failed: 0,
+            failed: Failures::default(),
             ignored: 0,
         }
     }
@@ -328,9 +335,9 @@ impl<'a> Table<'a> {
                         self.in_order = at == self.follows;
                         self.follows = at.wrapping_add(nr * PAGE_SIZE);
                     }
-                    LookupResult::Failed(nr) => {
+                    LookupResult::Failed(why, nr) => {
                         self.last = around(frame, nr);
-                        self.failed += nr as u64;
+                        self.failed.add(why, nr as u64);
                     }
                     LookupResult::Ignored => self.ignored += 1,
                     LookupResult::Unsettled => {
@@ -415,14 +422,16 @@ impl<'a> Table<'a> {
         };
         Ok(match mapped_by {
             MappedBy::Others => LookupResult::Ignored,
-            _ if refused => LookupResult::Failed(pages),
-            MappedBy::TargetAndOthers(_) if !self.job.shared => LookupResult::Failed(pages),
+            _ if refused => LookupResult::Failed(Failure::Unmovable, pages),
+            MappedBy::TargetAndOthers(_) if !self.job.shared => {
+                LookupResult::Failed(Failure::Shared, pages)
+            }
             MappedBy::Target(at) | MappedBy::TargetAndOthers(at)
-                if page_frame::isolate(&folio, list) =>
+                if page_frame::isolate(&folio, self.job.node, list) =>
             {
                 LookupResult::Isolated(folio, at)
             }
-            _ => LookupResult::Failed(pages),
+            _ => LookupResult::Failed(Failure::Busy, pages),
         })
     }
 }

@@ -14,6 +14,7 @@ use kernel::{
 };
 
 use super::{
+    events::Failures,
     lists::{
         self,
         FolioSource, //
@@ -67,12 +68,12 @@ pub fn migrate(
     if pages.len() <= SHORT_PAGES * PAGE_SIZE {
         let result = walk(job, pages.clone(), counts);
         let is_final = |error: Error| error == ENOMEM || error == EINTR;
-        if counts.failed == 0 || result.is_err_and(is_final) {
+        if counts.failed.sum() == 0 || result.is_err_and(is_final) {
             return result;
         }
         // Folios in the batches of CPUs could not be isolated, or have an extra reference. The next
         // pass skips those that were migrated.
-        counts.failed = 0;
+        counts.failed = Failures::default();
     }
     let _isolable = NoLruBatches::begin();
     walk(job, pages, counts)
@@ -81,7 +82,7 @@ pub fn migrate(
 fn walk(job: &CheckedRequest, pages: core::ops::Range<usize>, counts: &mut Counts) -> Result {
     let mut range = job.target.range(pages, job.node, job.shared, job.holes);
     let result = lists::migrate(job, &mut range, counts);
-    counts.failed += range.failed();
+    counts.failed.add_all(range.failed());
     result
 }
 

@@ -14,6 +14,8 @@ use kernel::{
     types::Opaque, //
 };
 
+use super::events::Failures;
+
 use crate::{
     crew::user_pages::Destination,
     kernel::folio::{
@@ -165,7 +167,7 @@ impl Target {
             hugetlb: false,
             want: 0,
             isolated: 0,
-            failed: 0,
+            failed: Default::default(),
         };
         // INVARIANT: By its type invariant `Target`, which is borrowed, has a user reference. Both
         // addresses are rounded.
@@ -193,9 +195,9 @@ impl Range<'_> {
         self.0.addr >= self.0.end
     }
 
-    /// Returns the number of base pages that could not be isolated so far.
-    pub fn failed(&self) -> u64 {
-        self.0.failed as u64
+    /// Returns the base pages that could not be isolated so far.
+    pub fn failed(&self) -> Failures {
+        self.0.failed.into()
     }
 
     /// Returns the number of bytes that were not processed yet.

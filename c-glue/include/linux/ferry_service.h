@@ -35,7 +35,7 @@ struct ferry_target {
  *	first one
  * @want: base pages to isolate before returning
  * @isolated: base pages isolated
- * @failed: base pages that could not be isolated
+ * @failed: base pages that could not be isolated, by reason
  * @hugetlb: hugetlb folios are among the isolated ones
  */
 struct ferry_range {
@@ -50,7 +50,7 @@ struct ferry_range {
 	bool hugetlb;
 	unsigned long want;
 	unsigned long isolated;
-	unsigned long failed;
+	unsigned long failed[PAGE_MIGRATE_NR_FAILURES];
 };
 
 /**
@@ -80,7 +80,7 @@ enum ferry_owner {
 	FERRY_OWNER_UNKNOWN,	/* fatal signal, or may not sleep */
 };
 
-/* File names in sysfs; in struct page_migrate_counters in this order */
+/* Files in sysfs; in struct page_migrate_counters in this order */
 enum ferry_service_event {
 	FERRY_SERVICE_PHYS_CALLS,
 	FERRY_SERVICE_PHYS_ENTRIES,
@@ -90,7 +90,12 @@ enum ferry_service_event {
 	FERRY_SERVICE_FAILED,
 	FERRY_SERVICE_REFUSED,
 	FERRY_SERVICE_ABORTED,
-	FERRY_NR_SERVICE_EVENTS
+	FERRY_SERVICE_PHYS_USEC,
+	FERRY_SERVICE_RANGE_USEC,
+	FERRY_SERVICE_FAILURES,	/* the first one */
+	FERRY_SERVICE_ERRORS = FERRY_SERVICE_FAILURES +	/* the first one */
+			       PAGE_MIGRATE_NR_FAILURES,
+	FERRY_NR_SERVICE_EVENTS = FERRY_SERVICE_ERRORS + PAGE_MIGRATE_NR_ERRORS
 };
 
 /**
@@ -132,10 +137,15 @@ enum ferry_owner ferry_folio_owner(struct folio *folio, struct mm_struct *mm,
 unsigned long ferry_isolate_next(const struct ferry_mapped *mapped,
 				 struct list_head *folios);
 bool ferry_folio_is_refused(struct folio *folio);
-bool ferry_folio_isolate(struct folio *folio, struct list_head *folios);
+bool ferry_folio_isolate(struct folio *folio, int node,
+			 struct list_head *folios);
 void ferry_lru_drain(void);
-void ferry_count_service(enum ferry_service_event what, unsigned long nr);
-u64 ferry_service_sum(enum ferry_service_event what);
+void ferry_count_service(unsigned int what, unsigned long nr);
+u64 ferry_service_sum(unsigned int what);
+void ferry_service_moving(int from, int to, unsigned long pages);
+void ferry_service_not_moved(const struct list_head *folios, int node);
+u64 ferry_service_moved(unsigned int from, unsigned int to);
+unsigned int ferry_service_nodes(void);
 void ferry_report_service(const struct ferry_service_report *report);
 
 /* rust/service/hooks.rs */

@@ -78,8 +78,22 @@ fn expected() -> BTreeMap<String, u64> {
         successful = values.successful,
         failed = values.failed,
         refused = values.refused,
-        aborted = values.aborted
+        aborted = values.aborted,
+        phys_usec = values.phys_usec,
+        range_usec = values.range_usec,
+        failures = values.failures,
+        errors = values.errors
     );
+    members!(
+        "page_migrate_matrix",
+        abi::Matrix,
+        size = size,
+        flags = flags,
+        table = table,
+        nodes = nodes
+    );
+    put("PAGE_MIGRATE_NR_FAILURES", abi::NR_FAILURES as u64);
+    put("PAGE_MIGRATE_NR_ERRORS", abi::NR_ERRORS as u64);
     put("phaddr_t", size_of::<crate::PhysAddr>() as u64);
     put("PAGE_MIGRATE_MAX_TABLE", abi::MAX_TABLE as u64);
     put("PAGE_MIGRATE_MAX_LONG_TABLE", abi::MAX_LONG_TABLE as u64);
@@ -91,6 +105,7 @@ fn expected() -> BTreeMap<String, u64> {
     put("PAGE_MIGRATE_PHYS", number(abi::PHYS));
     put("PAGE_MIGRATE_RANGE", number(abi::RANGE));
     put("PAGE_MIGRATE_COUNTERS", number(abi::COUNTERS));
+    put("PAGE_MIGRATE_MATRIX", number(abi::MATRIX));
     all
 }
 

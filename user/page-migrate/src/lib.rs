@@ -45,7 +45,7 @@ pub use node::{Node, NotANumber};
 pub use pagemap::{PhysAddr, physical_addresses};
 pub use places::Spread;
 pub use process::{Pid, PidFd, Target};
-pub use service::{Counters, Counts, DEVICE, MAX_TABLE, Options, Service};
+pub use service::{Counters, Counts, DEVICE, MAX_TABLE, Moved, Options, Service};
 
 /// Returns the size of a base page in bytes.
 pub fn page_size() -> u64 {

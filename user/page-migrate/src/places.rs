@@ -2,7 +2,7 @@
 //! The nodes that memory is on, as `move_pages(2)` reports them without moving anything.
 
 use crate::{Node, Pid, page_size, sys};
-use std::{collections::BTreeMap, fmt, io, ops::Range};
+use std::{collections::BTreeMap, fmt, fs, io, ops::Range};
 
 /// Number of pages to query in one call.
 const AT_ONCE: usize = 1 << 16;
@@ -30,6 +30,33 @@ impl Spread {
             }
             spread.add(&sys::query(pid.map_or(0, Pid::number), &some)?);
         }
+    }
+
+    /// Queries all memory of a process, by `/proc/PID/numa_maps`. Counts present pages only.
+    pub fn of_process(pid: Pid) -> io::Result<Self> {
+        let text = fs::read_to_string(format!("/proc/{}/numa_maps", pid.number()))?;
+        Ok(Self::parse(&text))
+    }
+
+    /// Parses `numa_maps`: a line for each mapping, with its page size, and its pages by node.
+    fn parse(text: &str) -> Self {
+        let mut spread = Self::default();
+        for line in text.lines() {
+            let mut words = line
+                .split_whitespace()
+                .filter_map(|word| word.split_once('='));
+            let kilobytes = words.clone().find(|(name, _)| *name == "kernelpagesize_kB");
+            let kilobytes = kilobytes.and_then(|(_, size)| size.parse::<u64>().ok());
+            let each = kilobytes.map_or(1, |size| size * 1024 / page_size()) as usize;
+            let nodes = words.by_ref().filter_map(|(name, pages)| {
+                let node = Node::new(name.strip_prefix('N')?.parse().ok()?)?;
+                Some((node, pages.parse::<usize>().ok()?))
+            });
+            for (node, pages) in nodes {
+                *spread.nodes.entry(node).or_default() += pages * each;
+            }
+        }
+        spread
     }
 
     fn add(&mut self, status: &[i32]) {
@@ -92,6 +119,24 @@ mod tests {
         assert_eq!(count(&[3, 2]).most(), Node::new(2));
         assert_eq!(count(&[-2]).most(), None);
         assert_eq!(Spread::default().to_string(), "no pages");
+    }
+
+    #[test]
+    fn pages_of_all_mappings() {
+        let size = page_size() / 1024;
+        let text = format!(
+            "7f00 default anon=3 dirty=3 N0=1 N1=2 kernelpagesize_kB={size}\n\
+             7f10 default file=/lib/N7=3\n\
+             7f20 default huge anon=2 N1=2 kernelpagesize_kB={}\n",
+            size * 512
+        );
+        let spread = Spread::parse(&text);
+        assert_eq!(spread.to_string(), "1 on node 0, 1026 on node 1");
+        let own = Pid::new(std::process::id() as i32).unwrap();
+        // Kernels without NUMA have no such file.
+        if let Ok(own) = Spread::of_process(own) {
+            assert!(own.most().is_some());
+        }
     }
 
     #[test]

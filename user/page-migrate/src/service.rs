@@ -79,12 +79,42 @@ pub struct Counters {
     pub refused: u64,
     /// Accepted calls that ended early with an error.
     pub aborted: u64,
+    /// Microseconds in accepted calls by physical address.
+    pub phys_usec: u64,
+    /// Microseconds in accepted calls for ranges.
+    pub range_usec: u64,
+    /// Base pages that could not be migrated, by `enum page_migrate_failure`.
+    pub failures: [u64; abi::ROOM_FAILURES],
+    /// Rejected calls, and calls that ended early, by `enum page_migrate_error`.
+    pub errors: [u64; abi::ROOM_ERRORS],
 }
+
+/// Files of `failures` in `/sys/kernel/mm/ferry/service/`, in the order of `enum
+/// page_migrate_failure`.
+const FAILURES: [&str; abi::NR_FAILURES] = [
+    "failures/shared",
+    "failures/unmovable",
+    "failures/busy",
+    "failures/move",
+];
+
+/// The same for `errors` and `enum page_migrate_error`.
+const ERRORS: [&str; abi::NR_ERRORS] = [
+    "errors/eperm",
+    "errors/esrch",
+    "errors/eintr",
+    "errors/ebadf",
+    "errors/enomem",
+    "errors/efault",
+    "errors/enodev",
+    "errors/einval",
+    "errors/other",
+];
 
 impl Counters {
     /// Returns all counters with their names in `/sys/kernel/mm/ferry/service/`.
-    pub fn named(&self) -> [(&'static str, u64); 8] {
-        [
+    pub fn named(&self) -> Vec<(&'static str, u64)> {
+        let mut named = vec![
             ("phys_calls", self.phys_calls),
             ("phys_entries", self.phys_entries),
             ("phys_ignored", self.phys_ignored),
@@ -93,7 +123,45 @@ impl Counters {
             ("failed", self.failed),
             ("refused", self.refused),
             ("aborted", self.aborted),
-        ]
+            ("phys_usec", self.phys_usec),
+            ("range_usec", self.range_usec),
+        ];
+        named.extend(FAILURES.into_iter().zip(self.failures));
+        named.extend(ERRORS.into_iter().zip(self.errors));
+        named
+    }
+}
+
+/// Base pages that the service has migrated since boot, for all callers, by pair of nodes. Those of
+/// a list that is being migrated are included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    nodes: usize,
+    table: Vec<u64>,
+}
+
+impl Moved {
+    /// Returns the number of nodes, with or without memory: all up to the highest possible one.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// Returns the pages migrated from one node to another; 0 for nodes that cannot exist.
+    pub fn between(&self, from: usize, to: usize) -> u64 {
+        match from.max(to) < self.nodes {
+            true => self.table[from * self.nodes + to],
+            false => 0,
+        }
+    }
+
+    /// Returns all pairs with pages: from, to, and the number.
+    pub fn pairs(&self) -> impl Iterator<Item = (usize, usize, u64)> + '_ {
+        let pairs = self
+            .table
+            .iter()
+            .enumerate()
+            .filter(|&(_, &pages)| pages > 0);
+        pairs.map(|(at, &pages)| (at / self.nodes, at % self.nodes, pages))
     }
 }
 
@@ -198,6 +266,21 @@ impl Service {
     pub fn counters(&self) -> Result<Counters, Error> {
         Ok(sys::counters(&self.0)?.values)
     }
+
+    /// Returns the pages migrated since boot, by pair of nodes.
+    pub fn moved(&self) -> Result<Moved, Error> {
+        let mut moved = Moved::default();
+        loop {
+            let nodes = sys::matrix(&self.0, &mut moved.table, moved.nodes)?;
+            if nodes == moved.nodes {
+                return Ok(moved);
+            }
+            moved = Moved {
+                nodes,
+                table: vec![0; nodes * nodes],
+            };
+        }
+    }
 }
 
 fn migrate(node: Node, target: Target<'_>, options: Options) -> abi::Migrate {
@@ -254,6 +337,7 @@ mod tests {
         };
         let list = vec![PhysAddr(0); MAX_TABLE + 1];
         assert_eq!(null().counters(), Err(Error::NoService));
+        assert_eq!(null().moved(), Err(Error::NoService));
         assert_eq!(
             null().migrate_range(0..4096, node, Target::Caller, options),
             Err(stopped)
@@ -270,6 +354,18 @@ mod tests {
         let end = Range { start: 2, end: 1 };
         let refused = null().migrate_range(end, node, Target::Caller, Options::default());
         assert_eq!(refused.unwrap_err().error, Error::InvalidArgument);
+    }
+
+    #[test]
+    fn pages_by_pair_of_nodes() {
+        let moved = Moved {
+            nodes: 3,
+            table: vec![0, 7, 0, 0, 0, 9, 0, 0, 0],
+        };
+        assert_eq!(moved.pairs().collect::<Vec<_>>(), [(0, 1, 7), (1, 2, 9)]);
+        assert_eq!(moved.between(1, 2), 9);
+        assert_eq!(moved.between(0, 3) + moved.between(3, 0), 0);
+        assert_eq!(Moved::default().pairs().count(), 0);
     }
 
     #[test]

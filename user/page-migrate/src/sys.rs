@@ -49,10 +49,29 @@ pub(crate) fn counters(device: &File) -> Result<abi::Counters, Error> {
     Ok(counters)
 }
 
+/// Fills a table of `nodes * nodes` numbers, and returns the number of nodes that the kernel has.
+/// If it has more than `nodes`, the table is not filled.
+pub(crate) fn matrix(device: &File, table: &mut [u64], nodes: usize) -> Result<usize, Error> {
+    assert_eq!(Some(table.len()), nodes.checked_mul(nodes));
+    let mut matrix = abi::Matrix {
+        size: size_of::<abi::Matrix>() as u32,
+        flags: 0,
+        table: table.as_mut_ptr().addr() as u64,
+        nodes: nodes as u64,
+    };
+    // SAFETY: `matrix` has the size in its `size` member. The kernel writes no more numbers than
+    // the table has.
+    let done = unsafe { ioctl(device, abi::MATRIX, ptr::from_mut(&mut matrix).cast()) };
+    match done {
+        Ok(()) | Err(Error::Other(libc::ENOSPC)) => Ok(matrix.nodes as usize),
+        Err(error) => Err(error),
+    }
+}
+
 /// # Safety
 ///
 /// `arg` points to a structure that `request` takes, valid for reads and writes of the size in its
-/// first member.
+/// first member. What it points to is valid for the writes of the request.
 unsafe fn ioctl(device: &File, request: libc::Ioctl, arg: *mut c_void) -> Result<(), Error> {
     // SAFETY: The caller guarantees that `arg` is a valid structure of this request.
     match unsafe { libc::ioctl(device.as_raw_fd(), request, arg) } {

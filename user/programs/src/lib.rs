@@ -2,6 +2,8 @@
 //! Code that the programs share: memory to migrate, output before and after, and error messages.
 #![forbid(unsafe_code)]
 
+pub mod statistics;
+
 use page_migrate::{Error, Node, Spread, Stopped, page_size};
 use std::{
     fmt,

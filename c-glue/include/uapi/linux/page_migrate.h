@@ -119,6 +119,50 @@ struct page_migrate_range {
 };
 
 /**
+ * enum page_migrate_failure - why a page was not migrated
+ * @PAGE_MIGRATE_FAILED_SHARED: unrelated processes map it too, and
+ *	PAGE_MIGRATE_SHARED was not given
+ * @PAGE_MIGRATE_FAILED_UNMOVABLE: pinned, poisoned or inaccessible
+ * @PAGE_MIGRATE_FAILED_BUSY: another task migrates, reclaims or scans it
+ * @PAGE_MIGRATE_FAILED_MOVE: its migration failed: other references, a lock, or
+ *	no memory on the node
+ * @PAGE_MIGRATE_NR_FAILURES: number of the above
+ */
+enum page_migrate_failure {
+	PAGE_MIGRATE_FAILED_SHARED,
+	PAGE_MIGRATE_FAILED_UNMOVABLE,
+	PAGE_MIGRATE_FAILED_BUSY,
+	PAGE_MIGRATE_FAILED_MOVE,
+	PAGE_MIGRATE_NR_FAILURES
+};
+
+/**
+ * enum page_migrate_error - errors of calls, see below
+ * @PAGE_MIGRATE_EPERM: EPERM
+ * @PAGE_MIGRATE_ESRCH: ESRCH
+ * @PAGE_MIGRATE_EINTR: EINTR
+ * @PAGE_MIGRATE_EBADF: EBADF
+ * @PAGE_MIGRATE_ENOMEM: ENOMEM
+ * @PAGE_MIGRATE_EFAULT: EFAULT
+ * @PAGE_MIGRATE_ENODEV: ENODEV
+ * @PAGE_MIGRATE_EINVAL: EINVAL
+ * @PAGE_MIGRATE_EOTHER: others, such as E2BIG
+ * @PAGE_MIGRATE_NR_ERRORS: number of the above
+ */
+enum page_migrate_error {
+	PAGE_MIGRATE_EPERM,
+	PAGE_MIGRATE_ESRCH,
+	PAGE_MIGRATE_EINTR,
+	PAGE_MIGRATE_EBADF,
+	PAGE_MIGRATE_ENOMEM,
+	PAGE_MIGRATE_EFAULT,
+	PAGE_MIGRATE_ENODEV,
+	PAGE_MIGRATE_EINVAL,
+	PAGE_MIGRATE_EOTHER,
+	PAGE_MIGRATE_NR_ERRORS
+};
+
+/**
  * struct page_migrate_counters - work since boot, of all callers
  * @size: size of this structure, in bytes
  * @flags: 0
@@ -127,9 +171,14 @@ struct page_migrate_range {
  * @phys_ignored: addresses that were skipped
  * @range_calls: accepted calls of PAGE_MIGRATE_RANGE
  * @successful: base pages migrated
- * @failed: base pages that could not be migrated
+ * @failed: base pages that could not be migrated, the sum of @failures
  * @refused: rejected calls: missing privilege or invalid argument
  * @aborted: accepted calls that ended early with an error
+ * @phys_usec: time in the calls of @phys_calls, in microseconds
+ * @range_usec: time in the calls of @range_calls, in microseconds
+ * @failures: @failed by &enum page_migrate_failure; unused elements are 0
+ * @errors: @refused and @aborted by &enum page_migrate_error; unused elements
+ *	are 0
  *
  * A call is accepted when all of its arguments are valid, other than the
  * contents of its table or range. The same counters are in
@@ -146,6 +195,29 @@ struct page_migrate_counters {
 	__aligned_u64 failed;
 	__aligned_u64 refused;
 	__aligned_u64 aborted;
+	__aligned_u64 phys_usec;
+	__aligned_u64 range_usec;
+	__aligned_u64 failures[8];
+	__aligned_u64 errors[16];
+};
+
+/**
+ * struct page_migrate_matrix - pages migrated since boot, by pair of nodes
+ * @size: size of this structure, in bytes
+ * @flags: 0
+ * @table: pointer to @nodes * @nodes numbers, each a __u64: base pages migrated
+ *	from node f to node t, at index f * @nodes + t
+ * @nodes: rows and columns of @table; written: those that the kernel needs, one
+ *	more than the highest possible node
+ *
+ * Pages of a list that is being migrated are included. Those that turn out not
+ * to be migrated are subtracted then.
+ */
+struct page_migrate_matrix {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 table;
+	__aligned_u64 nodes;
 };
 
 #define PAGE_MIGRATE_IOC	0xBC
@@ -182,5 +254,13 @@ struct page_migrate_counters {
 
 /* Needs only the open device. The members after @flags are written. */
 #define PAGE_MIGRATE_COUNTERS	_IO(PAGE_MIGRATE_IOC, 2)
+
+/*
+ * Needs only the open device. EINVAL: @flags is not 0; ENOSPC: @nodes, which is
+ * written, was too small; EFAULT: the structure or the table is not readable, or
+ * not writable. With more nodes than the kernel needs the table has the kernel's
+ * number of rows and columns.
+ */
+#define PAGE_MIGRATE_MATRIX	_IO(PAGE_MIGRATE_IOC, 3)
 
 #endif /* _UAPI_LINUX_PAGE_MIGRATE_H */

@@ -23,6 +23,7 @@ pub const MAX_LONG_TABLE: u64 = 262_144;
 pub const PHYS: u32 = 0xbc00;
 pub const RANGE: u32 = 0xbc01;
 pub const COUNTERS: u32 = 0xbc02;
+pub const MATRIX: u32 = 0xbc03;
 
 /// `struct page_migrate_phys`, and `struct page_migrate_range` with the same layout, where `at` is
 /// an address and `length` counts bytes.
@@ -53,6 +54,30 @@ pub struct Counters {
     pub failed: u64,
     pub refused: u64,
     pub aborted: u64,
+    pub phys_usec: u64,
+    pub range_usec: u64,
+    /// By [`FAILURES`].
+    pub failures: [u64; 8],
+    /// By [`ERRORS`].
+    pub errors: [u64; 16],
+}
+
+/// Files in `failures/`, in the order of `enum page_migrate_failure`.
+pub const FAILURES: [&str; 4] = ["shared", "unmovable", "busy", "move"];
+
+/// Files in `errors/`, in the order of `enum page_migrate_error`.
+pub const ERRORS: [&str; 9] = [
+    "eperm", "esrch", "eintr", "ebadf", "enomem", "efault", "enodev", "einval", "other",
+];
+
+/// `struct page_migrate_matrix`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+struct Matrix {
+    size: u32,
+    flags: u32,
+    table: u64,
+    nodes: u64,
 }
 
 /// Result of a call: 0 or an error number, and its counts.
@@ -164,6 +189,22 @@ impl Service {
         // SAFETY: `counters` has the size in its `size` member.
         unsafe { self.ioctl(COUNTERS, (&raw mut counters).addr()) }.zero("reading counters")?;
         Ok(counters)
+    }
+
+    /// Asks for the pages by pair of nodes, with a table for `nodes` nodes. Returns the error
+    /// number, the kernel's number of nodes, and the table.
+    pub fn matrix(&self, nodes: usize) -> (i32, usize, Vec<u64>) {
+        let mut table = vec![0u64; nodes * nodes];
+        let mut matrix = Matrix {
+            size: size_of::<Matrix>() as u32,
+            table: table.as_mut_ptr().addr() as u64,
+            nodes: nodes as u64,
+            ..Matrix::default()
+        };
+        // SAFETY: `matrix` has the size in its `size` member, and the table has that many rows and
+        // columns.
+        let ret = unsafe { self.ioctl(MATRIX, (&raw mut matrix).addr()) };
+        (ret.errno, matrix.nodes as usize, table)
     }
 
     /// Makes any ioctl with a possibly invalid pointer. In a mapping it must leave a page of room

@@ -51,6 +51,17 @@ int main(void)
 	MEMBER(page_migrate_counters, failed);
 	MEMBER(page_migrate_counters, refused);
 	MEMBER(page_migrate_counters, aborted);
+	MEMBER(page_migrate_counters, phys_usec);
+	MEMBER(page_migrate_counters, range_usec);
+	MEMBER(page_migrate_counters, failures);
+	MEMBER(page_migrate_counters, errors);
+	SIZE(struct page_migrate_matrix);
+	MEMBER(page_migrate_matrix, size);
+	MEMBER(page_migrate_matrix, flags);
+	MEMBER(page_migrate_matrix, table);
+	MEMBER(page_migrate_matrix, nodes);
+	NUMBER(PAGE_MIGRATE_NR_FAILURES);
+	NUMBER(PAGE_MIGRATE_NR_ERRORS);
 	NUMBER(PAGE_MIGRATE_MAX_TABLE);
 	NUMBER(PAGE_MIGRATE_MAX_LONG_TABLE);
 	NUMBER(PAGE_MIGRATE_SHARED);
@@ -61,6 +72,7 @@ int main(void)
 	NUMBER(PAGE_MIGRATE_PHYS);
 	NUMBER(PAGE_MIGRATE_RANGE);
 	NUMBER(PAGE_MIGRATE_COUNTERS);
+	NUMBER(PAGE_MIGRATE_MATRIX);
 	/* Without a place for the counts both calls fail, and try nothing. */
 	if (ph(NULL, 0, 0, NULL, 0) != -1 || errno != EFAULT)
 		return 1;

@@ -7,11 +7,11 @@ use anyhow::{Result, ensure};
 
 use super::{PAGES, memory, says, shuttle, small_pages, table, whole};
 use crate::child::Child;
-use crate::harness::{Case, expect, expect_errno};
+use crate::harness::{Case, expect_errno};
 use crate::plan::FolioSize;
-use crate::sys::service::{Call, Counters, HOLES, LONG, MT, SHARED, Service};
+use crate::sys::service::{Call, HOLES, LONG, MT, SHARED, Service};
 use crate::sys::{self, Mapping, PAGE};
-use crate::{kernel, pattern, region};
+use crate::{pattern, region};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -25,7 +25,6 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/long-tables", |_| long_tables()),
         Case::new("service/orders", |_| orders()),
         Case::new("service/holes", |_| holes()),
-        Case::new("service/counters", |_| counters()),
     ]
 }
 
@@ -205,46 +204,4 @@ fn holes() -> Result<()> {
         ..everything
     });
     expect_errno("the move back", back.errno, 0)
-}
-
-fn sysfs() -> Result<Counters> {
-    let value = |name: &str| kernel::number(format!("/sys/kernel/mm/ferry/service/{name}"));
-    Ok(Counters {
-        size: size_of::<Counters>() as u32,
-        flags: 0,
-        phys_calls: value("phys_calls")?,
-        phys_entries: value("phys_entries")?,
-        phys_ignored: value("phys_ignored")?,
-        range_calls: value("range_calls")?,
-        successful: value("successful")?,
-        failed: value("failed")?,
-        refused: value("refused")?,
-        aborted: value("aborted")?,
-    })
-}
-
-fn counters() -> Result<()> {
-    let (map, service) = (small_pages()?, Service::open()?);
-    let before = service.counters()?;
-    expect("counters of sysfs", sysfs()?, before)?;
-    says(service.range(whole(&map, 1)), 0, PAGES, 0)?;
-    let mut table = table(&map)?;
-    table.extend([u64::MAX, 1 << 51]);
-    says(service.phys(&table, Call::to(0)), 0, PAGES, 0)?;
-    ensure!(service.range(whole(&map, 99)).errno == libc::ENODEV);
-    ensure!(service.range(Call::range(0, PAGE, 1)).errno == libc::EFAULT);
-    let expected = Counters {
-        phys_calls: before.phys_calls + 1,
-        phys_entries: before.phys_entries + PAGES as u64 + 2,
-        phys_ignored: before.phys_ignored + 2,
-        range_calls: before.range_calls + 2,
-        successful: before.successful + 2 * PAGES as u64,
-        failed: before.failed,
-        refused: before.refused + 1,
-        aborted: before.aborted + 1,
-        ..before
-    };
-    let after = service.counters()?;
-    expect("counters", after, expected)?;
-    expect("counters of sysfs", sysfs()?, after)
 }

@@ -183,7 +183,7 @@ fn ebadf() -> Result<()> {
 
 fn enotty() -> Result<()> {
     let (page, service) = (Mapping::anon(2 * PAGE, PAGE)?, Service::open()?);
-    for cmd in [0xbc03, 0xbcff, 0xbd00, 0, 0xc030bc00, 0x4030bc01] {
+    for cmd in [0xbc04, 0xbcff, 0xbd00, 0, 0xc030bc00, 0x4030bc01] {
         let ret = service.raw(cmd, UserPtr::In(&page, 0))?;
         expect_errno(format!("{cmd:#x}"), ret.errno, ENOTTY)?;
     }

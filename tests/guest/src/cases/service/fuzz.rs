@@ -10,7 +10,7 @@ use crate::harness::{Case, Log};
 use crate::kernel;
 use crate::patience::wait_until;
 use crate::plan::FolioSize;
-use crate::sys::service::{COUNTERS, Call, Counters, HOLES, PHYS, RANGE, SHARED, Service};
+use crate::sys::service::{COUNTERS, Call, Counters, HOLES, MATRIX, PHYS, RANGE, SHARED, Service};
 use crate::sys::{Mapping, PAGE, UserPtr, low_memory};
 use crate::{pattern, region};
 use anyhow::{Result, ensure};
@@ -187,10 +187,15 @@ impl World {
     /// Makes one call. Returns 1 if it moved pages.
     fn one(&self, size: Size, rng: &mut Rng) -> Result<u64> {
         let words = self.page.words();
+        let any = match rng.bool() {
+            true => rng.u32(0xbc00..0xbc10),
+            false => rng.u32(..),
+        };
         let cmd = match rng.u8(..32) {
             0 => COUNTERS,
-            1 => rng.u32(0xbc00..0xbc10),
-            2 => rng.u32(..),
+            // It would write to any address; `service/matrix*` test it.
+            1 | 2 if any == MATRIX => COUNTERS,
+            1 | 2 => any,
             3..17 => PHYS,
             _ => RANGE,
         };

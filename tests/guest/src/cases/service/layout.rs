@@ -136,6 +136,6 @@ fn compat() -> Result<()> {
         Ok(words.iter().map(|word| word.load(Relaxed)).collect())
     };
     expect("counters for a 32-bit program", read(true)?, read(false)?)?;
-    let ret = service.raw_compat(0xbc03, UserPtr::In(&page, 0))?;
+    let ret = service.raw_compat(0xbc04, UserPtr::In(&page, 0))?;
     expect_errno("an unknown ioctl", ret.errno, libc::ENOTTY)
 }

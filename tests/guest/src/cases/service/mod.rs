@@ -9,6 +9,7 @@ mod layout;
 mod owners;
 mod races;
 mod rights;
+mod statistics;
 
 use anyhow::{Result, ensure};
 
@@ -28,6 +29,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(kinds::cases());
     all.extend(owners::cases());
     all.extend(rights::cases());
+    all.extend(statistics::cases());
     all.extend(races::cases());
     all.extend(fuzz::cases());
     all
@@ -126,5 +128,18 @@ fn shuttle(service: &Service, map: &Mapping, pid: i32, flags: u32) -> Result<()>
         region::check_on(&addrs, node)?;
         pattern::check(map.words(), 1)?;
     }
-    Ok(())
+    whole_matrix(service)
+}
+
+/// Checks that the pages of all pairs of nodes are those that were migrated. No other call may be
+/// at work.
+fn whole_matrix(service: &Service) -> Result<()> {
+    let (_, nodes, _) = service.matrix(0);
+    let (_, _, table) = service.matrix(nodes);
+    let successful = service.counters()?.successful;
+    expect(
+        "pages by pair of nodes",
+        table.iter().sum::<u64>(),
+        successful,
+    )
 }
