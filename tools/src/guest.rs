@@ -9,6 +9,7 @@ use crate::{
 };
 use anyhow::{bail, Context as _, Result};
 use std::{
+    ffi::OsString,
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -170,7 +171,8 @@ impl Guest {
         self.share.path()
     }
 
-    /// Copies the guest's program and those of the service into the shared folder.
+    /// Copies the guest's program and those of the service into the shared folder; those in C into
+    /// its folder `c`.
     pub fn bring_programs(&self, program: &Path) -> Result<()> {
         self.bring(program)?;
         for name in SERVICE_PROGRAMS {
@@ -202,8 +204,12 @@ impl Guest {
         &self.console
     }
 
+        let (built, folder) = (program.with_file_name("c"), self.share().join("c"));
+        fs::create_dir_all(&folder)?;
     /// Boots, runs the shell script in the shared folder and powers off. Returns the script's exit
     /// status, or an error if the guest went down before the script ended. Afterwards the folder's
+            fs::copy(built.join(name), folder.join(name))
+                .with_context(|| format!("cannot copy {name} of {}", built.display()))?;
     /// `dmesg` has the kernel log.
     pub fn run(&self, script: &str) -> Result<i32> {
         self.run_unless(script, || false)
@@ -330,7 +336,8 @@ fn put_before_init(venv: &Path) -> Result<()> {
     Ok(fs::set_permissions(&init, Permissions::from_mode(0o755))?)
 }
 
-/// The programs of the page migration service, in the same folder as the guest's own.
+/// The programs of the page migration service, in Rust in the same folder as the guest's own, and in
+/// C in a folder `c` there.
 const SERVICE_PROGRAMS: [&str; 5] = ["ph", "v", "vmig", "victim", "migstat"];
 
 /// Returns where the guest's program is in a cache, if it is built.
@@ -391,6 +398,11 @@ mod tests {
         assert_eq!(
             shape.args(),
             [
+    build_c(
+        context,
+        &program.with_file_name("c"),
+        &context.repo.join("c-glue/include/uapi"),
+    )?;
                 "--cpus=4",
                 "--memory=2G",
                 "--numa=1G,cpus=0-3",
@@ -398,4 +410,26 @@ mod tests {
             ]
         );
     }
+/// Builds the programs of the service in C into `out`, with the kernel's headers in `uapi`.
+pub fn build_c(context: &Context, out: &Path, uapi: &Path) -> Result<()> {
+    let assigned = |name: &str, path: &Path| {
+        let mut word = OsString::from(format!("{name}="));
+        word.push(path);
+        word
+    };
+    context
+        .cache
+        .step("building the service's programs in C", "user-c")
+        .timeout(Duration::from_secs(300))
+        .quiet()
+        .run(
+            Command::new("make")
+                .arg("-C")
+                .arg(context.repo.join("user/c"))
+                .arg(assigned("OUT", out))
+                .arg(assigned("UAPI", uapi))
+                .arg("CFLAGS=-O2 -g -Wall -Wextra -Werror"),
+        )
+}
+
 }

@@ -9,7 +9,7 @@ use super::{topics::is_complete, topics::laid, Tally};
 use crate::{
     cache::{remove_dir, write_atomic, Key, Stamp},
     context::Context,
-    elf,
+    elf, guest,
     kernel::{self, Built, Config, Variant},
     ktap::Outcome,
     overlay::{self, Overlay},
@@ -173,7 +173,8 @@ fn make(
     .run(make.args(targets))
 }
 
-/// Exports the headers for user space, and compiles a file that includes only Ferry's.
+/// Exports the headers for user space, compiles a file that includes only Ferry's, and builds the C
+/// programs of the service with them.
 fn exports_header(context: &Context, built: &Built) -> Result<()> {
     let toolchain = context.toolchain()?;
     let limit = Duration::from_secs(600);
@@ -209,7 +210,8 @@ fn exports_header(context: &Context, built: &Built) -> Result<()> {
             .arg(&exported)
             .args(["-x", "c"])
             .arg(exported.join("linux/page_migrate.h")),
-    )
+    )?;
+    guest::build_c(context, &built.out.join("usr/ferry-programs"), &exported)
 }
 
 /// Digests of executable sections, by object and section.
