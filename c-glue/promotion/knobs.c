@@ -152,6 +152,7 @@ static const char * const ferry_unpromoted_names[FERRY_NR_UNPROMOTED] = {
 	[FERRY_UNPROMOTED_NOT_FILE]	= "not_file",
 	[FERRY_UNPROMOTED_MAPPED]	= "mapped",
 	[FERRY_UNPROMOTED_DIRTY]	= "dirty",
+	[FERRY_UNPROMOTED_POLICY]	= "policy",
 	[FERRY_UNPROMOTED_WRITEBACK]	= "writeback",
 	[FERRY_UNPROMOTED_DROPBEHIND]	= "dropbehind",
 	[FERRY_UNPROMOTED_LOCKED]	= "locked",

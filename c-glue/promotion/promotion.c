@@ -23,6 +23,7 @@
 #include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/sched.h>
+#include <linux/shmem_fs.h>
 #include <linux/swap.h>
 #include <linux/topology.h>
 #include <linux/vmstat.h>
@@ -107,12 +108,12 @@ static int ferry_promotion_target(int from)
 
 /*
  * Of FERRY_PROMOTION_FLAGS a folio to promote has PG_lru only: it is on an LRU
- * list, file-backed, clean and evictable.
+ * list, and evictable.
  */
 #define FERRY_PROMOTED_FLAGS	BIT(PG_lru)
 #define FERRY_PROMOTION_FLAGS						\
-	(BIT(PG_lru) | BIT(PG_swapbacked) | BIT(PG_dirty) |		\
-	 BIT(PG_writeback) | BIT(PG_unevictable) | BIT(PG_dropbehind))
+	(BIT(PG_lru) | BIT(PG_writeback) | BIT(PG_unevictable) |	\
+	 BIT(PG_dropbehind))
 
 /*
  * Sampling state of a CPU. An access is recorded if the next value of a
@@ -190,7 +191,7 @@ void ferry_record_migration(const struct folio *src, const struct folio *dst,
 	bool lower = node_isset(folio_nid(dst), ferry_lower_nodes);
 	bool from_top = node_isset(folio_nid(src), ferry_top_nodes);
 
-	if (folio_test_anon(dst) || folio_test_swapbacked(dst) || !dst->mapping)
+	if (folio_test_anon(dst) || folio_test_swapcache(dst) || !dst->mapping)
 		return;
 	ferry_folio_cached(dst, &cached);
 	if (reason == MR_DEMOTION && lower)
@@ -251,11 +252,53 @@ static bool ferry_buffers_in_use(struct folio *folio)
 	return false;
 }
 
+/*
+ * Returns whether the folio is in the page cache of a file, which may be one of
+ * tmpfs. Drivers that keep objects there may need memory of a low zone. The
+ * folio is locked.
+ */
+static bool ferry_in_page_cache(const struct folio *folio)
+{
+	const struct address_space *mapping = folio->mapping;
+
+	return !folio_test_anon(folio) && !folio_test_hugetlb(folio) &&
+	       !folio_test_swapcache(folio) && mapping &&
+	       (!folio_test_swapbacked(folio) || shmem_mapping(mapping)) &&
+	       !(mapping_gfp_mask(mapping) & (__GFP_DMA | __GFP_DMA32));
+}
+
+/*
+ * Returns whether a file of tmpfs has a memory policy of its own for the folio,
+ * by mbind() or a mount option. The folio is locked.
+ */
+static bool ferry_has_policy(const struct folio *folio)
+{
+	struct mempolicy *policy;
+
+	if (!folio_test_swapbacked(folio))
+		return false;
+	policy = mpol_shared_policy_lookup(&SHMEM_I(folio->mapping->host)->policy,
+					   folio->index);
+	mpol_cond_put(policy);
+	return policy;
+}
+
+/*
+ * Returns whether the filesystem moves dirty folios without I/O, and without
+ * waiting. Others refuse them in MIGRATE_ASYNC mode, or always.
+ */
+static bool ferry_moves_dirty(const struct address_space *mapping)
+{
+	return mapping->a_ops->migrate_folio == migrate_folio ||
+	       mapping->a_ops->migrate_folio == filemap_migrate_folio ||
+	       mapping->a_ops->migrate_folio == buffer_migrate_folio ||
+	       mapping->a_ops->migrate_folio == buffer_migrate_folio_norefs;
+}
+
 static enum ferry_promotion_refusal
 ferry_unpromoted_locked(struct folio *folio)
 {
-	if (folio_test_anon(folio) || folio_test_swapbacked(folio) ||
-	    folio_test_hugetlb(folio) || !folio->mapping)
+	if (!ferry_in_page_cache(folio))
 		return FERRY_UNPROMOTED_NOT_FILE;
 	if (folio_test_unevictable(folio))
 		return FERRY_UNPROMOTED_UNEVICTABLE;
@@ -265,8 +308,10 @@ ferry_unpromoted_locked(struct folio *folio)
 		return FERRY_UNPROMOTED_MAPPED;
 	if (folio_test_writeback(folio))
 		return FERRY_UNPROMOTED_WRITEBACK;
-	if (folio_test_dirty(folio))
+	if (folio_test_dirty(folio) && !ferry_moves_dirty(folio->mapping))
 		return FERRY_UNPROMOTED_DIRTY;
+	if (ferry_has_policy(folio))
+		return FERRY_UNPROMOTED_POLICY;
 	if (folio_test_dropbehind(folio))
 		return FERRY_UNPROMOTED_DROPBEHIND;
 	if (!ferry_in_use(folio))

@@ -32,7 +32,8 @@ enum ferry_promotion_refusal {
 	FERRY_UNPROMOTED_OFF_LRU,	/* isolated meanwhile */
 	FERRY_UNPROMOTED_NOT_FILE,	/* now of another type */
 	FERRY_UNPROMOTED_MAPPED,	/* NUMA balancing sees its accesses */
-	FERRY_UNPROMOTED_DIRTY,
+	FERRY_UNPROMOTED_DIRTY,		/* and the filesystem may not move it */
+	FERRY_UNPROMOTED_POLICY,	/* the file has a memory policy */
 	FERRY_UNPROMOTED_WRITEBACK,
 	FERRY_UNPROMOTED_DROPBEHIND,
 	FERRY_UNPROMOTED_LOCKED,

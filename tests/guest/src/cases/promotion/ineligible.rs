@@ -25,46 +25,14 @@ pub(super) fn stays(disk: &Disk, file: &File, why: &str) -> Result<()> {
     check(file, LEN, 1)
 }
 
-/// Dirty and mapped pages stay.
-pub(super) fn left() -> Result<()> {
+/// Mapped pages stay.
+pub(super) fn mapped() -> Result<()> {
     let disk = Disk::ext4()?;
-    let _late = [
-        Setting::change("/proc/sys/vm/dirty_writeback_centisecs", "0")?,
-        Setting::change("/proc/sys/vm/dirty_background_ratio", "90")?,
-        Setting::change("/proc/sys/vm/dirty_ratio", "95")?,
-    ];
     let file = on_lower(&disk, true)?;
-    {
-        let _on = promotion::enable()?;
-        let map = Mapping::file(&file, LEN, libc::MAP_SHARED, PAGE)?;
-        map.advise(0, LEN, libc::MADV_POPULATE_READ)?;
-        stays(&disk, &file, "mapped")?;
-    }
-    // The whole file is written again, and stays dirty.
-    let _lower = Policy::bind(1)?;
-    file.write_all_at(&pattern::bytes(0, LEN / 8, 1), 0)?;
-    drop(_lower);
-    let other = disk.create("other")?;
-    place(&other, LEN, 1, true, 2)?;
-    let dirtied = |file: &File| file.write_all_at(&pattern::bytes(0, LEN / 8, 1), 0);
     let _on = promotion::enable()?;
-    // Syncing the other file may have written back this one.
-    dirtied(&file)?;
-    let before = counter("promoted_pages")?;
-    let enough = || {
-        dirtied(&file)?;
-        warm_up(&file, LEN)?;
-        Ok(counter("promoted_pages")? - before >= (LEN / PAGE) as u64 * 9 / 10)
-    };
-    ensure!(
-        read_until(&other, LEN, enough)?,
-        "expected the other file to be promoted beside dirty pages; brake {}, refused: {}",
-        counter("brake")?,
-        refused()?
-    );
-    drop(_on);
-    expect("promoted pages that are dirty", count_on(&file, LEN, 0)?, 0)?;
-    nothing_left(&file, LEN)
+    let map = Mapping::file(&file, LEN, libc::MAP_SHARED, PAGE)?;
+    map.advise(0, LEN, libc::MADV_POPULATE_READ)?;
+    stays(&disk, &file, "mapped")
 }
 
 /// Reads of a task that may not use the top tier are not recorded.
@@ -103,4 +71,22 @@ pub(super) fn cpuset() -> Result<()> {
     not_for_one(&file, "confined")?;
     groups.set(0, "cpuset.mems", "0-1")?;
     bring_up(&file)
+}
+
+/// A file of tmpfs whose policy binds it to the lower tier.
+pub(super) fn tmpfs_policy() -> Result<()> {
+    let disk = Disk::ext4()?;
+    let tmpfs = Tmpfs::with_options("tmpfs", Some("mpol=bind:1"))?;
+    let file = tmpfs.create("file")?;
+    file.write_all_at(&pattern::bytes(0, LEN / 8, 1), 0)?;
+    expect("pages on node 1", count_on(&file, LEN, 1)?, LEN / PAGE)?;
+    let before = counter("refused/policy")?;
+    let _on = promotion::enable()?;
+    stays(&disk, &file, "bound")?;
+    let refused = counter("refused/policy")? - before;
+    ensure!(
+        refused > 0,
+        "expected pages that are refused for their policy"
+    );
+    Ok(())
 }

@@ -2,6 +2,7 @@
 //! Promotion of unmapped page cache: pages read on the lower tier are promoted with their contents
 //! during all kinds of changes, and ineligible pages stay.
 
+mod dirty;
 mod ineligible;
 mod limits;
 
@@ -14,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::Pid;
 
-use super::disk::Disk;
+use super::disk::{Disk, Tmpfs};
 use super::unplug::goes_offline;
 use crate::cgroup::Groups;
 use crate::demotion::generations;
@@ -52,7 +53,9 @@ pub fn cases() -> Vec<Case> {
     };
     both("small", || promoted(true));
     both("large", || promoted(false));
-    both("left", ineligible::left);
+    both("mapped", ineligible::mapped);
+    both("dirty", dirty::dirty);
+    both("tmpfs", dirty::tmpfs);
     both("races", races);
     both("crowded", limits::crowded);
     let one = |name: &str, body: fn() -> Result<()>| {
@@ -63,9 +66,11 @@ pub fn cases() -> Vec<Case> {
         one("forgotten", forgotten),
         one("policy", ineligible::policy),
         one("cpuset", ineligible::cpuset),
+        one("tmpfs-policy", ineligible::tmpfs_policy),
         one("rate", limits::rate),
         one("brake", limits::brake),
         one("remount", remount),
+        one("races-tmpfs", races_in_tmpfs),
         one("memcg", memcg),
         one("oom", oom),
         one("offline", offline),
@@ -107,6 +112,7 @@ fn refused() -> Result<String> {
         "not_file",
         "mapped",
         "dirty",
+        "policy",
         "writeback",
         "dropbehind",
         "locked",
@@ -208,17 +214,58 @@ fn races() -> Result<()> {
     let rounds = if kernel::is_slow() { 5 } else { 12 };
     let disk = Disk::ext4()?;
     let file = on_lower(&disk, true)?;
+    races_in(&disk, &file, rounds)?;
+    nothing_left(&file, LEN / 2)
+}
+
+/// The same on a tmpfs.
+fn races_in_tmpfs() -> Result<()> {
+    let tmpfs = Tmpfs::new()?;
+    let file = tmpfs.create("file")?;
+    let lower = Policy::bind(1)?;
+    file.write_all_at(&pattern::bytes(0, LEN / 8, 1), 0)?;
+    drop(lower);
+    races_in(&tmpfs, &file, if kernel::is_slow() { 5 } else { 12 })
+}
+
+/// A mounted file system.
+trait Folder: Sync {
+    fn create(&self, name: &str) -> Result<File>;
+    fn remove(&self, name: &str) -> Result<()>;
+}
+
+impl Folder for Disk {
+    fn create(&self, name: &str) -> Result<File> {
+        Disk::create(self, name)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        Disk::remove(self, name)
+    }
+}
+
+impl Folder for Tmpfs {
+    fn create(&self, name: &str) -> Result<File> {
+        Tmpfs::create(self, name)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        Ok(std::fs::remove_file(self.dir().join(name))?)
+    }
+}
+
+fn races_in(folder: &impl Folder, file: &File, rounds: u64) -> Result<()> {
     let half = LEN / 2;
     let _on = promotion::enable()?;
     let before = counter("promoted_pages")?;
-    let read = || check(&file, half, 1);
+    let read = || check(file, half, 1);
     let write = || {
         for at in (0..half).step_by(64 * PAGE) {
             file.write_all_at(&pattern::bytes(at / 8, PAGE / 8, 1), at as u64)?;
         }
         Ok(file.sync_data()?)
     };
-    let changes = || (0..rounds).try_for_each(|round| change(&disk, &file, half, round));
+    let changes = || (0..rounds).try_for_each(|round| change(folder, file, half, round));
     beside("a reader", read, || {
         beside("a reader", read, || beside("the writer", write, changes))
     })?;
@@ -227,23 +274,22 @@ fn races() -> Result<()> {
         "expected promoted pages"
     );
     file.set_len(half as u64)?;
-    check(&file, half, 1)?;
-    nothing_left(&file, half)
+    check(file, half, 1)
 }
 
 /// Changes the second half of a file in several ways, and checks it each time.
-fn change(disk: &Disk, file: &File, half: usize, round: u64) -> Result<()> {
+fn change(folder: &impl Folder, file: &File, half: usize, round: u64) -> Result<()> {
     let lower = Policy::bind(1)?;
     let seed = 100 + round;
     file.set_len(half as u64)?;
     file.write_all_at(&pattern::bytes(0, half / 8, seed), half as u64)?;
     file.sync_data()?;
-    let doomed = disk.create("doomed")?;
+    let doomed = folder.create("doomed")?;
     doomed.write_all_at(&pattern::bytes(0, half / 8, seed), 0)?;
     doomed.sync_data()?;
     drop(lower);
     warm_up(&doomed, half)?;
-    disk.remove("doomed")?;
+    folder.remove("doomed")?;
     let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     let (hole, len) = ((half + half / 4) as i64, (half / 4) as i64);
     let mut buf = vec![0; half];
