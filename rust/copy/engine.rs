@@ -46,9 +46,8 @@ use crate::{
             page_price,
             HANDFUL,
             LARGE_PAGES,
-            MAX_BATCH_THREADS,
-            PAGES_PER_UNIT,
-            UNITS, //
+            MAX_BATCH_PAGES,
+            MAX_BATCH_THREADS, //
         },
         policy::{
             self,
@@ -133,9 +132,6 @@ pub fn price(list: &mut IsolatedList<'_>, limit: impl FnOnce() -> u32) -> Option
         settings::unmapped_ns(),
     )
 }
-
-/// Base pages in a batch of the maximum size.
-const MAX_BATCH_PAGES: u32 = UNITS * PAGES_PER_UNIT * MAX_BATCH_THREADS;
 
 /// Lanes with copy tables, and the workqueues of their helpers.
 pub struct Engine(Pool<CopyTable>);

@@ -29,19 +29,21 @@
 
 use core::{num::NonZeroU32, ops::Range};
 
-use super::sync::{const_unless_loom, AtomicU32};
+use super::{
+    page::pages_of_kb,
+    sync::{const_unless_loom, AtomicU32},
+};
 
-/// Pages in a grain: 64 KB with 4 KB pages. To copy one takes about 10 us, so the cost of a claim
-/// is negligible.
-pub const GRAIN_PAGES: u32 = 16;
+/// Pages in a grain: 64 KB. To copy one takes about 10 us, so the cost of a claim is negligible.
+pub const GRAIN_PAGES: u32 = pages_of_kb(64);
 
-/// Pages that a helper copies before it checks whether another task wants its CPU: 16 KB, which
-/// take 2 to 3 us to DRAM. A non-temporal copy ends each step with a fence.
-pub const STEP_PAGES: u32 = 4;
+/// Pages that a helper copies before it checks whether another task wants its CPU: 16 KB or one
+/// page. 16 KB take 2 to 3 us to DRAM. A non-temporal copy ends each step with a fence.
+pub const STEP_PAGES: u32 = pages_of_kb(16);
 
 /// Pages in a grain of a small batch, where [`GRAIN_PAGES`] would leave each thread fewer than
 /// [`GRAINS_PER_THREAD`] grains.
-pub const SMALL_GRAIN_PAGES: u32 = 8;
+pub const SMALL_GRAIN_PAGES: u32 = pages_of_kb(32);
 
 /// Minimum number of grains per thread, so that threads that start at different times finish at
 /// about the same time.

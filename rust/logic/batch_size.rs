@@ -8,7 +8,10 @@
 //! Bounds checked with proptest (`tests/logic/thread_choice.rs`): `batches_keep_to_their_time` and
 //! `chunks_keep_to_their_time`.
 
-use super::thread_choice::blend;
+use super::{
+    page::{pages_of_kb, PAGE_KB},
+    thread_choice::blend,
+};
 
 /// Units in a batch: mainline's limit in base pages, `NR_MAX_BATCHED_MIGRATION`.
 pub const UNITS: u32 = 512;
@@ -16,19 +19,23 @@ pub const UNITS: u32 = 512;
 /// Fractions of a unit in which prices are expressed.
 pub const PARTS: u32 = 1024;
 
-/// Pages of large folios that one unit pays for, per copying thread. With two threads a batch of
-/// 512 units has eight 2 MB folios, and each thread copies four of them.
-pub const PAGES_PER_UNIT: u32 = 4;
+/// KB of large folios that one unit pays for, per copying thread. With two threads a batch of 512
+/// units has eight 2 MB folios, and each thread copies four of them.
+const KB_PER_UNIT: u32 = 16;
 
 /// Number of threads up to which a batch grows. More threads only make it shorter.
 pub const MAX_BATCH_THREADS: u32 = 4;
+
+/// Base pages of large folios in a batch of the maximum size: 32 MB.
+pub const MAX_BATCH_PAGES: u32 = pages_of_kb(UNITS * KB_PER_UNIT * MAX_BATCH_THREADS);
 
 /// A list of fewer folios is short: its caller waits for the first folio, so its batches have half
 /// the size.
 pub const HANDFUL: u32 = 8;
 
-/// A folio of at least this many pages is large: the copy dominates the cost of its migration.
-pub const LARGE_PAGES: u32 = 16;
+/// A folio of at least this many pages, 64 KB, is large: the copy dominates the cost of its
+/// migration.
+pub const LARGE_PAGES: u32 = pages_of_kb(64);
 
 /// Returns whether `folios` folios with `pages` base pages in all are large on average.
 pub fn is_large(folios: u32, pages: u32) -> bool {
@@ -130,12 +137,16 @@ pub fn page_price(
     costs: PageCosts,
     budget_ns: u64,
 ) -> Option<u32> {
-    let (page_ns, pages_per_unit) = match (large, threads) {
-        (false, _) => (costs.small_ns, 1),
-        (true, 0 | 1) => (costs.alone_ns, 1),
+    let (page_ns, by_size) = match (large, threads) {
+        (false, _) => (costs.small_ns, PARTS),
+        (true, 0 | 1) => (costs.alone_ns, PARTS),
         (true, _) => {
-            let pages = PAGES_PER_UNIT * threads.min(MAX_BATCH_THREADS);
-            (costs.shared_ns, if handful { pages / 2 } else { pages })
+            let kb = KB_PER_UNIT * threads.min(MAX_BATCH_THREADS);
+            let kb = if handful { kb / 2 } else { kb };
+            (
+                costs.shared_ns,
+                (PARTS * PAGE_KB).checked_div(kb).unwrap_or(PARTS),
+            )
         }
     };
     let budget_ns = costs.left_ns(if handful { budget_ns / 2 } else { budget_ns });
@@ -145,8 +156,7 @@ pub fn page_price(
         .checked_div(budget_ns)
         .and_then(|parts| u32::try_from(parts).ok())
         .map_or(0, |parts| parts.min(PARTS * UNITS));
-    let by_pages = PARTS.checked_div(pages_per_unit).unwrap_or(PARTS);
-    Some(by_time.max(by_pages)).filter(|&price| price != PARTS)
+    Some(by_time.max(by_size)).filter(|&price| price != PARTS)
 }
 
 /// Returns the number of base pages that one worker migrates as a chunk within the budget, at least

@@ -13,6 +13,8 @@
 //! `tests/logic/crew.rs` checks the cuts with proptest: `spans_of_a_run_are_page_tables`,
 //! `spans_of_strangers_are_chunks` and `chunks_of_a_span_are_alike`.
 
+use super::page::PAGE_SHIFT;
+
 /// Pages that justify waking a worker. Each page costs an unmap, a copy and a remap, so fewer than
 /// [`policy::PAGES_PER_THREAD`](super::policy::PAGES_PER_THREAD) would repay the wake-up, but each
 /// chunk needs its own TLB flush.
@@ -36,8 +38,8 @@ const CHUNKS_PER_WORKER: u32 = 4;
 /// threads as one batch.
 const FOLIOS_PER_WORKER: u32 = 4;
 
-/// Pages that one page table maps.
-const PAGES_PER_TABLE: u32 = 512;
+/// Pages that one page table maps, with 8 bytes for each.
+const PAGES_PER_TABLE: u32 = 1 << (PAGE_SHIFT - 3);
 
 /// The size of a list, as far as it is known before the list is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

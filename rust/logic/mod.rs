@@ -23,7 +23,8 @@
 //! - [`retention`]: how much may wait for a deferred TLB flush, and for how long;
 //! - [`promotion`]: which page cache is promoted, and at which rate;
 //! - [`sorted_prefix`]: which pages of a `move_pages(2)` may be migrated before all are looked up;
-//! - [`span`]: which pages a range of bytes touches.
+//! - [`span`]: which pages a range of bytes touches;
+//! - [`page`]: the size of a base page.
 //!
 //! [`sync`] selects the atomics: the kernel's, the host's or loom's.
 //!
@@ -42,6 +43,7 @@ pub mod coverage;
 pub mod crew;
 pub mod flight;
 pub mod members;
+pub mod page;
 pub mod policy;
 pub mod promotion;
 pub mod retention;

@@ -9,11 +9,11 @@
 //!
 //! `helpers_keep_their_bounds` in `tests/logic/copy_once.rs` checks the bounds with proptest.
 
-use super::batch::Grains;
+use super::{batch::Grains, page::pages_of_kb};
 
-/// Pages that justify waking a thread: 256 KB with 4 KB pages. To copy these takes about 40 us,
-/// several times the cost of a wake-up for the waker and the woken CPU.
-pub const PAGES_PER_THREAD: u32 = 64;
+/// Pages that justify waking a thread: 256 KB. To copy these takes about 40 us, several times the
+/// cost of a wake-up for the waker and the woken CPU.
+pub const PAGES_PER_THREAD: u32 = pages_of_kb(256);
 
 /// Nanoseconds after its last help for which the CPU of a helper counts as idle, as it is about to
 /// become idle.
@@ -210,11 +210,11 @@ pub struct BatchShape {
     pub pages: u32,
 }
 
-/// Minimum pages of a folio for a non-temporal copy: 64 KB with 4 KB pages.
+/// Minimum pages of a folio for a non-temporal copy: 64 KB.
 ///
 /// A non-temporal copy is slow to start. For smaller folios it takes longer by more than it saves
 /// the tasks that use the caches, as measured with `./ferry bench method`.
-pub const MIN_FOLIO_PAGES: u32 = 16;
+pub const MIN_FOLIO_PAGES: u32 = pages_of_kb(64);
 
 /// Returns how to copy a batch. All folios are copied in the same way, so their mean size counts.
 ///

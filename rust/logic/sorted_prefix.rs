@@ -8,8 +8,7 @@
 //! would be reported as already on its target node. No page is named twice while addresses ascend.
 //! Once they do not, the addresses before are searched for each further page.
 
-/// log2 of the page size.
-const PAGE_SHIFT: u32 = 12;
+use super::page::PAGE_SHIFT;
 
 /// Addresses from here on may carry a tag, so that two addresses name one page. RISC-V has the most
 /// bits for tags, 16.

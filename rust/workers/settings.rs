@@ -39,6 +39,10 @@ use super::throughput;
 
 use crate::logic::{
     crew,
+    page::{
+        pages_of_kb,
+        PAGE_KB, //
+    },
     policy::{
         self,
         CopyMethod,
@@ -94,9 +98,6 @@ pub fn set(setting: Setting, value: u32) -> Result {
     }
     Ok(())
 }
-
-/// Size of a base page in KB; `Kconfig` requires 4 KB pages.
-const KB_PER_PAGE: u32 = 4;
 
 /// Returns how many threads may work on a call, including the caller: `vm.limit_mt_num`, or
 /// `copy/threads` if that is set to fewer.
@@ -159,7 +160,7 @@ pub fn queue() -> HelperQueue {
 fn half_of_least() -> Option<u32> {
     match get(MIN_KB) {
         0 => None,
-        least => Some((least / 2 / KB_PER_PAGE).max(1)),
+        least => Some(pages_of_kb(least / 2)),
     }
 }
 
@@ -225,7 +226,7 @@ fn short_pages() -> u32 {
     let least = match copy_method() {
         CopyMethod::Serial | CopyMethod::Cpu => shared,
         CopyMethod::Auto | CopyMethod::Dma | CopyMethod::Hybrid => {
-            shared.min(dma_min_bytes() / (KB_PER_PAGE * 1024))
+            shared.min(dma_min_bytes() / (PAGE_KB * 1024))
         }
     };
     least.saturating_sub(1)

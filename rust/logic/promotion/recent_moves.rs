@@ -10,7 +10,10 @@
 //! [`RecentMoves::take`] only makes a single task count a refault. An entry that another task
 //! overwrites is not counted. Therefore loom does not check this module.
 
-use super::super::sync::{const_unless_loom, AtomicU64};
+use super::super::{
+    page::PAGE_SHIFT,
+    sync::{const_unless_loom, AtomicU64},
+};
 
 /// Words in the table: 256 KB.
 pub const ENTRIES: usize = 32768;
@@ -63,14 +66,15 @@ impl FolioId {
 /// most half of the table; no more pages are promoted than the top tier has.
 ///
 /// ```
+/// use ferry_logic::page::PAGE_SHIFT;
 /// use ferry_logic::promotion::recent_moves::{sample_shift, SOON_S};
 ///
 /// assert_eq!(sample_shift(1 << 19, 1 << 40), 5);
-/// assert_eq!(sample_shift(1 << 40, (1 << 15) * 4096 / SOON_S), 1);
+/// assert_eq!(sample_shift(1 << 40, (1 << 15 << PAGE_SHIFT) / SOON_S), 1);
 /// assert_eq!(sample_shift(1000, 1 << 30), 0);
 /// ```
 pub fn sample_shift(top_tier_pages: u64, bytes_per_s: u64) -> u32 {
-    let pages = (bytes_per_s / 4096)
+    let pages = (bytes_per_s >> PAGE_SHIFT)
         .saturating_mul(SOON_S)
         .min(top_tier_pages);
     let room = ENTRIES as u64 / 2;
