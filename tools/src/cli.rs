@@ -122,8 +122,8 @@ pub struct TestArgs {
     /// Number of CPUs of that kernel
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
-    /// Divide the guest's CPUs between two nodes, and add a third node without CPUs; `nodes/*` is
-    /// skipped otherwise. An even number of CPUs, at least four
+    /// Divide the guest's CPUs between two nodes, and add a third node without CPUs; `nodes/*` and
+    /// `gigantic/*` are skipped otherwise. An even number of CPUs, at least four
     #[arg(long)]
     pub sockets: bool,
     /// Repeat the 100,000 iterations of each litmus test this many times

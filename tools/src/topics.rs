@@ -54,6 +54,7 @@ pub const TOPICS: [Topic; 8] = [
             "accounting/",
             "counters/",
             "dma/",
+            "gigantic/",
             "nodes/batches-",
             "method/",
             "unplug/cpus-engine",

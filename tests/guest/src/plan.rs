@@ -23,7 +23,7 @@ pub enum FolioSize {
 }
 
 impl FolioSize {
-    pub fn bytes(self) -> usize {
+    pub const fn bytes(self) -> usize {
         match self {
             Self::Small => 4 << 10,
             Self::Medium => 64 << 10,

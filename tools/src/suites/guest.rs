@@ -41,11 +41,12 @@ pub const USUAL: Booting = Booting {
     nodes: Nodes::Tiers,
 };
 
-/// On a machine of two sockets, which the tests `nodes/` need.
+/// On a machine of two sockets, which the tests `nodes/` need, with a hugetlb folio of 1 GB on two
+/// nodes, which `gigantic/` needs. Node 0 has no room for one beside the kernel.
 pub const SOCKETS: Booting = Booting {
     name: "-sockets",
+    args: "kunit.enable=0 hugepagesz=1G hugepages=1:1,2:1 hugepagesz=2M",
     nodes: Nodes::Sockets,
-    ..USUAL
 };
 
 /// With all KUnit suites.
@@ -144,7 +145,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     in_debug(context, tally, &program, NOT_IN_DEBUG)?;
     let sockets = (2 * USUAL_CPUS, &SOCKETS);
     let sockets = ready(context, &program, Variant::Ferry, sockets, LIMIT)?;
-    boot(&sockets, "on", "nodes/")?.tell(tally);
+    boot(&sockets, "on", "nodes/ gigantic/")?.tell(tally);
     let (ferry, top) = both(
         USUAL_CPUS + TOP.cpus,
         || boot(&ferry, "on", ""),
@@ -161,6 +162,22 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
 /// Runs KUnit, and all tests but [`CONTROLS`], in the debug kernel.
 pub fn debug(context: &Context, tally: &mut Tally) -> Result<()> {
     in_debug(context, tally, &guest::program(context)?, &[])
+}
+
+/// Numbers of CPUs of guests that only the suite `cpus` has. The host usually has fewer CPUs, so
+/// these guests show nothing about speed.
+const MORE_CPUS: [u32; 2] = [8, 16];
+
+/// Runs the tests of several tasks and CPUs with more CPUs than other suites.
+pub fn on_more_cpus(context: &Context, tally: &mut Tally) -> Result<()> {
+    let program = guest::program(context)?;
+    let cases = format!("{} --except {CONTROLS}", AMONG_MANY.join(" "));
+    for cpus in MORE_CPUS {
+        let limit = LIMIT * cpus / USUAL_CPUS;
+        let guest = ready(context, &program, Variant::Ferry, (cpus, &USUAL), limit)?;
+        boot(&guest, "on", &cases)?.tell(tally);
+    }
+    Ok(())
 }
 
 /// Runs KUnit, and all tests but some and [`CONTROLS`], in the debug kernel.
