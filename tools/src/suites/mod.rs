@@ -54,6 +54,8 @@ pub enum Suite {
     KunitX86,
     /// tests of guest in the debug kernel, those that take long there as well
     Debug,
+    /// tests of guest about several tasks, in the Ferry kernel with 8 and 16 CPUs
+    Cpus,
     /// KUnit at native speed, in UML on two CPUs
     KunitUml,
     /// pages copied by an emulated DMA engine, on an arm64 machine
@@ -105,6 +107,7 @@ impl Suite {
             Suite::Series => series::run(context, tally),
             Suite::Patches => series::each(context, tally),
             Suite::Debug => guest::debug(context, tally),
+            Suite::Cpus => guest::on_more_cpus(context, tally),
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
             Suite::Guest => guest::run(context, tally),
