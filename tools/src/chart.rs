@@ -55,6 +55,70 @@ pub fn draw(sheets: &[Sheet], path: &Path) -> Result<()> {
     crate::cache::write_result(path, svg.as_bytes())
 }
 
+/// Height of a bar's row, and room for the names of the rows.
+const BAR_ROW: u32 = 34;
+const NAMES: u32 = 260;
+
+/// Returns an SVG of horizontal bars: two gains for each named row, and a line at 1, where nothing
+/// is gained or lost. `names` are those of the two.
+pub fn gains(rows: &[(&str, [Option<f64>; 2])], names: [&str; 2]) -> Result<String> {
+    let mut svg = String::new();
+    let size = (900, BAR_ROW * rows.len().max(1) as u32 + 80);
+    let last = rows.len() as f64;
+    let most = rows.iter().flat_map(|(_, gains)| gains.iter().flatten());
+    let most = most.copied().fold(1.0, f64::max) * 1.1;
+    {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        area.fill(&WHITE).map_err(failed)?;
+        // Rows go down, as in a table.
+        let mut chart = ChartBuilder::on(&area)
+            .margin(12)
+            .x_label_area_size(30)
+            .y_label_area_size(NAMES)
+            .build_cartesian_2d(0.0..most, last..0.0)
+            .map_err(failed)?;
+        let name = |y: &f64| {
+            let there = (y.fract() - 0.5).abs() < 0.01;
+            let row = there.then(|| rows.get(*y as usize)).flatten();
+            row.map_or_else(String::new, |(name, _)| (*name).to_owned())
+        };
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .y_labels(2 * rows.len() + 1)
+            .y_label_formatter(&name)
+            .x_label_formatter(&|x| format!("{x:.1} x"))
+            .light_line_style(TRANSPARENT)
+            .draw()
+            .map_err(failed)?;
+        for (at, (name, color)) in names.into_iter().zip([GREY_500, TEAL_600]).enumerate() {
+            let bars = rows.iter().enumerate().filter_map(|(row, (_, gains))| {
+                let top = row as f64 + 0.14 + 0.36 * at as f64;
+                let corners = [(0.0, top), (gains[at]?, top + 0.36)];
+                Some(Rectangle::new(corners, color.filled()))
+            });
+            chart
+                .draw_series(bars)
+                .map_err(failed)?
+                .label(name)
+                .legend(move |(x, y)| {
+                    Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.filled())
+                });
+        }
+        let even = PathElement::new([(1.0, 0.0), (1.0, last)], BLACK.stroke_width(1));
+        chart.draw_series([even]).map_err(failed)?;
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerRight)
+            .background_style(WHITE.mix(0.8))
+            .border_style(GREY_500)
+            .draw()
+            .map_err(failed)?;
+        area.present().map_err(failed)?;
+    }
+    Ok(svg)
+}
+
 fn draw_panel(panel: &DrawingArea<SVGBackend, Shift>, sheet: &Sheet, folio: &str) -> Result<()> {
     let figures: Vec<&Figure> = sheet.figures.iter().filter(|f| f.folio == folio).collect();
     let counts: BTreeSet<u32> = figures.iter().map(|f| (sheet.x)(f)).collect();
@@ -149,6 +213,18 @@ fn failed(error: impl Display) -> anyhow::Error {
 mod tests {
     use super::*;
     use crate::results::Pool;
+
+    #[test]
+    fn gains_name_their_rows_and_both_sides() {
+        let rows = [
+            ("elapsed", [Some(0.9), Some(1.0)]),
+            ("flushes", [Some(0.42), None]),
+        ];
+        let svg = gains(&rows, ["document", "here"]).unwrap();
+        for text in ["elapsed", "flushes", "document", "here", "1.0 x"] {
+            assert!(svg.contains(text), "{text:?} is not in the chart");
+        }
+    }
 
     #[test]
     fn chart_names_its_sizes_counts_and_configurations() {

@@ -152,17 +152,20 @@ enum Bench {
     /// Instructions that a task without helpers needs for a page, by runs and without them, for
     /// memory of one process and of nine
     Runs(RepeatedArgs),
-    /// Cost and benefit of helpers: with every CPU busy, with few folios, with several processes at
-    /// once
+    /// Cost and benefit of helpers: with every CPU busy, as in the second tables of 2025, on two
+    /// sockets, with few folios, with several processes at once
     Policy(PolicyArgs),
     /// Deferred TLB flushes (migrc): TLB-shootdown IPIs and throughput while other threads read, or
-    /// the same for a whole program
+    /// the same for a whole program; `--workload lookup` imitates XSBench, the workload of 2023
     Migrc(MigrcArgs),
-    /// Promotion of page cache: its cost to readers, and their gain
-    Promotion(JsonArgs),
-    /// 750 MB through the service of /dev/page_migrate, compared with move_pages() of the same
-    /// pages
+    /// Promotion of page cache: its cost to readers, and their gain; with --table the table of 2025
+    Promotion(PromotionArgs),
+    /// 750 MB, as in 2004, through the service of /dev/page_migrate, compared with move_pages() of
+    /// the same pages
     Service(ServiceArgs),
+    /// The tables of the five proposals that Ferry takes up, at a size that takes under half an
+    /// hour: their figures, the vanilla kernel's and Ferry's side by side
+    Seeds(SeedsArgs),
     /// The settings in /sys/kernel/mm/ferry/copy/, each compared with the defaults
     Settings(RepeatedArgs),
     /// The copy engine at native speed (UML), compared with this machine's memcpy throughput
@@ -190,9 +193,9 @@ impl Bench {
             Bench::Copy(args) | Bench::Dma(args) => args,
             Bench::Phases(args) => return [args.output.json.as_ref(), None],
             Bench::Profile(args) => return [args.output.json.as_ref(), None],
-            Bench::Promotion(args) | Bench::Choice(args) | Bench::Method(args) => {
-                return [args.json.as_ref(), None]
-            }
+            Bench::Promotion(args) => return [args.output.json.as_ref(), None],
+            Bench::Seeds(args) => return [args.output.json.as_ref(), args.html.as_ref()],
+            Bench::Choice(args) | Bench::Method(args) => return [args.json.as_ref(), None],
         };
         [output.json.as_ref(), output.svg.as_ref()]
     }
@@ -206,6 +209,28 @@ pub struct OutputArgs {
     /// Draw the figures into this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct SeedsArgs {
+    #[command(flatten)]
+    pub output: JsonArgs,
+    /// Write a page with all tables and charts to this file, as HTML
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Measure only these proposals
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub only: Vec<bench::Seed>,
+}
+
+#[derive(Args)]
+pub struct PromotionArgs {
+    #[command(flatten)]
+    pub output: JsonArgs,
+    /// Only the table of the series of 2025: linear reads of a file in five states, and the first
+    /// ten passes while it is promoted
+    #[arg(long)]
+    pub table: bool,
 }
 
 #[derive(Args)]
@@ -416,6 +441,23 @@ pub struct MovePagesArgs {
     /// Measure the cases of an earlier series instead
     #[arg(long, value_enum, conflicts_with_all = ["only", "counts", "hugetlb"])]
     pub preset: Option<Preset>,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+#[derive(Args)]
+pub struct MachineArgs {
+    /// CPUs of each of the two guests. Thread limits up to N are measured
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64),
+          conflicts_with = "instructions")]
+    pub cpus: Option<u32>,
+    /// Memory of each of the two nodes of each guest, in GiB. A case has half of it at most: with 4
+    /// up to 1024 x 2 MB
+    #[arg(long, value_name = "GIB", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub memory: u32,
+    /// Emulate the guests, even if this machine's KVM can run them
+    #[arg(long)]
+    pub emulate: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -486,6 +528,7 @@ impl Cli {
                     Bench::Policy(args) => bench::policy(&context, &args),
                     Bench::Migrc(args) => bench::migrc(&context, &args),
                     Bench::Promotion(args) => bench::promotion(&context, &args),
+                    Bench::Seeds(args) => bench::seeds(&context, &args),
                     Bench::Service(args) => bench::service(&context, &args),
                     Bench::Settings(args) => bench::settings(&context, &args),
                     Bench::Copy(args) => bench::copy(&context, &args),

@@ -20,12 +20,14 @@ use tempfile::TempDir;
 use walkdir::WalkDir;
 
 const VIRTME_NG: &str = "1.42";
-/// Emulation runs `rep movs` one element at a time: without the first argument copies look six
-/// times slower. The second one disables the comparison of clocksources between CPUs. In about one
-/// boot in 70 with four CPUs the timer of that comparison waits, with interrupts disabled, for a
-/// CPU that waits for it in stop_machine(). Its timeout never expires, because it reads the clock,
-/// which is jiffies until the clocksource is chosen.
-const KERNEL_ARGS: &str = "clearcpuid=rep_good,erms,fsrm tsc=nowatchdog log_buf_len=16M";
+/// The first argument disables the comparison of clocksources between CPUs. In about one boot in 70
+/// with four CPUs the timer of that comparison waits, with interrupts disabled, for a CPU that waits
+/// for it in stop_machine(). Its timeout never expires, because it reads the clock, which is jiffies
+/// until the clocksource is chosen.
+const KERNEL_ARGS: &str = "tsc=nowatchdog log_buf_len=16M";
+/// Emulation runs `rep movs` one element at a time: without this argument copies look six times
+/// slower.
+const EMULATED_ARGS: &str = "clearcpuid=rep_good,erms,fsrm";
 /// Runs before virtme-ng's init.
 const INIT: &str = include_str!("../guest-init.sh");
 /// The HMAT describes node 1's memory as slower, and so as a lower memory tier. Both are equally
@@ -44,6 +46,7 @@ pub struct Guest {
     name: String,
     console: PathBuf,
     shape: Shape,
+    accelerator: Accelerator,
     args: Vec<String>,
     qemu_args: String,
     timeout: Duration,
@@ -52,6 +55,25 @@ pub struct Guest {
     share: TempDir,
     /// More such folders in the cache, which the caller keeps.
     folders: Vec<PathBuf>,
+}
+
+/// What runs a guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// QEMU's translator. It has the same CPU everywhere, and can count instructions.
+    Emulation,
+    /// This machine's CPUs; see [`crate::kvm`].
+    Kvm,
+}
+
+impl Accelerator {
+    /// Returns the name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Accelerator::Emulation => "qemu-tcg",
+            Accelerator::Kvm => "qemu-kvm",
+        }
+    }
 }
 
 /// CPUs and memory. All nodes have the same amount of memory.
@@ -135,6 +157,7 @@ impl Guest {
             name: name.to_owned(),
             console: context.cache.log(&format!("guest-{name}")),
             shape,
+            accelerator: Accelerator::Emulation,
             args: vec![KERNEL_ARGS.to_owned()],
             qemu_args: shape.qemu_args(),
             timeout: Duration::from_secs(1800),
@@ -151,6 +174,12 @@ impl Guest {
 
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
+        self
+    }
+
+    /// Chooses what runs the guest; by default emulation does.
+    pub fn accelerator(mut self, accelerator: Accelerator) -> Self {
+        self.accelerator = accelerator;
         self
     }
 
@@ -175,8 +204,12 @@ impl Guest {
     /// its folder `c`.
     pub fn bring_programs(&self, program: &Path) -> Result<()> {
         self.bring(program)?;
+        let (built, folder) = (program.with_file_name("c"), self.share().join("c"));
+        fs::create_dir_all(&folder)?;
         for name in SERVICE_PROGRAMS {
             self.bring(&program.with_file_name(name))?;
+            fs::copy(built.join(name), folder.join(name))
+                .with_context(|| format!("cannot copy {name} of {}", built.display()))?;
         }
         Ok(())
     }
@@ -204,12 +237,8 @@ impl Guest {
         &self.console
     }
 
-        let (built, folder) = (program.with_file_name("c"), self.share().join("c"));
-        fs::create_dir_all(&folder)?;
     /// Boots, runs the shell script in the shared folder and powers off. Returns the script's exit
     /// status, or an error if the guest went down before the script ended. Afterwards the folder's
-            fs::copy(built.join(name), folder.join(name))
-                .with_context(|| format!("cannot copy {name} of {}", built.display()))?;
     /// `dmesg` has the kernel log.
     pub fn run(&self, script: &str) -> Result<i32> {
         self.run_unless(script, || false)
@@ -270,14 +299,22 @@ impl Guest {
             .into_iter()
             .chain(self.folders.iter().map(PathBuf::as_path))
             .map(|dir| format!("--rwdir={}", dir.display()));
+        // virtme-ng would emulate if it cannot use KVM.
+        let (emulated, required) = match self.accelerator {
+            Accelerator::Emulation => (true, ""),
+            Accelerator::Kvm => (false, " -machine accel=kvm"),
+        };
+        let args = emulated.then_some(EMULATED_ARGS).into_iter();
+        let args: Vec<&str> = args.chain(self.args.iter().map(String::as_str)).collect();
         vng.current_dir(self.share())
             .env("PATH", path)
             .env("TMPDIR", self.share())
-            .args(["--disable-kvm", "--force-9p", "--user=root"])
+            .args(emulated.then_some("--disable-kvm"))
+            .args(["--force-9p", "--user=root"])
             .args(self.shape.args())
             .args(folders)
-            .arg(format!("--append={}", self.args.join(" ")))
-            .arg(format!("--qemu-opts={}", self.qemu_args))
+            .arg(format!("--append={}", args.join(" ")))
+            .arg(format!("--qemu-opts={}{required}", self.qemu_args))
             .arg("--run")
             .arg(&self.image);
         vng
@@ -361,11 +398,38 @@ pub fn program(context: &Context) -> Result<PathBuf> {
                 .args(["--package", "page-migrate-programs"]),
         )?;
     let program = program_in(context.cache.root());
+    build_c(
+        context,
+        &program.with_file_name("c"),
+        &context.repo.join("c-glue/include/uapi"),
+    )?;
     let mode = fs::metadata(&program)?.permissions().mode();
     if mode & 0o111 == 0 {
         bail!("{} cannot be run", program.display());
     }
     Ok(program)
+}
+
+/// Builds the programs of the service in C into `out`, with the kernel's headers in `uapi`.
+pub fn build_c(context: &Context, out: &Path, uapi: &Path) -> Result<()> {
+    let assigned = |name: &str, path: &Path| {
+        let mut word = OsString::from(format!("{name}="));
+        word.push(path);
+        word
+    };
+    context
+        .cache
+        .step("building the service's programs in C", "user-c")
+        .timeout(Duration::from_secs(300))
+        .quiet()
+        .run(
+            Command::new("make")
+                .arg("-C")
+                .arg(context.repo.join("user/c"))
+                .arg(assigned("OUT", out))
+                .arg(assigned("UAPI", uapi))
+                .arg("CFLAGS=-O2 -g -Wall -Wextra -Werror"),
+        )
 }
 
 #[cfg(test)]
@@ -398,11 +462,6 @@ mod tests {
         assert_eq!(
             shape.args(),
             [
-    build_c(
-        context,
-        &program.with_file_name("c"),
-        &context.repo.join("c-glue/include/uapi"),
-    )?;
                 "--cpus=4",
                 "--memory=2G",
                 "--numa=1G,cpus=0-3",
@@ -410,26 +469,4 @@ mod tests {
             ]
         );
     }
-/// Builds the programs of the service in C into `out`, with the kernel's headers in `uapi`.
-pub fn build_c(context: &Context, out: &Path, uapi: &Path) -> Result<()> {
-    let assigned = |name: &str, path: &Path| {
-        let mut word = OsString::from(format!("{name}="));
-        word.push(path);
-        word
-    };
-    context
-        .cache
-        .step("building the service's programs in C", "user-c")
-        .timeout(Duration::from_secs(300))
-        .quiet()
-        .run(
-            Command::new("make")
-                .arg("-C")
-                .arg(context.repo.join("user/c"))
-                .arg(assigned("OUT", out))
-                .arg(assigned("UAPI", uapi))
-                .arg("CFLAGS=-O2 -g -Wall -Wextra -Werror"),
-        )
-}
-
 }

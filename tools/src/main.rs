@@ -16,6 +16,7 @@ mod guest;
 mod hot;
 mod kernel;
 mod ktap;
+mod kvm;
 mod memcpy;
 mod method;
 mod overlay;

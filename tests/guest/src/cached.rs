@@ -30,6 +30,9 @@ pub enum Part {
     /// Linear reads of a file that fits into the top tier and of one that does not; same clock.
     /// With one CPU the time of the reads includes the workers' time.
     Linear,
+    /// The table of 2025: linear reads of a file in five states, and the first passes of promotion;
+    /// same clock.
+    Table,
 }
 
 /// A measurement: its name, whether promotion is on, and the value.
@@ -64,6 +67,7 @@ pub fn run(part: Part) -> Result<Vec<Reading>> {
             Part::Meanwhile => meanwhile(lru, &mut readings)?,
             Part::Zipf => zipf(lru, &mut readings)?,
             Part::Linear => linear(lru, &mut readings)?,
+            Part::Table => states(lru, &mut readings)?,
         }
     }
     Ok(readings.0)
@@ -211,6 +215,70 @@ fn zipf(lru: &str, readings: &mut Readings) -> Result<()> {
         by_rate,
         "s",
     );
+    Ok(())
+}
+
+/// Number of first passes that the series of 2025 reports.
+const FIRST: usize = 10;
+
+/// Measures 50 linear reads of a file in each of five states. With one CPU the time of a pass
+/// includes the workers' time.
+fn states(lru: &str, readings: &mut Readings) -> Result<()> {
+    const LEN: usize = 64 << 20;
+    const PASSES: usize = 50;
+    let disk = Disk::of(FileSystem::Ext4, 128 << 20)?;
+    let pass = |file: &File| -> Result<f64> {
+        let start = Instant::now();
+        read_once(file, LEN, 256 << 10)?;
+        Ok(start.elapsed().as_secs_f64() * 1000.0)
+    };
+    let passes = |file: &File| (0..PASSES).map(|_| pass(file)).collect::<Result<Vec<_>>>();
+    let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
+    let balancing = |mode: &str| Setting::change("/proc/sys/kernel/numa_balancing", mode);
+    let file = disk.create("file")?;
+    place(&file, LEN, 0, true, 1)?;
+    for (state, mode, on) in [
+        ("1: top tier, all off", "0", false),
+        ("2: top tier, balancing on", "2", false),
+        ("3: top tier, promotion on", "2", true),
+    ] {
+        let (_mode, _on) = (balancing(mode)?, switch(on)?);
+        warm_up(&file, LEN)?;
+        readings.add(format!("{state}, {lru}"), on, mean(&passes(&file)?), "ms");
+    }
+    place(&file, LEN, 1, true, 1)?;
+    let off = balancing("0")?;
+    switch(false)?;
+    warm_up(&file, LEN)?;
+    let times = passes(&file)?;
+    readings.add(
+        format!("4: lower tier, all off, {lru}"),
+        false,
+        mean(&times),
+        "ms",
+    );
+    drop(off);
+    let _mode = balancing("2")?;
+    let before = counter("promoted_pages")?;
+    let _on = switch(true)?;
+    for nr in 1..=FIRST {
+        readings.add(format!("pass {nr}, {lru}"), true, pass(&file)?, "ms");
+    }
+    // As in 2025, the reader goes on until nearly all of the file is promoted.
+    let most = (LEN / PAGE * 9 / 10) as u64;
+    let came = promotion::read_until(&file, LEN, || {
+        Ok(counter("promoted_pages")? - before >= most)
+    })?;
+    ensure!(came, "expected {most} pages to be promoted");
+    let times = passes(&file)?;
+    readings.add(
+        format!("5: after promotion, {lru}"),
+        true,
+        mean(&times),
+        "ms",
+    );
+    let promoted = (counter("promoted_pages")? - before) as f64;
+    readings.add(format!("promoted, {lru}"), true, promoted, "pages");
     Ok(())
 }
 

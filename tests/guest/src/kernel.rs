@@ -130,8 +130,10 @@ pub fn set_engine(engine: Engine) -> Result<()> {
 
 /// Writes a configuration to Ferry's settings. Dropping the result restores them.
 pub fn adjust(config: &Config) -> Result<Vec<Setting>> {
-    let change =
-        |(file, value): &(String, String)| Setting::change(&format!("{COPY}/{file}"), value);
+    let change = |(file, value): &(String, String)| match file.strip_prefix("vm.") {
+        Some(sysctl) => Setting::change(&format!("/proc/sys/vm/{sysctl}"), value),
+        None => Setting::change(&format!("{COPY}/{file}"), value),
+    };
     config.settings.iter().map(change).collect()
 }
 

@@ -66,7 +66,8 @@ pub struct Config {
     pub engine: Engine,
     /// Number of user threads, which move equal shares.
     pub callers: usize,
-    /// Files of Ferry's settings, and the text to write to each during the test.
+    /// Files of Ferry's settings, or sysctls that begin with `vm.`, and the text to write to each
+    /// during the test.
     pub settings: Vec<(String, String)>,
 }
 

@@ -10,6 +10,7 @@ mod policy;
 mod profile;
 mod promotion;
 mod runs;
+mod seeds;
 mod service;
 mod settings;
 mod workload;
@@ -21,6 +22,7 @@ pub use policy::{policy, Part};
 pub use profile::profile;
 pub use promotion::promotion;
 pub use runs::runs;
+pub use seeds::{seeds, Seed};
 pub use service::service;
 pub use settings::settings;
 pub use workload::Workload;
@@ -32,9 +34,9 @@ use crate::{
     chart::{self, Sheet},
     cli::{By, CrewArgs, DemotionArgs, Folio, MovePagesArgs, OutputArgs, Preset},
     context::Context,
-    guest::{self, Guest, Shape},
+    guest::{self, Accelerator, Guest, Nodes, Shape},
     kernel::{self, Built, Variant},
-    requirements,
+    kvm, requirements,
     results::{distinct, Figure, Machine, Report},
     steal::Steal,
     table,
@@ -49,6 +51,16 @@ pub const SIDES: [(&str, Variant); 2] = [("vanilla", Variant::Vanilla), ("ferry"
 /// The configurations of each kernel.
 const VANILLA: &[&str] = &["vanilla", "vanilla-user2"];
 const FERRY: &[&str] = &["ferry-off", "ferry-1", "ferry-2", "ferry-4", "ferry-32"];
+/// Numbers of threads on guests of more CPUs.
+const THREADS: [&str; 7] = [
+    "ferry-off",
+    "ferry-1",
+    "ferry-2",
+    "ferry-4",
+    "ferry-8",
+    "ferry-16",
+    "ferry-32",
+];
 /// The same for crews, with `ferry-2-copy`, the copy engine without crews.
 const CREW: &[&str] = &[
     "ferry-off",
@@ -86,9 +98,8 @@ const SIZES: [Folio; 3] = [Folio::K4, Folio::K64, Folio::M2];
 const PAGE: f64 = 4096.0;
 /// QEMU's clock advances by 1 ns for each instruction, and skips time in which all CPUs are idle.
 const COUNT_INSTRUCTIONS: &str = "-icount shift=0,sleep=off";
-/// Memory of a node, and the most that one case may use.
+/// Memory of a node.
 const NODE_GIB: u32 = 2;
-const LARGEST_CASE: u64 = 1 << 30;
 const BOOT_LIMIT: Duration = Duration::from_secs(3600);
 
 /// The cases and parameters of a measurement.
@@ -110,6 +121,10 @@ pub struct Plan {
     pub readers: u32,
     pub sleep: bool,
     pub cpus: u32,
+    /// The nodes, the memory of each in GiB, and what runs the guests.
+    pub nodes: Nodes,
+    pub node_gib: u32,
+    pub accelerator: Accelerator,
     /// Rows of /proc/vmstat to compare.
     pub rows: &'static [&'static str],
     /// Numbers of processes that migrate each case at once, measured as a stream of calls. If
@@ -123,15 +138,8 @@ pub struct Plan {
 
 impl Plan {
     pub fn new(sizes: &[Folio], counts: &[u32], boots: u32, runs: u32) -> Self {
-        let cells = sizes
-            .iter()
-            .flat_map(|&size| counts.iter().map(move |&count| (size, count)))
-            .filter(|(size, count)| {
-                crate::results::folio_bytes(size.name()) * u64::from(*count) <= LARGEST_CASE
-            })
-            .collect();
         Plan {
-            cells,
+            cells: cells(sizes, counts, NODE_GIB),
             boots,
             runs,
             busy: false,
@@ -142,6 +150,9 @@ impl Plan {
             readers: 0,
             sleep: false,
             cpus: 2,
+            nodes: Nodes::Tiers,
+            node_gib: NODE_GIB,
+            accelerator: Accelerator::Emulation,
             rows: &[],
             processes: &[],
             vanilla: VANILLA,
@@ -205,14 +216,19 @@ impl Plan {
             true => 1 + self.readers,
             false => self.cpus,
         };
-        let shape = Shape::new(cpus, NODE_GIB);
+        let shape = Shape {
+            nodes: self.nodes,
+            ..Shape::new(cpus, self.node_gib)
+        };
         let name = format!(
             "{}-{}-{boot}-of-{}",
             self.bench(),
             SIDES[side].0,
             self.boots
         );
-        let mut guest = Guest::new(context, &kernel.image, &name, shape)?.timeout(BOOT_LIMIT);
+        let mut guest = Guest::new(context, &kernel.image, &name, shape)?
+            .accelerator(self.accelerator)
+            .timeout(BOOT_LIMIT);
         if let Some(turns) = turns {
             guest = guest.folder(turns);
         }
@@ -236,13 +252,22 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
         [] => &COUNTS[..],
         counts => counts,
     };
-    let of = |sizes| Plan::new(sizes, counts, measure.repeat.boots, measure.repeat.runs);
+    let machine = &args.machine;
+    let of = |sizes| Plan {
+        node_gib: machine.memory,
+        cells: cells(sizes, counts, machine.memory),
+        cpus: machine.cpus.unwrap_or(2),
+        ferry: match machine.cpus {
+            Some(cpus) => threads(cpus),
+            None => FERRY,
+        },
+        ..Plan::new(&[], &[], measure.repeat.boots, measure.repeat.runs)
+    };
     let plan = match (args.preset, args.hugetlb) {
         (Some(Preset::Of2017), _) => Plan {
-            ferry: OF_2017,
-            name: "move_pages_2017",
-            cells: vec![(Folio::K4, 100_000), (Folio::M2, 195)],
-            ..of(&[])
+            cpus: machine.cpus.unwrap_or(2),
+            node_gib: machine.memory,
+            ..of_2017(measure.repeat.boots, measure.repeat.runs)
         },
         (None, true) => Plan {
             stuff: "hugetlb",
@@ -254,9 +279,46 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
     let plan = Plan {
         busy: measure.busy,
         instructions: args.instructions,
+        accelerator: match args.instructions || machine.emulate {
+            true => Accelerator::Emulation,
+            false => kvm::find(context, &kernel::build(context, Variant::Ferry)?.image)?,
+        },
         ..plan
     };
     measure_and_tell(context, &plan, "move_pages()", &measure.output)
+}
+
+/// Returns the plan of the cases of 2017.
+fn of_2017(boots: u32, runs: u32) -> Plan {
+    Plan {
+        ferry: OF_2017,
+        name: "move_pages_2017",
+        cells: vec![(Folio::K4, 100_000), (Folio::M2, 195)],
+        ..Plan::new(&[], &[], boots, runs)
+    }
+}
+
+/// Returns the bytes of a case.
+fn bytes((size, count): (Folio, u32)) -> u64 {
+    crate::results::folio_bytes(size.name()) * u64::from(count)
+}
+
+/// Returns the most bytes that one case may use on nodes of this size.
+fn largest_case(node_gib: u32) -> u64 {
+    u64::from(node_gib) << 29
+}
+
+/// Returns the cases of each size and count that nodes have room for.
+fn cells(sizes: &[Folio], counts: &[u32], node_gib: u32) -> Vec<(Folio, u32)> {
+    let all = (sizes.iter()).flat_map(|&size| counts.iter().map(move |&count| (size, count)));
+    all.filter(|&cell| bytes(cell) <= largest_case(node_gib))
+        .collect()
+}
+
+/// Returns the configurations with up to `cpus` threads.
+fn threads(cpus: u32) -> &'static [&'static str] {
+    let powers = cpus.max(1).ilog2() as usize + 1;
+    &THREADS[..THREADS.len().min(1 + powers)]
 }
 
 /// As `move_pages`, with and without crews; also for the other calls that use crews.
@@ -395,13 +457,13 @@ pub fn measure(context: &Context, plan: &Plan) -> Result<Report> {
 
 /// Fails if a plan has no case: all that were asked for are too large.
 fn ensure_cells(plans: &[Plan]) -> Result<()> {
-    if plans.iter().any(|plan| plan.cells.is_empty()) {
-        bail!(
+    match plans.iter().find(|plan| plan.cells.is_empty()) {
+        Some(plan) => bail!(
             "nothing to measure: a case has {} MiB at most",
-            LARGEST_CASE >> 20
-        );
+            largest_case(plan.node_gib) >> 20
+        ),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Measures one plan after the other, with separate boots.
@@ -414,6 +476,8 @@ fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
     for (_, variant) in SIDES {
         kernels.push(kernel::build(context, variant)?);
     }
+    let first = plans.first().map(|plan| plan.accelerator);
+    let accelerator = first.unwrap_or(Accelerator::Emulation);
     let steal = Steal::start();
     let mut gathered = Gathered::default();
     for plan in plans {
@@ -444,7 +508,7 @@ fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
         rows: gathered.rows.figures(busy),
         report: Report {
             kernel: context.source()?.version.clone(),
-            machine: Machine::this("qemu-tcg", gathered.machine, &steal),
+            machine: Machine::this(accelerator.name(), gathered.machine, &steal),
             results,
             unavailable: gathered.unavailable,
         },

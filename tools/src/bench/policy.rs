@@ -2,12 +2,13 @@
 //! Tests the policy that chooses helpers: with every CPU busy, with few folios and with several
 //! processes at once helpers must not slow anything down. Also measures the time to choose them.
 
-use super::{draw, measure_all, of, save_json, tell, Measured, Plan};
+use super::{draw, measure_all, of, save_json, tell, Measured, Plan, THREADS};
 use crate::{
     chart::Sheet,
     choice::{self, Choice},
     cli::{Folio, PolicyArgs},
     context::Context,
+    guest::Nodes,
     requirements::{self, Other},
     results::{Figure, Measure, Report},
 };
@@ -15,16 +16,6 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// Thread limits to measure, doubling.
-const LIMITS: &[&str] = &[
-    "ferry-off",
-    "ferry-1",
-    "ferry-2",
-    "ferry-4",
-    "ferry-8",
-    "ferry-16",
-    "ferry-32",
-];
 /// Thread limits for many processes that share two CPUs.
 const CROWD_LIMITS: &[&str] = &["ferry-off", "ferry-2", "ferry-32"];
 /// Vanilla is measured as often, because its scatter must be less than that of the settings
@@ -48,6 +39,20 @@ const QUEUES: &[&str] = &[
     "ferry-2@cpus=any@queue=unbound",
     "ferry-2@cpus=any@queue=highpri",
 ];
+/// Helpers near the source, and near the destination.
+const NODES: &[&str] = &[
+    "ferry-off",
+    "ferry-2",
+    "ferry-2@vm.push_0_pull_1=1",
+    "ferry-4",
+    "ferry-4@vm.push_0_pull_1=1",
+];
+const NODE_CELLS: [(Folio, u32); 4] = [
+    (Folio::K4, 4096),
+    (Folio::K4, 16384),
+    (Folio::M2, 16),
+    (Folio::M2, 128),
+];
 const FEW: [u32; 4] = [1, 2, 4, 8];
 /// For each process; a node has room for eight.
 const CROWD_CELLS: [(Folio, u32); 2] = [(Folio::K4, 4096), (Folio::M2, 16)];
@@ -64,6 +69,8 @@ pub enum Part {
     Busy,
     /// The same, with helpers on busy CPUs
     Queues,
+    /// Helpers on the CPUs of the source's node, and of the destination's, on two sockets
+    Nodes,
     /// 1 to 8 folios on an idle machine
     Few,
     /// 2, 4 and 8 processes that migrate at the same time
@@ -75,7 +82,7 @@ impl Part {
         let sizes = [Folio::K4, Folio::M2];
         let base = Plan {
             vanilla: &["vanilla"],
-            ferry: LIMITS,
+            ferry: &THREADS,
             name: "policy",
             ..Plan::new(&sizes, &FEW, boots, runs)
         };
@@ -94,6 +101,14 @@ impl Part {
                 vanilla: VANILLA,
                 ferry: QUEUES,
                 name: "policy_queues",
+                ..base
+            },
+            Part::Nodes => Plan {
+                cells: NODE_CELLS.to_vec(),
+                ferry: NODES,
+                cpus: 4,
+                nodes: Nodes::Sockets,
+                name: "policy_nodes",
                 ..base
             },
             Part::Few => Plan {
@@ -187,9 +202,10 @@ fn draw_all(
     stressor: &[Figure],
     fairness: &[Figure],
 ) -> Result<()> {
-    let [busy, queues, few, crowd] = [
+    let [busy, queues, nodes, few, crowd] = [
         "policy_busy",
         "policy_queues_busy",
+        "policy_nodes",
         "policy_few",
         "policy_crowd",
     ]
@@ -208,6 +224,7 @@ fn draw_all(
             y_name: "million loops a second",
             ..Sheet::by_count("work of the other tasks beside them", &work_of_queues)
         },
+        Sheet::by_count("helpers of either node", &nodes),
         Sheet::by_count("1 to 8 folios", &few),
         Sheet {
             x: processes,
@@ -239,7 +256,11 @@ mod tests {
         let most = plan.processes.iter().max().copied().unwrap_or(0);
         for (size, count) in plan.cells {
             let bytes = folio_bytes(size.name()) * u64::from(count) * u64::from(most);
-            assert!(bytes <= super::super::LARGEST_CASE, "{}", size.name());
+            assert!(
+                bytes <= super::super::largest_case(plan.node_gib),
+                "{}",
+                size.name()
+            );
         }
     }
 
@@ -253,6 +274,7 @@ mod tests {
             [
                 "policy_busy",
                 "policy_queues_busy",
+                "policy_nodes",
                 "policy_few",
                 "policy_crowd"
             ]

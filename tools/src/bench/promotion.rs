@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Promotion of page cache: its cost to readers in instructions, the share of random reads from the
 //! top tier over time, and its effect on linear reads of a file that fits there and of one that
-//! does not.
+//! does not. Or the table of 2025: a file in five states.
 
 use super::{run_program, save_json, COUNT_INSTRUCTIONS};
 use crate::{
-    cli::JsonArgs,
+    cli::PromotionArgs,
     context::Context,
     guest::{self, Guest, Shape},
     kernel::{self, Built, Variant},
@@ -27,6 +27,38 @@ const PARTS: [(&str, bool); 4] = [
     ("linear", true),
 ];
 
+/// The part with the table of 2025.
+const TABLE: (&str, bool) = ("table", true);
+
+/// The states of a file in the series of 2025, and the seconds of a pass there.
+pub(super) const STATES: [(&str, f64); 5] = [
+    ("1: top tier, all off", 7.5804),
+    ("2: top tier, balancing on", 7.7586),
+    ("3: top tier, promotion on", 7.9726),
+    ("4: lower tier, all off", 9.75),
+    ("5: after promotion", 7.8941),
+];
+
+/// Seconds of the first ten passes there, during promotion.
+const FIRST: [f64; 10] = [
+    12.79, 12.52, 12.33, 12.03, 11.81, 11.58, 11.36, 11.1, 8.0, 7.96,
+];
+
+/// Measures the states of the table of 2025. Returns the milliseconds of a pass in each, with the
+/// LRU of two lists, which the series had.
+pub(super) fn states(context: &Context) -> Result<[Option<f64>; 5]> {
+    let program = guest::program(context)?;
+    let ferry = kernel::build(context, Variant::Ferry)?;
+    let readings = ask(context, &ferry, "ferry", &program, TABLE)?;
+    Ok(STATES.map(|(what, _)| of_lru(&readings, what, "lru")))
+}
+
+/// Returns the value of a reading with one kind of LRU.
+fn of_lru(readings: &[Reading], what: &str, lru: &str) -> Option<f64> {
+    let name = format!("{what}, {lru}");
+    Some(readings.iter().find(|found| found.what == name)?.value)
+}
+
 /// One measurement of a guest.
 #[derive(Clone, Deserialize, Serialize)]
 struct Reading {
@@ -45,24 +77,68 @@ struct Report {
     readings: Vec<Reading>,
 }
 
-pub fn promotion(context: &Context, args: &JsonArgs) -> Result<()> {
+pub fn promotion(context: &Context, args: &PromotionArgs) -> Result<()> {
     let version = context.source()?.version.clone();
     let program = guest::program(context)?;
-    let vanilla = kernel::build(context, Variant::Vanilla)?;
     let ferry = kernel::build(context, Variant::Ferry)?;
-    let steal = Steal::start();
-    let mut readings = ask(context, &vanilla, "vanilla", &program, PARTS[0])?;
-    for part in PARTS {
-        readings.extend(ask(context, &ferry, "ferry", &program, part)?);
+    let (steal, mut readings) = (Steal::start(), Vec::new());
+    if args.table {
+        readings.extend(ask(context, &ferry, "ferry", &program, TABLE)?);
+        show_states(&readings);
+    } else {
+        let vanilla = kernel::build(context, Variant::Vanilla)?;
+        readings.extend(ask(context, &vanilla, "vanilla", &program, PARTS[0])?);
+        for part in PARTS {
+            readings.extend(ask(context, &ferry, "ferry", &program, part)?);
+        }
+        show(&readings);
     }
+    let report = Report {
+        kernel: version,
+        machine: Machine::this("qemu-tcg", None, &steal),
+        readings,
+    };
+    save_json(&report, args.output.json.as_deref())
+}
+
+/// Prints the times of a pass in each state, and of the first passes, beside those of 2025: each in
+/// percent of the first state.
+fn show_states(readings: &[Reading]) {
+    let header = ["", "2025", "two lists", "", "MGLRU", ""];
+    let mut table = table::plain(&header.map(str::to_owned));
+    let passes = (1..).map(|nr| format!("pass {nr}")).zip(FIRST);
+    let states = STATES.map(|(what, time)| (what.to_owned(), time));
+    for (what, time) in states.into_iter().chain(passes) {
+        let mut row = vec![what.clone(), percent(Some(time), Some(STATES[0].1))];
+        for lru in ["lru", "mglru"] {
+            let of = |what: &str| of_lru(readings, what, lru);
+            row.push(of(&what).map_or(String::new(), |ms| format!("{ms:.2} ms")));
+            row.push(percent(of(&what), of(STATES[0].0)));
+        }
+        table.add_row(row);
+    }
+    println!("{table}");
+    println!(
+        "a pass reads 64 MB, counted in instructions on one CPU, with the workers' time in it; in \
+         2025 it read 128 GB, and the lower tier was slower. Emulated tiers are equally fast"
+    );
+}
+
+/// Returns a value in percent of another.
+fn percent(value: Option<f64>, of: Option<f64>) -> String {
+    more(of, value).map_or(String::new(), |more| format!("{:.1} %", 100.0 + more))
+}
+
+/// Prints all measurements.
+fn show(readings: &[Reading]) {
     let mut table = table::plain(&["", "vanilla", "off", "on", "on to off"].map(str::to_owned));
     let mut told: Vec<&str> = Vec::new();
-    for Reading { what, unit, .. } in &readings {
+    for Reading { what, unit, .. } in readings {
         if told.contains(&what.as_str()) {
             continue;
         }
         told.push(what);
-        let of = |kernel, on| value(&readings, what, kernel, on);
+        let of = |kernel, on| value(readings, what, kernel, on);
         let show = |value: Option<f64>| value.map_or(String::new(), |n| format!("{n:.2} {unit}"));
         let (off, on) = (of("ferry", false), of("ferry", true));
         let change = more(off, on).map_or(String::new(), |n| format!("{n:+.1} %"));
@@ -79,12 +155,6 @@ pub fn promotion(context: &Context, args: &JsonArgs) -> Result<()> {
         "zipf measures time; the other parts count instructions on one CPU; \"read of\" and own \
          time cover the reader only"
     );
-    let report = Report {
-        kernel: version,
-        machine: Machine::this("qemu-tcg", None, &steal),
-        readings,
-    };
-    save_json(&report, args.json.as_deref())
 }
 
 fn value(readings: &[Reading], what: &str, kernel: &str, on: bool) -> Option<f64> {
@@ -125,6 +195,12 @@ fn ask(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn states_are_in_percent_of_the_first() {
+        assert_eq!(percent(Some(9.75), Some(STATES[0].1)), "128.6 %");
+        assert_eq!(percent(None, Some(1.0)), "");
+    }
 
     #[test]
     fn changes_are_of_what_was() {

@@ -26,19 +26,28 @@ const CONFIGS: &[&str] = &["ferry-off", "ferry-2"];
 /// A ratio to `move_pages()` from this on counts as equal.
 const NOISE: f64 = 0.95;
 
+/// Returns the plan of each interface, in the order of [`WAYS`].
+pub(super) fn plans(boots: u32, runs: u32) -> [Plan; 3] {
+    WAYS.map(|(way, name)| Plan {
+        way,
+        name,
+        vanilla: &["vanilla"],
+        ferry: CONFIGS,
+        cells: CELLS.to_vec(),
+        ..Plan::new(&[], &[], boots, runs)
+    })
+}
+
 pub fn service(context: &Context, args: &ServiceArgs) -> Result<()> {
     let (cells, configs) = match args.instructions {
         true => (CELLS_COUNTED, &CONFIGS[..1]),
         false => (CELLS, CONFIGS),
     };
-    let plans = WAYS.map(|(way, name)| Plan {
-        way,
-        name,
-        vanilla: &["vanilla"],
+    let plans = plans(args.repeat.boots, args.repeat.runs).map(|plan| Plan {
         ferry: configs,
         cells: cells.to_vec(),
         instructions: args.instructions,
-        ..Plan::new(&[], &[], args.repeat.boots, args.repeat.runs)
+        ..plan
     });
     let measured = measure_all(context, &plans)?;
     let figures = &measured.report.results;

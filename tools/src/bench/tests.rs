@@ -12,6 +12,19 @@ fn cases_beyond_a_node_s_memory_are_left_out() {
 }
 
 #[test]
+fn larger_nodes_have_room_for_larger_cases() {
+    assert_eq!(cells(&[Folio::M2], &[512, 1024], 4).len(), 2);
+    assert_eq!(cells(&[Folio::M2], &[512, 1024], 2), [(Folio::M2, 512)]);
+}
+
+#[test]
+fn as_many_threads_as_cpus() {
+    assert_eq!(threads(2), ["ferry-off", "ferry-1", "ferry-2"]);
+    assert_eq!(threads(6).last(), Some(&"ferry-4"));
+    assert_eq!(threads(64), THREADS);
+}
+
+#[test]
 fn guest_is_asked_in_its_own_words() {
     let mut plan = Plan::new(&[Folio::K64], &[16], 1, 3);
     plan.busy = true;

@@ -79,11 +79,19 @@ struct Reading {
 /// The values of each row, one for each boot.
 type Samples = BTreeMap<String, Vec<f64>>;
 
+/// The samples of a workload in one configuration.
 #[derive(Serialize)]
-struct Measured {
+pub(super) struct Measured {
     workload: Workload,
     config: &'static str,
     samples: Samples,
+}
+
+impl Measured {
+    /// Returns the median of a row.
+    pub(super) fn median(&self, row: &str) -> Option<f64> {
+        median(&self.samples, row)
+    }
 }
 
 #[derive(Serialize)]
@@ -101,43 +109,15 @@ pub fn measure(
     args: &RepeatedArgs,
 ) -> Result<()> {
     let version = context.source()?.version.clone();
-    let program = guest::program(context)?;
-    let images = CONFIGS
-        .iter()
-        .map(|&(_, variant, _)| kernel::build(context, variant))
-        .collect::<Result<Vec<_>>>()?;
     let steal = Steal::start();
     let mut results = Vec::new();
     for &workload in workloads {
-        let name = workload
-            .to_possible_value()
-            .context("a workload without a name")?
-            .get_name()
-            .to_owned();
-        let mut of_it = CONFIGS.map(|(config, ..)| Measured {
-            workload,
-            config,
-            samples: Samples::new(),
-        });
-        for boot in 1..=args.repeat.boots {
-            for (measured, ((config, _, option), image)) in
-                of_it.iter_mut().zip(CONFIGS.iter().zip(&images))
-            {
-                let guest_name = format!("{name}-{}-{boot}", config.replace(' ', "-"));
-                let guest =
-                    Guest::new(context, &image.image, &guest_name, SHAPE)?.timeout(LIMIT * times);
-                guest.bring(&program)?;
-                let answer = run_program(
-                    &guest,
-                    &format!("workload {name} --times {times}{option}"),
-                    || false,
-                )?;
-                for Reading { what, value } in serde_json::from_slice::<Vec<_>>(&answer)? {
-                    measured.samples.entry(what).or_default().push(value);
-                }
-            }
-        }
-        println!("\n{name}, median of {} boots", args.repeat.boots);
+        let of_it = run(context, workload, times, args.repeat.boots)?;
+        println!(
+            "\n{}, median of {} boots",
+            name(workload)?,
+            args.repeat.boots
+        );
         println!("{}", show(&of_it));
         results.extend(of_it);
     }
@@ -148,6 +128,52 @@ pub fn measure(
         results,
     };
     save_json(&report, args.output.json.as_deref())
+}
+
+/// Returns the name of a workload, on the command line and in the guest.
+fn name(workload: Workload) -> Result<String> {
+    let value = workload.to_possible_value();
+    let value = value.context("a workload without a name")?;
+    Ok(value.get_name().to_owned())
+}
+
+/// Runs a workload in all configurations: vanilla, migrc off, migrc on.
+pub(super) fn run(
+    context: &Context,
+    workload: Workload,
+    times: u32,
+    boots: u32,
+) -> Result<[Measured; 3]> {
+    let program = guest::program(context)?;
+    let images = CONFIGS
+        .iter()
+        .map(|&(_, variant, _)| kernel::build(context, variant))
+        .collect::<Result<Vec<_>>>()?;
+    let name = name(workload)?;
+    let mut of_it = CONFIGS.map(|(config, ..)| Measured {
+        workload,
+        config,
+        samples: Samples::new(),
+    });
+    for boot in 1..=boots {
+        for (measured, ((config, _, option), image)) in
+            of_it.iter_mut().zip(CONFIGS.iter().zip(&images))
+        {
+            let guest_name = format!("{name}-{}-{boot}", config.replace(' ', "-"));
+            let guest =
+                Guest::new(context, &image.image, &guest_name, SHAPE)?.timeout(LIMIT * times);
+            guest.bring(&program)?;
+            let answer = run_program(
+                &guest,
+                &format!("workload {name} --times {times}{option}"),
+                || false,
+            )?;
+            for Reading { what, value } in serde_json::from_slice::<Vec<_>>(&answer)? {
+                measured.samples.entry(what).or_default().push(value);
+            }
+        }
+    }
+    Ok(of_it)
 }
 
 /// Returns a table with a row for each counter that is not 0 everywhere, and the change by migrc.
