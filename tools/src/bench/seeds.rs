@@ -183,12 +183,13 @@ fn throughput(what: &str, document: [f64; 2], here: Pair) -> Row {
 
 fn of_service(context: &Context) -> Result<Table> {
     let (size, count) = (Folio::K4, 192_000);
-    let plans = service::plans(BOOTS, RUNS).map(|plan| Plan {
+    let [_, range, by_address] = service::plans(BOOTS, RUNS);
+    let plans = [range, by_address].map(|plan| Plan {
         cells: vec![(size, count)],
         ..plan
     });
     let figures = measure_all(context, &plans)?.report.results;
-    let [_, range, by_address] = plans.each_ref().map(|plan| of(&figures, &plan.bench()));
+    let [range, by_address] = plans.each_ref().map(|plan| of(&figures, &plan.bench()));
     // Boots differ, so each is compared with vanilla's turns of the same boot.
     let row = |what: &str, figures: &[Figure], document| {
         let config = |config| gbps(figures, size, count, config);
