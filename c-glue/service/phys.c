@@ -175,9 +175,8 @@ static unsigned long ferry_isolate_mapped(const struct ferry_mapped *mapped,
 	unsigned long addr = mapped->addr;
 	unsigned long end = pmd_addr_end(addr, vma->vm_end);
 	unsigned long i, nr = min(mapped->nr, (end - addr) >> PAGE_SHIFT);
-	unsigned long counted = 0;
+	struct ferry_moving moving = { .to = mapped->node };
 	struct folio *folio;
-	int nid = 0;
 	spinlock_t *ptl;	/* PTL of the page table */
 	pte_t *start;
 	pmd_t *pmd;
@@ -197,18 +196,10 @@ static unsigned long ferry_isolate_mapped(const struct ferry_mapped *mapped,
 		    __add_folio_for_migration(folio, mapped->node, folios,
 				    mapped->all) <= 0)
 			break;
-		/* A run of folios of one node at a time. */
-		if (folio_nid(folio) != nid) {
-			if (i > counted)
-				ferry_service_moving(nid, mapped->node,
-						     i - counted);
-			counted = i;
-			nid = folio_nid(folio);
-		}
+		ferry_moving_add(&moving, folio);
 	}
 	pte_unmap_unlock(start, ptl);
-	if (i > counted)
-		ferry_service_moving(nid, mapped->node, i - counted);
+	ferry_moving_end(&moving);
 	return i;
 }
 
@@ -251,11 +242,14 @@ unsigned long ferry_isolate_next(const struct ferry_mapped *mapped,
 bool ferry_folio_isolate(struct folio *folio, int node,
 			 struct list_head *folios)
 {
+	struct ferry_moving moving = { .to = node };
+
 	if (!folio_isolate_lru(folio))
 		return false;
 	list_add_tail(&folio->lru, folios);
 	node_stat_mod_folio(folio, NR_ISOLATED_ANON + folio_is_file_lru(folio),
 			    folio_nr_pages(folio));
-	ferry_service_moving(folio_nid(folio), node, folio_nr_pages(folio));
+	ferry_moving_add(&moving, folio);
+	ferry_moving_end(&moving);
 	return true;
 }

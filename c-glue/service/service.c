@@ -177,17 +177,8 @@ struct ferry_walk {
 	struct ferry_range *range;
 	struct list_head *folios;
 	struct folio *large;	/* the last large folio */
-	int nid;		/* node of the last folios that were isolated */
-	unsigned long pages;	/* their base pages, not counted yet */
+	struct ferry_moving moving;
 };
-
-/* Counts isolated pages, a run of folios of one node at a time. */
-static void ferry_walk_count(struct ferry_walk *walk)
-{
-	if (walk->pages)
-		ferry_service_moving(walk->nid, walk->range->node, walk->pages);
-	walk->pages = 0;
-}
 
 /* Handles a folio that maps @nr_pages of the range. */
 static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
@@ -209,10 +200,7 @@ static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
 						   walk->folios, range->all);
 
 		if (rc > 0) {
-			if (folio_nid(folio) != walk->nid)
-				ferry_walk_count(walk);
-			walk->nid = folio_nid(folio);
-			walk->pages += folio_nr_pages(folio);
+			ferry_moving_add(&walk->moving, folio);
 			range->isolated += folio_nr_pages(folio);
 		}
 		if (rc >= 0)
@@ -354,7 +342,11 @@ static const struct mm_walk_ops ferry_walk_ops = {
  */
 int ferry_isolate_range(struct ferry_range *range, struct list_head *folios)
 {
-	struct ferry_walk walk = { .range = range, .folios = folios };
+	struct ferry_walk walk = {
+		.range	= range,
+		.folios	= folios,
+		.moving	= { .to = range->node },
+	};
 	struct vm_area_struct *vma;
 	unsigned long end;
 	int rc = 0;
@@ -392,7 +384,7 @@ int ferry_isolate_range(struct ferry_range *range, struct list_head *folios)
 			break;
 	}
 	mmap_read_unlock(range->mm);
-	ferry_walk_count(&walk);
+	ferry_moving_end(&walk.moving);
 	return min(rc, 0);
 }
 
@@ -423,13 +415,28 @@ static atomic_long_t *ferry_moved_between(int from, int to)
 	return &ferry_moved[from * nr_node_ids + to];
 }
 
-/* Counts isolated base pages as migrated, which they are not yet. */
-void ferry_service_moving(int from, int to, unsigned long pages)
+/*
+ * Counts the folios that were added as migrated, before they are. Concurrent
+ * calls share the counter, so it is written once for a run of folios.
+ */
+void ferry_moving_end(struct ferry_moving *moving)
 {
-	atomic_long_add(pages, ferry_moved_between(from, to));
+	if (moving->pages)
+		atomic_long_add(moving->pages,
+				ferry_moved_between(moving->from, moving->to));
+	moving->pages = 0;
 }
 
-/* Takes back ferry_service_moving() for isolated folios that stay. */
+/* Adds an isolated folio; ferry_moving_end() follows. Context: any. */
+void ferry_moving_add(struct ferry_moving *moving, const struct folio *folio)
+{
+	if (folio_nid(folio) != moving->from)
+		ferry_moving_end(moving);
+	moving->from = folio_nid(folio);
+	moving->pages += folio_nr_pages(folio);
+}
+
+/* Takes folios that were counted, and stay, out of the count. */
 void ferry_service_not_moved(const struct list_head *folios, int node)
 {
 	const struct folio *folio;
@@ -487,6 +494,11 @@ static const char * const ferry_error_names[PAGE_MIGRATE_NR_ERRORS] = {
 	[PAGE_MIGRATE_EOTHER]	= "other",
 };
 
+static_assert(PAGE_MIGRATE_NR_FAILURES * sizeof(u64) <=
+	      sizeof_field(struct page_migrate_counters, failures));
+static_assert(PAGE_MIGRATE_NR_ERRORS * sizeof(u64) <=
+	      sizeof_field(struct page_migrate_counters, errors));
+
 static int __init ferry_service_init(void)
 {
 	struct kobject *service;
@@ -503,10 +515,6 @@ static int __init ferry_service_init(void)
 		kvfree(ferry_moved);
 		return -ENOMEM;
 	}
-	BUILD_BUG_ON(PAGE_MIGRATE_NR_FAILURES >
-		     ARRAY_SIZE(((struct page_migrate_counters *)0)->failures));
-	BUILD_BUG_ON(PAGE_MIGRATE_NR_ERRORS >
-		     ARRAY_SIZE(((struct page_migrate_counters *)0)->errors));
 	rc = ferry_create_counters(service, NULL, ferry_service_names,
 				   ferry_served, FERRY_SERVICE_FAILURES);
 	rc = rc ?: ferry_create_counters(service, "failures",

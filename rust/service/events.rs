@@ -147,12 +147,42 @@ fn counted<const N: usize>(first: u32, nr: usize) -> [u64; N] {
     })
 }
 
-/// Takes folios that were not migrated to `node` out of [`moved`], before they are put back.
-pub fn take_back(folios: Pin<&mut IsolatedFolios>, node: Destination) {
-    let list = folios.list().as_raw();
-    // SAFETY: The list is valid and links isolated folios. Calls are only served after the table of
-    // pages was allocated, and it has a column for each node that can have memory.
-    unsafe { bindings::ferry_service_not_moved(list, node.nid()) };
+/// Isolated folios, which [`moved`] counts as migrated to a node. Dropping it takes those that are
+/// left out of the count. For process context.
+pub struct Moving<'a> {
+    folios: Pin<&'a mut IsolatedFolios>,
+    to: Destination,
+}
+
+impl<'a> Moving<'a> {
+    /// Wraps a list of folios that were isolated to be migrated to `to`.
+    pub fn new(folios: Pin<&'a mut IsolatedFolios>, to: Destination) -> Self {
+        Self { folios, to }
+    }
+
+    /// Returns the folios.
+    pub fn folios(&mut self) -> Pin<&mut IsolatedFolios> {
+        self.folios.as_mut()
+    }
+
+    /// Puts all folios back where they were isolated from. May sleep.
+    pub fn put_back(&mut self) {
+        self.take_back();
+        self.folios().put_back();
+    }
+
+    fn take_back(&mut self) {
+        let (to, mut list) = (self.to, self.folios().list());
+        // SAFETY: The list is valid and links isolated folios. Calls are only served after the
+        // table of pages was allocated, and it has a column for each node that can have memory.
+        unsafe { bindings::ferry_service_not_moved(list.as_raw(), to.nid()) };
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.take_back();
+    }
 }
 
 /// Returns the number of possible nodes: the highest one and all before it.

@@ -9,7 +9,7 @@ use kernel::prelude::*;
 use pin_init::stack_pin_init;
 
 use super::{
-    events::take_back,
+    events::Moving,
     request::CheckedRequest,
     Counts, //
 };
@@ -94,6 +94,7 @@ pub fn migrate<S: FolioSource>(
 /// Isolates a list and migrates it.
 fn one_list<S: FolioSource>(job: &CheckedRequest, source: &mut S, counts: &mut Counts) -> Result {
     stack_pin_init!(let folios = IsolatedFolios::new());
+    let mut folios = Moving::new(folios, job.node);
     let held = source.hold();
     let crewed = job.help.may_come();
     let want = if crewed {
@@ -101,14 +102,14 @@ fn one_list<S: FolioSource>(job: &CheckedRequest, source: &mut S, counts: &mut C
     } else {
         LIST_PAGES
     };
-    let (mut isolated, mut found) = isolate(source, &held, want, &mut folios.as_mut().list());
+    let (mut isolated, mut found) = isolate(source, &held, want, &mut folios.folios().list());
     if isolated == 0 {
         return found;
     }
     let mut held = Some(held);
     if crewed && isolated >= want && found.is_ok() {
         if source.suits_crew() {
-            let first = (folios.as_mut(), isolated);
+            let first = (folios.folios(), isolated);
             if let Some(result) = share(job, source, &mut held, first, counts) {
                 return result;
             }
@@ -116,13 +117,12 @@ fn one_list<S: FolioSource>(job: &CheckedRequest, source: &mut S, counts: &mut C
         // No CPU may help. The list gets as long as without crews.
         if let Some(held) = &held {
             let rest = LIST_PAGES.saturating_sub(isolated);
-            let (pages, result) = isolate(source, held, rest, &mut folios.as_mut().list());
+            let (pages, result) = isolate(source, held, rest, &mut folios.folios().list());
             (isolated, found) = (isolated + pages, result);
         }
     }
     drop(held);
-    let (left, moved) = try_to_node(folios.as_mut(), job.node, job.help);
-    take_back(folios, job.node);
+    let (left, moved) = try_to_node(folios.folios(), job.node, job.help);
     counts.add(isolated, moved.into());
     no_memory(left).and(found)
 }
@@ -137,6 +137,7 @@ fn share<S: FolioSource>(
     counts: &mut Counts,
 ) -> Option<Result> {
     stack_pin_init!(let failed = IsolatedFolios::new());
+    let mut failed = Moving::new(failed, job.node);
     let most = CREW_PAGES.min(first.saturating_add(source.rest()));
     let (mut isolated, mut found) = (first, Ok(()));
     let more = |want: usize, list: &mut IsolatedList<'_>| {
@@ -158,7 +159,7 @@ fn share<S: FolioSource>(
         Some(pages)
     };
     let how = (job.node, job.help);
-    let mut left = failed.as_mut().list();
+    let mut left = failed.folios().list();
     let outcome = pipeline::migrate(
         &mut folios.as_mut().list(),
         first,
@@ -169,9 +170,7 @@ fn share<S: FolioSource>(
     )?;
     let moved = u64::try_from(outcome.stats.nr_succeeded).unwrap_or(0);
     counts.add(isolated, moved);
-    let result = no_memory(outcome.returned(&left)).and(found);
-    take_back(failed, job.node);
-    Some(result)
+    Some(no_memory(outcome.returned(&left)).and(found))
 }
 
 /// Isolates folios of `want` base pages, or all if there are fewer. Returns the number of base

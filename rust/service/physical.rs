@@ -24,9 +24,9 @@ use pin_init::stack_pin_init;
 
 use super::{
     events::{
-        take_back,
         Failure,
         Failures,
+        Moving,
         ServiceEvent, //
     },
     lists::{
@@ -127,24 +127,23 @@ pub fn migrate(call: &Phys, job: &CheckedRequest, counts: &mut Counts) -> Result
 /// Migrates a table as one list.
 fn at_once(job: &CheckedRequest, table: &mut Table<'_>, counts: &mut Counts) -> Result {
     stack_pin_init!(let folios = IsolatedFolios::new());
+    let mut folios = Moving::new(folios, job.node);
     let mut moved = 0;
     let mut work = || -> Result {
-        table.isolate_all(&mut folios.as_mut().list())?;
-        if move_isolated(job, folios.as_mut(), &mut moved)? && table.unsettled == 0 {
+        table.isolate_all(&mut folios.folios().list())?;
+        if move_isolated(job, folios.folios(), &mut moved)? && table.unsettled == 0 {
             return Ok(());
         }
         // Folios in the batches of CPUs cannot be isolated, or have a reference that prevents
         // migration.
         drain_lru_batches();
-        move_isolated(job, folios.as_mut(), &mut moved)?;
-        take_back(folios.as_mut(), job.node);
-        folios.as_mut().put_back();
+        move_isolated(job, folios.folios(), &mut moved)?;
+        folios.put_back();
         table.look_again();
-        table.isolate_all(&mut folios.as_mut().list())?;
-        move_isolated(job, folios.as_mut(), &mut moved).map(drop)
+        table.isolate_all(&mut folios.folios().list())?;
+        move_isolated(job, folios.folios(), &mut moved).map(drop)
     };
     let result = work();
-    take_back(folios, job.node);
     counts.add(table.isolated, moved);
     result
 }

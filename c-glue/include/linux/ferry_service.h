@@ -72,6 +72,18 @@ struct ferry_mapped {
 	bool all;
 };
 
+/**
+ * struct ferry_moving - isolated folios of one node, before they are counted
+ * @from: their node
+ * @to: destination node
+ * @pages: their base pages
+ */
+struct ferry_moving {
+	int from;
+	int to;
+	unsigned long pages;
+};
+
 /* Processes that map a folio, relative to one address space */
 enum ferry_owner {
 	FERRY_OWNER_OTHERS,	/* other processes, or none */
@@ -142,7 +154,8 @@ bool ferry_folio_isolate(struct folio *folio, int node,
 void ferry_lru_drain(void);
 void ferry_count_service(unsigned int what, unsigned long nr);
 u64 ferry_service_sum(unsigned int what);
-void ferry_service_moving(int from, int to, unsigned long pages);
+void ferry_moving_add(struct ferry_moving *moving, const struct folio *folio);
+void ferry_moving_end(struct ferry_moving *moving);
 void ferry_service_not_moved(const struct list_head *folios, int node);
 u64 ferry_service_moved(unsigned int from, unsigned int to);
 unsigned int ferry_service_nodes(void);
