@@ -2,8 +2,8 @@
 
 //! The size of a base page.
 //!
-//! What a copy costs depends on bytes, and the engine counts base pages. So its limits are numbers
-//! of KB, converted here.
+//! The cost of a copy depends on its bytes, but the engine counts base pages. So its limits are given
+//! in KB, and converted here.
 
 /// log2 of the size of a base page in bytes: the kernel's, or 12 for host tests.
 pub const PAGE_SHIFT: u32 = if cfg!(CONFIG_PAGE_SHIFT = "16") {

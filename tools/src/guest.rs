@@ -57,7 +57,7 @@ pub struct Guest {
     folders: Vec<PathBuf>,
 }
 
-/// What runs a guest's instructions.
+/// The means by which QEMU runs a guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
     /// QEMU's translator. It has the same CPU everywhere, and can count instructions.

@@ -19,7 +19,7 @@ pub struct Report {
 pub struct Machine {
     pub cpu: String,
     pub cpus: usize,
-    /// What ran the kernels: `qemu-tcg`, `qemu-kvm` or `uml`.
+    /// The emulator or virtual machine of the kernels: `qemu-tcg`, `qemu-kvm` or `uml`.
     pub how: String,
     /// Share of the CPU time wanted by this machine that its hypervisor gave to others, in percent.
     pub steal_percent: f64,

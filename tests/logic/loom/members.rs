@@ -60,6 +60,20 @@ fn a_place_is_of_one_task_at_a_time() {
     }
 }
 
+/// Starts helper 1, which asks something.
+fn helper<const N: usize, T: Send + 'static>(
+    members: &Arc<Members<N>>,
+    ask: impl FnOnce(&Members<N>) -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    let members = members.clone();
+    thread::spawn(move || {
+        let at = members.enter_helper(1, 1).unwrap();
+        let answer = ask(&members);
+        members.leave_helper(at);
+        answer
+    })
+}
+
 /// A helper that sees its caller also sees that caller's attributes, not the previous caller's.
 #[test]
 fn a_caller_is_seen_with_its_attributes() {
@@ -68,16 +82,9 @@ fn a_caller_is_seen_with_its_attributes() {
         let members = Arc::new(Members::<1>::new());
         members.enter_caller(caller(false));
         members.leave_caller();
-        let helper = {
-            let members = members.clone();
-            thread::spawn(move || {
-                let at = members.enter_helper(1, 1).unwrap();
-                let free = members.may_call(1);
-                let for_kswapd = members.is_for_kswapd(1);
-                members.leave_helper(at);
-                (free, for_kswapd)
-            })
-        };
+        let helper = helper(&members, |members| {
+            (members.may_call(1), members.is_for_kswapd(1))
+        });
         members.enter_caller(caller(true));
         let (free, for_kswapd) = helper.join().unwrap();
         assert!(!free);
@@ -95,17 +102,10 @@ fn a_caller_is_seen_with_its_weight() {
         let members = Arc::new(Members::<2>::new());
         members.enter_caller(caller(false));
         members.leave_caller();
-        let helper = {
-            let members = members.clone();
-            thread::spawn(move || {
-                let at = members.enter_helper(1, 1).unwrap();
-                let share = members
-                    .may_call(1)
-                    .then(|| (members.weight(), members.most()));
-                members.leave_helper(at);
-                share
-            })
-        };
+        let helper = helper(&members, |members| {
+            let may_call = members.may_call(1);
+            may_call.then(|| (members.weight(), members.most()))
+        });
         members.enter_caller(Caller {
             most: 2,
             weight: 512,

@@ -75,7 +75,7 @@ struct Table {
     source: &'static str,
     /// How this was measured here.
     here: &'static str,
-    /// What the two values of the document are, and those from here.
+    /// The headings of the two values of the document, and of the two from here.
     columns: [&'static str; 4],
     rows: Vec<Row>,
 }

@@ -71,7 +71,7 @@ pub(crate) fn matrix(device: &File, table: &mut [u64], nodes: usize) -> Result<u
 /// # Safety
 ///
 /// `arg` points to a structure that `request` takes, valid for reads and writes of the size in its
-/// first member. What it points to is valid for the writes of the request.
+/// first member. Pointers in it are valid for the writes of the request.
 unsafe fn ioctl(device: &File, request: libc::Ioctl, arg: *mut c_void) -> Result<(), Error> {
     // SAFETY: The caller guarantees that `arg` is a valid structure of this request.
     match unsafe { libc::ioctl(device.as_raw_fd(), request, arg) } {

@@ -107,26 +107,26 @@ fn failures() -> Result<()> {
         )?;
         Ok(failed)
     };
+    // Both calls leave all pages of `map`.
+    let all_stay = |map: &Mapping, reason: &str| {
+        let before = service.counters()?;
+        says(service.range(whole(map, 1)), 0, 0, PAGES)?;
+        says(service.phys(&table(map)?, Call::to(1)), 0, 0, PAGES)?;
+        let pages = pages_of(reason, before)?;
+        expect(
+            format!("pages of both calls, {reason}"),
+            pages,
+            2 * PAGES as u64,
+        )
+    };
     let map = small_pages()?;
-    let (partner, before) = (Partner::sharing(&map)?, service.counters()?);
-    says(service.range(whole(&map, 1)), 0, 0, PAGES)?;
-    says(service.phys(&table(&map)?, Call::to(1)), 0, 0, PAGES)?;
-    expect(
-        "shared pages",
-        pages_of("shared", before)?,
-        2 * PAGES as u64,
-    )?;
+    let partner = Partner::sharing(&map)?;
+    all_stay(&map, "shared")?;
     partner.finish()?;
 
     let pinned = small_pages()?;
-    let (ring, before) = (pin_for_long(&pinned)?, service.counters()?);
-    says(service.range(whole(&pinned, 1)), 0, 0, PAGES)?;
-    says(service.phys(&table(&pinned)?, Call::to(1)), 0, 0, PAGES)?;
-    expect(
-        "pinned pages",
-        pages_of("unmovable", before)?,
-        2 * PAGES as u64,
-    )?;
+    let ring = pin_for_long(&pinned)?;
+    all_stay(&pinned, "unmovable")?;
     drop(ring);
 
     // In a pipe pages have a reference that only their migration notices.
