@@ -13,23 +13,23 @@
 //! `tests/logic/crew.rs` checks the cuts with proptest: `spans_of_a_run_are_page_tables`,
 //! `spans_of_strangers_are_chunks` and `chunks_of_a_span_are_alike`.
 
-use super::page::PAGE_SHIFT;
+use super::page::{pages_of_kb, PAGE_SHIFT};
 
-/// Pages that justify waking a worker. Each page costs an unmap, a copy and a remap, so fewer than
-/// [`policy::PAGES_PER_THREAD`](super::policy::PAGES_PER_THREAD) would repay the wake-up, but each
-/// chunk needs its own TLB flush.
-pub const PAGES_PER_WORKER: u32 = 128;
+/// Pages that justify waking a worker: 128 of 4 KB. Each page costs an unmap, a copy and a remap, so
+/// fewer than [`policy::PAGES_PER_THREAD`](super::policy::PAGES_PER_THREAD) would repay the wake-up,
+/// but each chunk needs its own TLB flush.
+pub const PAGES_PER_WORKER: u32 = pages_of_kb(512);
 
-/// Maximum pages of a chunk; the folio with the last of them is included in full.
+/// Maximum pages of a chunk, 1 MB; the folio with the last of them is included in full.
 ///
-/// Half of mainline's batch, so that folios are unmapped for less time even if the workers slow
-/// each other down. It is not less because each chunk has a TLB flush, in which the worker waits
-/// for the CPUs that use the memory.
-pub const MAX_CHUNK_PAGES: u32 = 256;
+/// With pages of 4 KB this is half of mainline's batch, so that folios are unmapped for less time
+/// even if the workers slow each other down. It is not less because each chunk has a TLB flush, in
+/// which the worker waits for the CPUs that use the memory.
+pub const MAX_CHUNK_PAGES: u32 = pages_of_kb(1024);
 
 /// Pages of a chunk that justify its TLB flush. A chunk has about half as many if its span does not
 /// divide evenly, and fewer if the span is short.
-pub const MIN_CHUNK_PAGES: u32 = 64;
+pub const MIN_CHUNK_PAGES: u32 = pages_of_kb(256);
 
 /// Minimum number of chunks per worker, so that all workers finish at about the same time.
 const CHUNKS_PER_WORKER: u32 = 4;
