@@ -8,12 +8,14 @@ use crate::{
     context::Context,
     hot,
     kernel::{self, Variant},
-    method, phases, run, series, shell, suites, top,
+    method, phases,
+    platform::Platform,
+    run, series, shell, suites, top,
     topics::TOPICS,
 };
 use anyhow::Result;
 use clap::{
-    builder::{PossibleValue, PossibleValuesParser},
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
     Args, Parser, Subcommand, ValueEnum,
 };
 use std::path::PathBuf;
@@ -122,6 +124,10 @@ pub struct TestArgs {
     /// Number of CPUs of that kernel
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
+    /// Platform of the guest for the named tests of the suite guest. Other platforms than x86-64 need
+    /// cross compilers and `--kernel vanilla` or `ferry`
+    #[arg(long, value_enum, default_value_t = Platform::X86, conflicts_with = "sockets")]
+    pub platform: Platform,
     /// Divide the guest's CPUs between two nodes, and add a third node without CPUs; `nodes/*` and
     /// `gigantic/*` are skipped otherwise. An even number of CPUs, at least four
     #[arg(long)]
@@ -439,14 +445,29 @@ pub struct MovePagesArgs {
     #[arg(long, conflicts_with = "only")]
     pub hugetlb: bool,
     /// Measure the cases of an earlier series instead
-    #[arg(long, value_enum, conflicts_with_all = ["only", "counts", "hugetlb"])]
+    #[arg(long, value_enum, conflicts_with_all = ["only", "counts", "hugetlb", "platform"])]
     pub preset: Option<Preset>,
     #[command(flatten)]
     pub machine: MachineArgs,
 }
 
+/// Returns a parser that accepts sizes of base pages, each of which is that of one platform.
+fn base_pages() -> impl TypedValueParser<Value = Platform> {
+    let platforms = Platform::value_variants();
+    let sizes = PossibleValuesParser::new(platforms.iter().map(|platform| platform.base_page()));
+    sizes.map(|size| {
+        let named = platforms
+            .iter()
+            .find(|platform| platform.base_page() == size);
+        named.copied().unwrap_or(Platform::X86)
+    })
+}
+
 #[derive(Args)]
 pub struct MachineArgs {
+    /// Size of a base page. Guests with pages of other sizes than 4K are emulated arm64 machines
+    #[arg(long = "base-pages", value_name = "SIZE", default_value = "4K", value_parser = base_pages())]
+    pub platform: Platform,
     /// CPUs of each of the two guests. Thread limits up to N are measured
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64),
           conflicts_with = "instructions")]
@@ -471,6 +492,8 @@ pub enum Preset {
 pub enum Folio {
     #[value(name = "4K")]
     K4,
+    #[value(name = "16K")]
+    K16,
     #[value(name = "64K")]
     K64,
     #[value(name = "2M")]
@@ -481,6 +504,7 @@ impl Folio {
     pub fn name(self) -> &'static str {
         match self {
             Folio::K4 => "4K",
+            Folio::K16 => "16K",
             Folio::K64 => "64K",
             Folio::M2 => "2M",
         }

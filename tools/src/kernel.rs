@@ -4,6 +4,7 @@
 use crate::{
     cache::{read_log, write_atomic, Key, Stamp},
     context::Context,
+    platform::Platform,
     step::Step,
     tree::{self, Tree},
 };
@@ -51,18 +52,20 @@ impl Variant {
         }
     }
 
-    fn fragments(self) -> &'static [&'static str] {
-        const X86: &str = "tools/configs/x86_64.config";
+    /// Returns the files with its options on a platform, in order.
+    fn fragments(self, platform: Platform) -> Vec<&'static str> {
         const FERRY: &str = "tools/configs/ferry.config";
-        match self {
-            Variant::Vanilla => &[X86],
-            Variant::Ferry => &[X86, FERRY],
-            Variant::Debug => &[X86, FERRY, "tools/configs/debug.config"],
-            Variant::Litmus => &[X86, FERRY, "tools/configs/litmus.config"],
-            Variant::Rt => &[X86, FERRY, "tools/configs/rt.config"],
-            Variant::Uml => &[".kunitconfig"],
-            Variant::Arm64 => &["tools/configs/arm64.config"],
-        }
+        let more: &[_] = match (self, platform) {
+            (Variant::Vanilla, _) => &[],
+            (Variant::Ferry, Platform::X86) => &[FERRY],
+            (Variant::Ferry, _) => &[FERRY, "tools/configs/arm64-ferry.config"],
+            (Variant::Debug, _) => &[FERRY, "tools/configs/debug.config"],
+            (Variant::Litmus, _) => &[FERRY, "tools/configs/litmus.config"],
+            (Variant::Rt, _) => &[FERRY, "tools/configs/rt.config"],
+            (Variant::Uml, _) => return vec![".kunitconfig"],
+            (Variant::Arm64, _) => return vec!["tools/configs/arm64.config"],
+        };
+        [platform.fragments(), more].concat()
     }
 
     pub fn arch(self) -> &'static str {
@@ -73,19 +76,12 @@ impl Variant {
         }
     }
 
-    fn target(self) -> &'static str {
+    /// Returns the target of the build, and the file that has the kernel then.
+    fn image(self) -> (&'static str, &'static str) {
         match self {
-            Variant::Uml => "linux",
-            Variant::Arm64 => "Image",
-            _ => "bzImage",
-        }
-    }
-
-    fn image(self) -> &'static str {
-        match self {
-            Variant::Uml => "linux",
-            Variant::Arm64 => "arch/arm64/boot/Image",
-            _ => "arch/x86/boot/bzImage",
+            Variant::Uml => ("linux", "linux"),
+            Variant::Arm64 => ("Image", "arch/arm64/boot/Image"),
+            _ => Platform::X86.image(),
         }
     }
 
@@ -116,15 +112,34 @@ pub struct Built {
 
 /// Builds the kernel unless its input is the same as last time.
 pub fn build(context: &Context, variant: Variant) -> Result<Built> {
-    Input::of(context, variant)?.build(context, variant.target(), variant.image())
+    Input::of(context, variant)?.build(context, variant.image())
+}
+
+/// Builds the kernel for a platform.
+pub fn build_on(context: &Context, variant: Variant, platform: Platform) -> Result<Built> {
+    if platform == Platform::X86 {
+        return build(context, variant);
+    }
+    if !matches!(variant, Variant::Vanilla | Variant::Ferry) {
+        bail!(
+            "there is no {} kernel for {}: choose vanilla or ferry",
+            variant.name(),
+            platform.name()
+        );
+    }
+    let tree = variant.tree(context)?;
+    let config = fragments(&context.repo, &variant.fragments(platform))?;
+    let name = format!("{}{}", variant.name(), platform.suffix());
+    let input = Input::new(context, (&name, platform.arch()), tree, config)?;
+    input.build(context, platform.image())
 }
 
 /// Builds an x86-64 kernel of another tree or with other options, in the output folder `name`,
 /// unless its input is the same as last time.
 pub fn build_tree(context: &Context, name: &str, tree: Tree, config: Config) -> Result<Built> {
-    let like = Variant::Ferry;
+    let like = Platform::X86;
     let input = Input::new(context, (name, like.arch()), tree, config)?;
-    input.build(context, like.target(), like.image())
+    input.build(context, like.image())
 }
 
 /// Compiles only mm/ferry, unless it or the whole kernel is up to date.
@@ -152,7 +167,7 @@ struct Input {
 impl Input {
     fn of(context: &Context, variant: Variant) -> Result<Self> {
         let tree = variant.tree(context)?;
-        let config = fragments(&context.repo, variant)?;
+        let config = of_variant(&context.repo, variant)?;
         Self::new(context, (variant.name(), variant.arch()), tree, config)
     }
 
@@ -172,7 +187,7 @@ impl Input {
         })
     }
 
-    fn build(self, context: &Context, target: &str, image: &str) -> Result<Built> {
+    fn build(self, context: &Context, (target, image): (&str, &str)) -> Result<Built> {
         let image = self.out.join(image);
         let stamp = self.stamp();
         if !stamp.is(&self.key) || !image.is_file() {
@@ -214,7 +229,7 @@ impl Input {
             .timeout(BUILD_LIMIT)
             .remedy("read the log from the first `error`; another run continues the build")
             .run(make.arg(target))?;
-        if name != Variant::Vanilla.name() {
+        if !name.starts_with(Variant::Vanilla.name()) {
             no_warnings(&log, &self.out)?;
         }
         Ok(())
@@ -307,9 +322,15 @@ pub fn configure(
     Ok(())
 }
 
-pub fn fragments(repo: &Path, variant: Variant) -> Result<Config> {
+/// Returns the options of a variant on its usual platform.
+pub fn of_variant(repo: &Path, variant: Variant) -> Result<Config> {
+    fragments(repo, &variant.fragments(Platform::X86))
+}
+
+/// Reads files with options; a later one overrides an earlier one.
+fn fragments(repo: &Path, files: &[&str]) -> Result<Config> {
     let mut config = Config::default();
-    for name in variant.fragments() {
+    for name in files {
         let path = repo.join(name);
         let text =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

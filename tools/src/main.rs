@@ -2,6 +2,7 @@
 //! `ferry`: builds, boots, tests and measures Ferry, and adds it to a kernel tree.
 
 mod apply;
+mod apt;
 mod arm64;
 mod bench;
 mod cache;
@@ -22,6 +23,7 @@ mod method;
 mod overlay;
 mod patches;
 mod phases;
+mod platform;
 mod requirements;
 mod results;
 mod run;

@@ -34,9 +34,7 @@ pub fn shell(context: &Context) -> Result<()> {
          {} is shared with the host and writable from both sides; leave with `exit`.",
         guest.share().display()
     );
-    let mut vng = guest.vng();
-    vng.arg("--shell").arg(&login);
-    let status = vng.status()?;
+    let status = guest.interactive(&login)?.status()?;
     if !status.success() {
         bail!("the guest ended with {status}");
     }

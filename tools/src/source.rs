@@ -2,9 +2,9 @@
 //! The unpatched kernel source: the distribution's package, or a tree of the user.
 
 use crate::{
+    apt::Apt,
     cache::{Cache, Key, Stamp},
     context::jobs,
-    step::output,
 };
 use anyhow::{bail, Context as _, Result};
 use std::{
@@ -20,7 +20,6 @@ use walkdir::WalkDir;
 pub const SERIES: &str = "7.3";
 const PACKAGE: &str = "linux-source-7.3";
 const SUITE: &str = "trixie-backports";
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Space for the source, two patched trees (mostly hard links) and six builds.
 const SPACE_GIB: u64 = 15;
 
@@ -195,79 +194,14 @@ fn describe(home: PathBuf, key: String) -> Result<Source> {
     Ok(Source { version, key, home })
 }
 
-/// Fetches the package with an apt root in the cache; the system's own stays unchanged.
+/// Fetches the newest package of the series.
 fn download(cache: &Cache) -> Result<PathBuf> {
-    let root = cache.dir("apt")?;
-    for sub in ["lists/partial", "cache/archives/partial", "packages"] {
-        cache.dir(Path::new("apt").join(sub))?;
-    }
-    let list = root.join("sources.list");
-    let signed = if Path::new(KEYRING).exists() {
-        format!("[signed-by={KEYRING}] ")
-    } else {
-        String::new()
-    };
-    fs::write(&list, format!("deb {signed}{} {SUITE} main\n", mirror()?))?;
-    let apt = |verb: &str| {
-        let mut apt = Command::new("apt-get");
-        for (name, value) in [
-            ("Dir::Etc::SourceList", list.as_path()),
-            ("Dir::Etc::SourceParts", Path::new("-")),
-            ("Dir::State::Lists", &root.join("lists")),
-            ("Dir::Cache", &root.join("cache")),
-        ] {
-            apt.arg("-o").arg(format!("{name}={}", value.display()));
-        }
-        apt.args(["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=2"])
-            .args(["-o", "APT::Update::Error-Mode=any"])
-            .args(["-o", "Acquire::http::Timeout=30", verb])
-            .current_dir(root.join("packages"));
-        apt
-    };
-    let remedy = format!(
-        "check that the network and the distribution's mirror can be reached, \
-         or give a Linux {SERIES} tree of your own with --kdir"
-    );
-    cache
-        .step("reading the package lists", "apt-update")
-        .timeout(Duration::from_secs(600))
-        .remedy(remedy.clone())
-        .run(&mut apt("update"))?;
-    cache
-        .step("downloading the kernel source", "apt-download")
-        .timeout(Duration::from_secs(3600))
-        .remedy(remedy)
-        .run(apt("download").arg(PACKAGE))?;
-    let mut found: Vec<PathBuf> = fs::read_dir(root.join("packages"))?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()?;
-    found.retain(|path| path.extension().is_some_and(|ext| ext == "deb"));
+    let or = format!(", or give a Linux {SERIES} tree of your own with --kdir");
+    let apt = Apt::new(cache, "apt", SUITE, None, &or)?;
+    apt.update()?;
+    let mut found = apt.download("downloading the kernel source", PACKAGE)?;
     found.sort_by_key(|path| version_order(&path.to_string_lossy()));
     found.pop().context("apt-get downloaded no package")
-}
-
-/// Returns the mirror that this machine's apt uses.
-fn mirror() -> Result<String> {
-    let targets = output(Command::new("apt-get").args([
-        "indextargets",
-        "--format",
-        "$(ORIGIN) $(REPO_URI) $(COMPONENT)",
-        "Identifier: Packages",
-    ]))?;
-    pick_mirror(&targets).with_context(|| {
-        format!(
-            "apt knows no distribution mirror on this machine: run `apt-get update`, \
-             or give a Linux {SERIES} tree of your own with --kdir"
-        )
-    })
-}
-
-fn pick_mirror(targets: &str) -> Option<String> {
-    targets
-        .lines()
-        .filter_map(|line| line.strip_prefix("Debian ")?.split_once(' '))
-        .find(|(uri, component)| *component == "main" && !uri.contains("security"))
-        .map(|(uri, _)| uri.to_owned())
 }
 
 fn unpack(cache: &Cache, package: &Path, dir: &Path) -> Result<()> {
@@ -348,14 +282,6 @@ mod tests {
         assert_eq!(before, metadata_key(tree.path()).unwrap());
         fs::write(tree.path().join("mm/Kconfig"), "menu x\n").unwrap();
         assert_ne!(before, metadata_key(tree.path()).unwrap());
-    }
-
-    #[test]
-    fn mirror_is_the_distribution_s_main() {
-        let targets = "Other http://o/ main\nDebian http://m/debian-security/ main\n\
-             Debian http://m/debian/ contrib\nDebian http://m/debian/ main\n";
-        assert_eq!(pick_mirror(targets).unwrap(), "http://m/debian/");
-        assert_eq!(pick_mirror(""), None);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub fn run(plan: &str, out: &str) -> Result<()> {
         player: plan.turns.clone().map(Player::new),
         stressor: None,
     };
-    kernel::need_two_nodes()?;
+    kernel::check_machine()?;
     let _settings = kernel::keep_engine()?;
     for config in &plan.configs {
         kernel::set_engine(config.engine).with_context(|| config.name.clone())?;

@@ -255,7 +255,7 @@ fn run(options: &Options) -> Result<bool> {
         nix::unistd::geteuid().is_root(),
         "the tests need root: run them in the guest"
     );
-    kernel::need_two_nodes()?;
+    kernel::check_machine()?;
     let cases = selected(cases::all(), &options.filters, &options.except);
     ensure!(
         !cases.is_empty(),

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::harness::expect_errno;
+use crate::harness::{expect_errno, skip};
 use crate::plan::{Config, Engine, FolioSize, Machine};
-use crate::sys::{Mapping, PAGE};
+use crate::sys::{self, Mapping, PAGE};
 
 pub const SWITCH: &str = "/proc/sys/vm/mt_page_copy";
 pub const THREADS: &str = "/proc/sys/vm/limit_mt_num";
@@ -257,8 +257,10 @@ pub fn online_cpus() -> Result<Vec<usize>> {
     list("/sys/devices/system/cpu/online")
 }
 
-/// Checks that nodes 0 and 1 both have memory, because all tests move pages between them.
-pub fn need_two_nodes() -> Result<()> {
+/// Checks that base pages have the size that this program is built for, and that nodes 0 and 1 both
+/// have memory, because all tests move pages between them.
+pub fn check_machine() -> Result<()> {
+    sys::check_page()?;
     let nodes = list("/sys/devices/system/node/has_memory")?;
     ensure!(
         nodes.contains(&0) && nodes.contains(&1),
@@ -462,8 +464,12 @@ fn chosen(text: &str) -> &str {
         .map_or(text.trim(), |(word, _)| word)
 }
 
-/// Allows folios of 64 KB in anonymous memory, on a kernel that supports them.
+/// Allows folios of 64 KB in anonymous memory, on a kernel that supports them. Skips the test if base
+/// pages are as large.
 pub fn allow_64k() -> Result<Setting> {
+    if FolioSize::Medium.bytes() <= PAGE {
+        return Err(skip("folios of 64 KB are base pages"));
+    }
     let path = format!("{THP}/hugepages-64kB/enabled");
     ensure!(
         Path::new(&path).exists(),

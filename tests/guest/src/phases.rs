@@ -36,7 +36,7 @@ struct Phases {
 }
 
 pub fn run(plan: &Plan) -> Result<String> {
-    kernel::need_two_nodes()?;
+    kernel::check_machine()?;
     let _settings = kernel::keep_engine()?;
     region::touch_free_memory()?;
     let tracing = Tracing::new()?;

@@ -10,22 +10,24 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::stats::median;
-use crate::sys::MF_MOVE_MT;
+use crate::sys::{MF_MOVE_MT, PAGE};
 
+/// The size of folios. In plans and results it is a number with K or M.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum FolioSize {
-    #[serde(rename = "4K")]
+    /// A base page.
     Small,
-    #[serde(rename = "64K")]
+    /// 64 KB of smaller base pages.
     Medium,
-    #[serde(rename = "2M")]
+    /// 2 MB.
     Huge,
 }
 
 impl FolioSize {
     pub const fn bytes(self) -> usize {
         match self {
-            Self::Small => 4 << 10,
+            Self::Small => PAGE,
             Self::Medium => 64 << 10,
             Self::Huge => 2 << 20,
         }
@@ -34,11 +36,26 @@ impl FolioSize {
 
 impl fmt::Display for FolioSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Small => "4K",
-            Self::Medium => "64K",
-            Self::Huge => "2M",
-        })
+        match self.bytes() >> 10 {
+            kb @ ..1024 => write!(f, "{kb}K"),
+            kb => write!(f, "{}M", kb >> 10),
+        }
+    }
+}
+
+impl TryFrom<String> for FolioSize {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let sizes = [Self::Small, Self::Medium, Self::Huge];
+        let named = sizes.into_iter().find(|size| size.to_string() == name);
+        named.ok_or_else(|| format!("folio {name}: expected one of {sizes:?}"))
+    }
+}
+
+impl From<FolioSize> for String {
+    fn from(size: FolioSize) -> Self {
+        size.to_string()
     }
 }
 

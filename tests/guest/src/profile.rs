@@ -45,7 +45,7 @@ struct Profile {
 }
 
 pub fn run(plan: &Plan) -> Result<String> {
-    kernel::need_two_nodes()?;
+    kernel::check_machine()?;
     let _settings = kernel::keep_engine()?;
     kernel::write("/proc/sys/kernel/kptr_restrict", "0")?;
     region::touch_free_memory()?;

@@ -36,7 +36,9 @@ use crate::{
     context::Context,
     guest::{self, Accelerator, Guest, Nodes, Shape},
     kernel::{self, Built, Variant},
-    kvm, requirements,
+    kvm,
+    platform::Platform,
+    requirements,
     results::{distinct, Figure, Machine, Report},
     steal::Steal,
     table,
@@ -93,7 +95,16 @@ const DEMOTED: [(Folio, u32); 4] = [
 const LONG_COUNTS: [u32; 4] = [32, 128, 1024, 16384];
 const CREW_COUNTS: [u32; 6] = [1, 16, 32, 128, 1024, 16384];
 const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
-const SIZES: [Folio; 3] = [Folio::K4, Folio::K64, Folio::M2];
+
+/// Returns the sizes of folios to measure on a platform; the first is that of a base page.
+fn sizes(platform: Platform) -> &'static [Folio] {
+    match platform {
+        Platform::X86 => &[Folio::K4, Folio::K64, Folio::M2],
+        Platform::Arm64Pages16K => &[Folio::K16, Folio::K64, Folio::M2],
+        Platform::Arm64Pages64K => &[Folio::K64, Folio::M2],
+    }
+}
+
 /// Bytes of a base page.
 const PAGE: f64 = 4096.0;
 /// QEMU's clock advances by 1 ns for each instruction, and skips time in which all CPUs are idle.
@@ -125,6 +136,7 @@ pub struct Plan {
     pub nodes: Nodes,
     pub node_gib: u32,
     pub accelerator: Accelerator,
+    pub platform: Platform,
     /// Rows of /proc/vmstat to compare.
     pub rows: &'static [&'static str],
     /// Numbers of processes that migrate each case at once, measured as a stream of calls. If
@@ -153,6 +165,7 @@ impl Plan {
             nodes: Nodes::Tiers,
             node_gib: NODE_GIB,
             accelerator: Accelerator::Emulation,
+            platform: Platform::X86,
             rows: &[],
             processes: &[],
             vanilla: VANILLA,
@@ -162,11 +175,11 @@ impl Plan {
     }
 
     fn bench(&self) -> String {
-        let name = self.name;
+        let name = format!("{}{}", self.name, self.platform.suffix());
         match (self.busy, self.instructions) {
             (true, _) => format!("{name}_busy"),
             (_, true) => format!("{name}_instructions"),
-            _ => name.to_owned(),
+            _ => name,
         }
     }
 
@@ -226,7 +239,7 @@ impl Plan {
             SIDES[side].0,
             self.boots
         );
-        let mut guest = Guest::new(context, &kernel.image, &name, shape)?
+        let mut guest = Guest::on(context, self.platform, (&kernel.image, &name), shape)?
             .accelerator(self.accelerator)
             .timeout(BOOT_LIMIT);
         if let Some(turns) = turns {
@@ -244,16 +257,18 @@ impl Plan {
 
 pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
     let measure = &args.measure;
+    let machine = &args.machine;
+    let platform = machine.platform;
     let sizes = match &args.only[..] {
-        [] => &SIZES[..],
+        [] => sizes(platform),
         only => only,
     };
     let counts = match &args.counts[..] {
         [] => &COUNTS[..],
         counts => counts,
     };
-    let machine = &args.machine;
     let of = |sizes| Plan {
+        platform,
         node_gib: machine.memory,
         cells: cells(sizes, counts, machine.memory),
         cpus: machine.cpus.unwrap_or(2),
@@ -279,7 +294,7 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
     let plan = Plan {
         busy: measure.busy,
         instructions: args.instructions,
-        accelerator: match args.instructions || machine.emulate {
+        accelerator: match args.instructions || machine.emulate || platform != Platform::X86 {
             true => Accelerator::Emulation,
             false => kvm::find(context, &kernel::build(context, Variant::Ferry)?.image)?,
         },
@@ -471,13 +486,15 @@ fn measure_all(context: &Context, plans: &[Plan]) -> Result<Measured> {
     ensure_cells(plans)?;
     // Steps that can fail early come first.
     context.source()?;
-    let program = guest::program(context)?;
+    let (accelerator, platform) = match plans {
+        [first, ..] => (first.accelerator, first.platform),
+        [] => (Accelerator::Emulation, Platform::X86),
+    };
+    let program = guest::program_on(context, platform)?;
     let mut kernels = Vec::new();
     for (_, variant) in SIDES {
-        kernels.push(kernel::build(context, variant)?);
+        kernels.push(kernel::build_on(context, variant, platform)?);
     }
-    let first = plans.first().map(|plan| plan.accelerator);
-    let accelerator = first.unwrap_or(Accelerator::Emulation);
     let steal = Steal::start();
     let mut gathered = Gathered::default();
     for plan in plans {

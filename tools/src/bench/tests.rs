@@ -5,7 +5,7 @@ use super::*;
 
 #[test]
 fn cases_beyond_a_node_s_memory_are_left_out() {
-    let plan = Plan::new(&SIZES, &COUNTS, 1, 1);
+    let plan = Plan::new(sizes(Platform::X86), &COUNTS, 1, 1);
     assert!(plan.cells.contains(&(Folio::K4, 16384)));
     assert!(plan.cells.contains(&(Folio::M2, 512)));
     assert!(!plan.cells.contains(&(Folio::M2, 1024)));

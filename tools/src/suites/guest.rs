@@ -14,6 +14,7 @@ use crate::{
     guest::{self, Guest, Nodes, Shape},
     kernel::{self, Variant},
     ktap::{self, Outcome},
+    platform::Platform,
     step,
 };
 use anyhow::{anyhow, ensure, Result};
@@ -27,11 +28,14 @@ const NODE_GIB: u32 = 2;
 const USUAL_CPUS: u32 = 2;
 /// The guest that runs `ferry top`.
 const TOP: Shape = Shape::new(USUAL_CPUS, NODE_GIB);
-/// A way to boot the kernel: its name in the results, the kernel arguments, and the guest's nodes.
+/// A way to boot the kernel: its name in the results, the kernel arguments, the guest's nodes and its
+/// platform.
+#[derive(Clone, Copy)]
 pub struct Booting {
     pub name: &'static str,
     pub args: &'static str,
     pub nodes: Nodes,
+    pub platform: Platform,
 }
 
 /// Without the KUnit suites, which run at boot otherwise.
@@ -39,6 +43,7 @@ pub const USUAL: Booting = Booting {
     name: "",
     args: "kunit.enable=0",
     nodes: Nodes::Tiers,
+    platform: Platform::X86,
 };
 
 /// On a machine of two sockets, which the tests `nodes/` need, with a hugetlb folio of 1 GB on two
@@ -47,6 +52,7 @@ pub const SOCKETS: Booting = Booting {
     name: "-sockets",
     args: "kunit.enable=0 hugepagesz=1G hugepages=1:1,2:1 hugepagesz=2M",
     nodes: Nodes::Sockets,
+    platform: Platform::X86,
 };
 
 /// With all KUnit suites.
@@ -272,8 +278,8 @@ pub fn some(
     (variant, cpus, booting): (Variant, u32, &Booting),
 ) -> Result<()> {
     ensure!(
-        variant.arch() == "x86_64",
-        "the {} kernel cannot run these tests: choose an x86-64 kernel with --kernel",
+        !matches!(variant, Variant::Uml | Variant::Arm64),
+        "the {} kernel cannot run these tests: choose another with --kernel",
         variant.name()
     );
     let cases = tests.iter().map(|test| shell_word(test));
@@ -282,7 +288,7 @@ pub fn some(
         Variant::Vanilla => "off",
         _ => "on",
     };
-    let program = guest::program(context)?;
+    let program = guest::program_on(context, booting.platform)?;
     let guest = ready(context, &program, variant, (cpus, booting), LIMIT)?;
     boot(&guest, engine, &cases)?.tell(tally);
     Ok(())
@@ -371,7 +377,7 @@ pub fn ready(
     (cpus, booting): (u32, &Booting),
     limit: Duration,
 ) -> Result<(Guest, String)> {
-    let kernel = kernel::build(context, variant)?;
+    let kernel = kernel::build_on(context, variant, booting.platform)?;
     let named = (variant.name(), &*kernel.image);
     let (guest, prefix) = ready_image(context, program, named, (cpus, booting), limit)?;
     Ok((guest.kernel_args(variant.boot_args()), prefix))
@@ -389,12 +395,13 @@ pub fn ready_image(
         nodes: booting.nodes,
         ..Shape::new(cpus, NODE_GIB)
     };
-    let booted = format!("test-{name}-{cpus}cpu{}", booting.name);
-    let guest = Guest::new(context, image, &booted, shape)?
+    let end = format!("{}{}", booting.platform.suffix(), booting.name);
+    let booted = format!("test-{name}-{cpus}cpu{end}");
+    let guest = Guest::on(context, booting.platform, (image, &booted), shape)?
         .kernel_args(booting.args)
         .timeout(limit);
     guest.bring_programs(program)?;
-    let prefix = format!("{name}{}, {cpus} CPUs: ", booting.name);
+    let prefix = format!("{name}{end}, {cpus} CPUs: ");
     Ok((guest, prefix))
 }
 

@@ -137,7 +137,7 @@ fn warnings(
     variant: Variant,
     build: &Build,
 ) -> Result<BTreeSet<String>> {
-    let mut config = kernel::fragments(&context.repo, variant)?;
+    let mut config = kernel::of_variant(&context.repo, variant)?;
     config.extend(build.options);
     let out = kernel::out_dir(context, "matrix")?;
     let arch = variant.arch();

@@ -9,6 +9,7 @@ mod litmus;
 mod matrix;
 mod nightly;
 mod outcomes;
+mod pages;
 mod rt;
 mod selftests;
 mod series;
@@ -60,6 +61,8 @@ pub enum Suite {
     KunitUml,
     /// pages copied by an emulated DMA engine, on an arm64 machine
     Arm64,
+    /// KUnit, and system calls beside vanilla, on arm64 with base pages of 16 KB and 64 KB
+    Pages,
     /// accesses through translations that migrc leaves unflushed; takes hours
     Litmus,
     /// KUnit and system calls in a kernel with PREEMPT_RT and lockdep
@@ -68,7 +71,7 @@ pub enum Suite {
     Matrix,
     /// the kernel after each topic of the series: builds, boots, passes the tests of its topics
     Topics,
-    /// patches, debug, kunit-uml, arm64, matrix, Ferry beside vanilla, migrc with hooks disabled, a
+    /// patches, debug, kunit-uml, arm64, pages, matrix, Ferry beside vanilla, migrc with hooks disabled, a
     /// million service calls, the kernel's test `migration` at its full length
     Nightly,
 }
@@ -116,6 +119,7 @@ impl Suite {
             Suite::Matrix => matrix::run(context, tally),
             Suite::Topics => topics::run(context, tally, &[]),
             Suite::Arm64 => arm64::run(context, tally),
+            Suite::Pages => pages::run(context, tally),
             Suite::Selftests => selftests::run(context, tally),
             Suite::Tool => tool::run(context, tally),
             Suite::Nightly => nightly::run(context, tally),
@@ -209,11 +213,15 @@ pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
                     Suite::Rt => Variant::Rt,
                     _ => args.kernel,
                 };
-                let booting = match args.sockets {
-                    true => &guest::SOCKETS,
-                    false => &guest::USUAL,
+                let usual = match args.sockets {
+                    true => guest::SOCKETS,
+                    false => guest::USUAL,
                 };
-                guest::some(context, &mut tally, tests, (kernel, args.cpus, booting))
+                let booting = guest::Booting {
+                    platform: args.platform,
+                    ..usual
+                };
+                guest::some(context, &mut tally, tests, (kernel, args.cpus, &booting))
             }
         };
         match ran {

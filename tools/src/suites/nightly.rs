@@ -30,6 +30,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         Suite::KunitUml,
         Suite::Matrix,
         Suite::Arm64,
+        Suite::Pages,
     ] {
         let done = suite.run(context, 1, tally);
         tally.check(&format!("{}: the suite itself", suite.named().0), done)?;

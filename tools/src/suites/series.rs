@@ -86,7 +86,7 @@ pub fn each(context: &Context, tally: &mut Tally) -> Result<()> {
 
 /// Builds the objects of mm/ that the series changes, without CONFIG_FERRY.
 fn build_last(context: &Context, series: &[Patch]) -> Result<()> {
-    let config = kernel::fragments(&context.repo, Variant::Vanilla)?;
+    let config = kernel::of_variant(&context.repo, Variant::Vanilla)?;
     let tree = patched(context, series)?;
     let key = kernel::key(context, &tree, ARCH, &config)?;
     let out = kernel::out_dir(context, "series")?;
@@ -108,7 +108,7 @@ fn build_last(context: &Context, series: &[Patch]) -> Result<()> {
 
 /// Builds mm/ from the unpatched source and after the last patch, and compares the code.
 fn same_without_ferry(context: &Context, series: &[Patch]) -> Result<()> {
-    let config = kernel::fragments(&context.repo, Variant::Vanilla)?;
+    let config = kernel::of_variant(&context.repo, Variant::Vanilla)?;
     let vanilla = tree::vanilla(context)?;
     let vanilla = code(context, &vanilla, &config, "before the series")?;
     let patched = patched(context, series)?;
@@ -211,7 +211,8 @@ fn exports_header(context: &Context, built: &Built) -> Result<()> {
             .args(["-x", "c"])
             .arg(exported.join("linux/page_migrate.h")),
     )?;
-    guest::build_c(context, &built.out.join("usr/ferry-programs"), &exported)
+    let programs = built.out.join("usr/ferry-programs");
+    guest::build_c(context, guest::HOST_COMPILER, &programs, &exported)
 }
 
 /// Digests of executable sections, by object and section.
@@ -226,7 +227,7 @@ struct BuiltCode {
 /// Builds the objects of mm/ that the series changes after each patch in turn, without
 /// CONFIG_FERRY. Starts with the first patch that changed since its last build.
 fn build_each(context: &Context, tally: &mut Tally, series: &[Patch]) -> Result<()> {
-    let config = kernel::fragments(&context.repo, Variant::Vanilla)?;
+    let config = kernel::of_variant(&context.repo, Variant::Vanilla)?;
     let out = kernel::out_dir(context, "patches")?;
     let base = kernel::key(context, &tree::vanilla(context)?, ARCH, &config)?;
     let glue = (0..=LAST).map(|topic| Ok(overlay::key(&read_without_ferry(context, topic)?)));

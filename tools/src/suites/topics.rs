@@ -38,7 +38,7 @@ pub fn run(context: &Context, tally: &mut Tally, names: &[String]) -> Result<()>
         let topic = &TOPICS[nr];
         let files = laid(context, nr)?;
         let options = offered(&files)?;
-        let mut config = kernel::fragments(&context.repo, Variant::Vanilla)?;
+        let mut config = kernel::of_variant(&context.repo, Variant::Vanilla)?;
         let has_ferry = !options.is_empty();
         if has_ferry {
             config.extend(FOR_TESTS);

@@ -2,8 +2,6 @@
 //! System calls by the interface of 32-bit programs. A 64-bit program may use it as well, if all
 //! memory that it names has 32-bit addresses.
 
-use std::arch::asm;
-
 use anyhow::{Context, Result};
 
 use super::{Mapping, RawMove, Ret};
@@ -18,8 +16,17 @@ pub(super) fn short(addr: usize) -> Result<u32> {
 }
 
 /// Maps memory at a 32-bit address.
+#[cfg(target_arch = "x86_64")]
 pub fn low_memory(len: usize) -> Result<Mapping> {
     Mapping::anon_flags(len, libc::MAP_PRIVATE | libc::MAP_32BIT)
+}
+
+/// Skips the test: on other architectures a 64-bit program cannot use the interface.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn low_memory(_: usize) -> Result<Mapping> {
+    Err(crate::harness::skip(
+        "only programs of x86-64 can make 32-bit calls",
+    ))
 }
 
 /// Makes a system call.
@@ -27,12 +34,13 @@ pub fn low_memory(len: usize) -> Result<Mapping> {
 /// # Safety
 ///
 /// The kernel may write the memory that the arguments name, so it must be the caller's.
+#[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn call(nr: u32, [a, b, c, d, e, f]: [u32; 6]) -> Ret {
     let mut ret = i64::from(nr);
     // SAFETY: The caller vouches for the memory. The call preserves all registers but rax and, on
     // some kernels, r8 to r11. The compiler reserves rbx and rbp, and both are restored.
     unsafe {
-        asm!(
+        std::arch::asm!(
             "push rbp",
             "mov rbp, {f}",
             "xchg {a}, rbx",
@@ -53,6 +61,16 @@ pub(super) unsafe fn call(nr: u32, [a, b, c, d, e, f]: [u32; 6]) -> Ret {
         ret @ 0.. => Ret { ret, errno: 0 },
         errno => Ret::failed(-errno as i32),
     }
+}
+
+/// As above, on an architecture without these calls.
+///
+/// # Safety
+///
+/// The function has no requirements; it is unsafe as the other one is.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) unsafe fn call(_: u32, _: [u32; 6]) -> Ret {
+    Ret::failed(libc::ENOSYS)
 }
 
 /// Calls `move_pages(2)` with arrays in memory with 32-bit addresses. The elements of `pages` have

@@ -12,7 +12,24 @@ use crate::harness::expect;
 use crate::kernel;
 use crate::plan::FolioSize;
 
-pub const PAGE: usize = 4096;
+/// Bytes of a base page. The program is built for one size; see [`check_page`].
+pub const PAGE: usize = match option_env!("FERRY_BASE_PAGES") {
+    None => 4 << 10,
+    Some(size) => match size.as_bytes() {
+        b"4K" => 4 << 10,
+        b"16K" => 16 << 10,
+        b"64K" => 64 << 10,
+        _ => panic!("FERRY_BASE_PAGES: expected 4K, 16K or 64K"),
+    },
+};
+
+/// Fails on a kernel whose base pages have another size than [`PAGE`].
+pub fn check_page() -> Result<()> {
+    // SAFETY: The call has no effect.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    expect("bytes of a base page", size, PAGE as i64)
+        .context("this program is for a kernel with other base pages: see FERRY_BASE_PAGES")
+}
 
 /// A mapped range of addresses. Dropping it unmaps the range.
 pub struct Mapping {

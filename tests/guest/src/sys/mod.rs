@@ -18,7 +18,7 @@ mod uring;
 pub use cache::{Policy, cached_pages, evict, nodes_of, read_singly};
 pub use code::Code;
 pub use compat::{low_memory, move_pages_32};
-pub use map::{Mapping, PAGE, Reserved};
+pub use map::{Mapping, PAGE, Reserved, check_page};
 pub use numa::{
     MF_MOVE, MF_MOVE_ALL, MF_MOVE_MT, MF_STRICT, RawMove, Ret, UNSET, UserPtr, mbind,
     mbind_default, mbind_local, migrate_pages, move_pages, move_pages_raw, move_to, places,

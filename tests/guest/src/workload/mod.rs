@@ -88,7 +88,7 @@ impl Reading {
 
 /// Runs a workload, with migrc or without, with `times` its work. Returns the measurements as JSON.
 pub fn run(workload: Workload, migrc: bool, times: usize) -> Result<String> {
-    kernel::need_two_nodes()?;
+    kernel::check_machine()?;
     let _engine = kernel::keep_engine()?;
     if kernel::has_engine() {
         kernel::write(kernel::SWITCH, "0")?;

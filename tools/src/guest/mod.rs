@@ -1,35 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Boots a kernel with virtme-ng under software emulation and runs one script in it as root.
+//! Boots a kernel under software emulation and runs one script in it as root: with virtme-ng on this
+//! machine's files, or, for another architecture, on a root of the distribution's packages.
+
+mod foreign;
+mod programs;
+mod virtme;
+
+pub use programs::{build_c, program, program_in, program_on, HOST_COMPILER};
 
 use crate::{
     cache::{read_log, write_atomic},
-    cargo::{self, cargo},
     context::Context,
-    step::{output, tail, Step},
+    platform::{Foreign, Platform},
+    step::{tail, Step},
 };
 use anyhow::{bail, Context as _, Result};
+use programs::SERVICE_PROGRAMS;
 use std::{
-    ffi::OsString,
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
+    fs,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
 use tempfile::TempDir;
-use walkdir::WalkDir;
 
-const VIRTME_NG: &str = "1.42";
-/// The first argument disables the comparison of clocksources between CPUs. In about one boot in 70
-/// with four CPUs the timer of that comparison waits, with interrupts disabled, for a CPU that waits
-/// for it in stop_machine(). Its timeout never expires, because it reads the clock, which is jiffies
-/// until the clocksource is chosen.
-const KERNEL_ARGS: &str = "tsc=nowatchdog log_buf_len=16M";
 /// Emulation runs `rep movs` one element at a time: without this argument copies look six times
 /// slower.
 const EMULATED_ARGS: &str = "clearcpuid=rep_good,erms,fsrm";
-/// Runs before virtme-ng's init.
-const INIT: &str = include_str!("../guest-init.sh");
 /// The HMAT describes node 1's memory as slower, and so as a lower memory tier. Both are equally
 /// fast.
 const TIERS: &str = "-machine hmat=on \
@@ -41,7 +38,7 @@ const TIERS: &str = "-machine hmat=on \
 const STATUS: &str = "status";
 
 pub struct Guest {
-    vng: PathBuf,
+    launcher: Launcher,
     image: PathBuf,
     name: String,
     console: PathBuf,
@@ -55,6 +52,14 @@ pub struct Guest {
     share: TempDir,
     /// More such folders in the cache, which the caller keeps.
     folders: Vec<PathBuf>,
+}
+
+/// The program that starts QEMU, and the files that a guest has.
+enum Launcher {
+    /// This program of virtme-ng, on this machine's files.
+    VirtmeNg(PathBuf),
+    /// QEMU itself, with this folder as the guest's root.
+    Foreign(&'static Foreign, PathBuf),
 }
 
 /// The means by which QEMU runs a guest's instructions.
@@ -148,18 +153,39 @@ impl Shape {
 
 impl Guest {
     pub fn new(context: &Context, image: &Path, name: &str, shape: Shape) -> Result<Self> {
+        Self::on(context, Platform::X86, (image, name), shape)
+    }
+
+    /// As `new`, on a platform.
+    pub fn on(
+        context: &Context,
+        platform: Platform,
+        (image, name): (&Path, &str),
+        shape: Shape,
+    ) -> Result<Self> {
+        let guests = context.cache.dir("guests")?;
         let share = tempfile::Builder::new()
             .prefix("guest-")
-            .tempdir_in(context.cache.dir("guests")?)?;
+            .tempdir_in(&guests)?;
+        let (launcher, qemu_args) = match platform.foreign() {
+            None => {
+                let vng = virtme::program(&context.cache)?;
+                (Launcher::VirtmeNg(vng), shape.qemu_args())
+            }
+            Some(foreign) => {
+                let root = foreign::root(&context.cache, foreign, &guests)?;
+                (Launcher::Foreign(foreign, root), String::new())
+            }
+        };
         Ok(Guest {
-            vng: virtme_ng(context)?,
+            launcher,
             image: image.to_path_buf(),
             name: name.to_owned(),
             console: context.cache.log(&format!("guest-{name}")),
             shape,
             accelerator: Accelerator::Emulation,
-            args: vec![KERNEL_ARGS.to_owned()],
-            qemu_args: shape.qemu_args(),
+            args: vec![platform.kernel_args().to_owned()],
+            qemu_args,
             timeout: Duration::from_secs(1800),
             share,
             folders: Vec::new(),
@@ -259,11 +285,17 @@ impl Guest {
             .timeout(self.timeout)
             .remedy("read the end of the log, which is the guest's console")
             .stop_when(unwanted);
-        let mut vng = self.vng();
-        vng.arg("--verbose")
-            .arg("--")
-            .arg(format!("sh {share}/run.sh"));
-        let exit = step.run_any(&mut vng)?;
+        let mut command = match &self.launcher {
+            Launcher::VirtmeNg(program) => {
+                let mut vng = self.vng(program);
+                vng.arg("--verbose")
+                    .arg("--")
+                    .arg(format!("sh {share}/run.sh"));
+                vng
+            }
+            Launcher::Foreign(foreign, root) => self.qemu(foreign, root)?,
+        };
+        let exit = step.run_any(&mut command)?;
         let status = fs::read_to_string(self.share().join(STATUS)).unwrap_or_default();
         status.trim().parse().map_err(|_| {
             anyhow::anyhow!(
@@ -283,18 +315,19 @@ impl Guest {
         read_log(&self.share().join("dmesg"))
     }
 
-    /// `vng` ready for what it shall run.
-    pub fn vng(&self) -> Command {
-        let program = &self.vng;
-        let mut vng = Command::new(program);
-        // vng starts virtme-run by name.
-        let mut path = program
-            .parent()
-            .unwrap_or(Path::new("/"))
-            .as_os_str()
-            .to_owned();
-        path.push(":");
-        path.push(std::env::var_os("PATH").unwrap_or_default());
+    /// Returns the command that runs a program in the guest, in the terminal of this one.
+    pub fn interactive(&self, program: &Path) -> Result<Command> {
+        let Launcher::VirtmeNg(vng) = &self.launcher else {
+            bail!("guests of other architectures have no terminal");
+        };
+        let mut vng = self.vng(vng);
+        vng.arg("--shell").arg(program);
+        Ok(vng)
+    }
+
+    /// Returns the command that boots the guest with virtme-ng, without the program to run there.
+    fn vng(&self, program: &Path) -> Command {
+        let mut vng = virtme::command(program);
         let folders = [self.share()]
             .into_iter()
             .chain(self.folders.iter().map(PathBuf::as_path))
@@ -307,7 +340,6 @@ impl Guest {
         let args = emulated.then_some(EMULATED_ARGS).into_iter();
         let args: Vec<&str> = args.chain(self.args.iter().map(String::as_str)).collect();
         vng.current_dir(self.share())
-            .env("PATH", path)
             .env("TMPDIR", self.share())
             .args(emulated.then_some("--disable-kvm"))
             .args(["--force-9p", "--user=root"])
@@ -319,117 +351,18 @@ impl Guest {
             .arg(&self.image);
         vng
     }
-}
 
-/// virtme-ng in an environment of its own.
-fn virtme_ng(context: &Context) -> Result<PathBuf> {
-    if crate::toolchain::which("qemu-system-x86_64").is_none() {
-        bail!("qemu-system-x86_64 is missing: install the package qemu-system-x86");
+    /// Returns the command that boots a guest of another architecture, which runs its script.
+    fn qemu(&self, foreign: &Foreign, root: &Path) -> Result<Command> {
+        let mut qemu = foreign::command(foreign, root, self.shape, (self.share(), &self.folders))?;
+        let own = foreign::kernel_args(self.share(), &self.folders);
+        qemu.args(self.qemu_args.split_whitespace())
+            .arg("-append")
+            .arg(format!("{own} {}", self.args.join(" ")))
+            .arg("-kernel")
+            .arg(&self.image);
+        Ok(qemu)
     }
-    let cache = &context.cache;
-    let venv = cache.path(format!("virtme-ng-{VIRTME_NG}"));
-    let vng = venv.join("bin/vng");
-    let ready = crate::cache::Stamp::new(venv.join("ferry.key"));
-    let key = format!("{VIRTME_NG}\n{INIT}");
-    if ready.is(&key) {
-        return Ok(vng);
-    }
-    // Scripts of a Python environment contain its path, so it cannot be built elsewhere and
-    // renamed.
-    crate::cache::remove_dir(&venv)?;
-    let python = Command::new("python3")
-        .arg("-m")
-        .arg("venv")
-        .arg(&venv)
-        .output();
-    if !python.is_ok_and(|made| made.status.success()) {
-        bail!("cannot make a Python environment: install the package python3-venv");
-    }
-    cache
-        .step("installing virtme-ng", "virtme-ng")
-        .timeout(Duration::from_secs(600))
-        .remedy("check that the network can be reached")
-        .run(
-            Command::new(venv.join("bin/pip"))
-                .args(["install", "--quiet", "--disable-pip-version-check"])
-                .arg(format!("virtme-ng=={VIRTME_NG}")),
-        )?;
-    output(Command::new(&vng).arg("--version"))?;
-    put_before_init(&venv)?;
-    ready.set(&key)?;
-    Ok(vng)
-}
-
-/// Lets [`INIT`] run before virtme-ng's init.
-fn put_before_init(venv: &Path) -> Result<()> {
-    let init = Path::new("virtme/guest/bin/virtme-ng-init");
-    let mut files = WalkDir::new(venv).into_iter().filter_map(Result::ok);
-    let init = files
-        .find(|file| file.path().ends_with(init))
-        .context("virtme-ng has no virtme-ng-init")?
-        .into_path();
-    fs::rename(&init, init.with_extension("real"))?;
-    write_atomic(&init, INIT.as_bytes())?;
-    Ok(fs::set_permissions(&init, Permissions::from_mode(0o755))?)
-}
-
-/// The programs of the page migration service, in Rust in the same folder as the guest's own, and in
-/// C in a folder `c` there.
-const SERVICE_PROGRAMS: [&str; 5] = ["ph", "v", "vmig", "victim", "migstat"];
-
-/// Returns where the guest's program is in a cache, if it is built.
-pub fn program_in(cache: &Path) -> PathBuf {
-    cargo::folder(cache, "guest").join("release/ferry-guest")
-}
-
-/// The guest's program and those of the service beside it, built for this machine: the guest runs on its
-/// files. Before that, whether a guest can be had here at all.
-pub fn program(context: &Context) -> Result<PathBuf> {
-    virtme_ng(context)?;
-    context
-        .cache
-        .step("building the guest's programs", "cargo-guest")
-        .timeout(Duration::from_secs(1800))
-        .quiet()
-        .remedy("check that the network can be reached, then read the log")
-        .run(
-            cargo(context, "guest")?
-                .args(["build", "--release", "--locked", "--package", "ferry-guest"])
-                .args(["--package", "page-migrate-programs"]),
-        )?;
-    let program = program_in(context.cache.root());
-    build_c(
-        context,
-        &program.with_file_name("c"),
-        &context.repo.join("c-glue/include/uapi"),
-    )?;
-    let mode = fs::metadata(&program)?.permissions().mode();
-    if mode & 0o111 == 0 {
-        bail!("{} cannot be run", program.display());
-    }
-    Ok(program)
-}
-
-/// Builds the programs of the service in C into `out`, with the kernel's headers in `uapi`.
-pub fn build_c(context: &Context, out: &Path, uapi: &Path) -> Result<()> {
-    let assigned = |name: &str, path: &Path| {
-        let mut word = OsString::from(format!("{name}="));
-        word.push(path);
-        word
-    };
-    context
-        .cache
-        .step("building the service's programs in C", "user-c")
-        .timeout(Duration::from_secs(300))
-        .quiet()
-        .run(
-            Command::new("make")
-                .arg("-C")
-                .arg(context.repo.join("user/c"))
-                .arg(assigned("OUT", out))
-                .arg(assigned("UAPI", uapi))
-                .arg("CFLAGS=-O2 -g -Wall -Wextra -Werror"),
-        )
 }
 
 #[cfg(test)]
