@@ -7,7 +7,6 @@ mod arm64;
 mod bench;
 mod cache;
 mod cargo;
-mod chart;
 mod choice;
 mod cli;
 mod context;
@@ -25,16 +24,13 @@ mod patches;
 mod phases;
 mod platform;
 mod requirements;
-mod results;
 mod run;
 mod series;
 mod shell;
 mod source;
-mod steal;
 mod step;
 mod stream;
 mod suites;
-mod table;
 mod toolchain;
 mod top;
 mod topics;
@@ -42,6 +38,7 @@ mod tree;
 mod uml;
 
 use clap::Parser;
+use ferry_figures::{chart, results, steal, table};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

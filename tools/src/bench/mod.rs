@@ -438,7 +438,7 @@ pub fn save(report: &Report, title: &str, json: Option<&Path>, svg: Option<&Path
 /// Draws figures into a file, if a path is given.
 fn draw(sheets: &[Sheet], path: Option<&Path>) -> Result<()> {
     if let Some(path) = path {
-        chart::draw(sheets, path)?;
+        write_result(path, chart::draw(sheets)?.as_bytes())?;
         println!("chart:   {}", path.display());
     }
     Ok(())

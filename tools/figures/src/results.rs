@@ -5,21 +5,29 @@ use crate::steal::{self, Steal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-#[derive(Serialize)]
+/// A measurement, as it is written to a file.
+#[derive(Serialize, Deserialize)]
 pub struct Report {
     /// Version of the kernel that was measured.
     pub kernel: String,
+    /// The machine that measured.
     pub machine: Machine,
+    /// The figures.
     pub results: Vec<Figure>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// The cases that could not be measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unavailable: Vec<Unavailable>,
 }
 
-#[derive(Serialize)]
+/// A machine that measures.
+#[derive(Serialize, Deserialize)]
 pub struct Machine {
+    /// The model of its CPUs.
     pub cpu: String,
+    /// The number of CPUs that the measurement could use.
     pub cpus: usize,
-    /// The emulator or virtual machine of the kernels: `qemu-tcg`, `qemu-kvm` or `uml`.
+    /// The platform of the kernels: an emulator or a virtual machine (`qemu-tcg`, `qemu-kvm`, `uml`), or the
+    /// machine itself (`native`).
     pub how: String,
     /// Share of the CPU time wanted by this machine that its hypervisor gave to others, in percent.
     pub steal_percent: f64,
@@ -43,7 +51,7 @@ impl Machine {
             .map_or("unknown", |(_, name)| name);
         Machine {
             cpu: cpu.to_owned(),
-            cpus: crate::context::jobs(),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
             how: how.to_owned(),
             steal_percent,
             guest,
@@ -54,17 +62,26 @@ impl Machine {
 /// The median of `runs` samples in 1e9 bytes a second, and their minimum and maximum.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
+    /// The benchmark.
     pub bench: String,
+    /// The size of the folios, such as `64K`.
     pub folio: String,
+    /// The number of folios in one call.
     pub count: u32,
+    /// The name of the settings.
     pub config: String,
+    /// The median.
     pub gbps: f64,
+    /// The minimum.
     pub min: f64,
+    /// The maximum.
     pub max: f64,
+    /// The number of samples.
     pub runs: usize,
     /// Number of processes that migrate at the same time, in streams of calls. `gbps` is their sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
+    /// Whether all CPUs were busy with other work.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub busy: bool,
 }
@@ -72,20 +89,31 @@ pub struct Figure {
 /// As `Figure`, for other measures than throughput: the median in the unit that `measure` names.
 #[derive(Serialize)]
 pub struct Measure {
+    /// The benchmark.
     pub bench: String,
+    /// The measured quantity, and its unit.
     pub measure: &'static str,
+    /// As in [`Figure`], like the fields below.
     pub folio: String,
+    /// The number of folios in one call.
     pub count: u32,
+    /// Number of processes that migrate at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
+    /// The name of the settings.
     pub config: String,
+    /// The median.
     pub median: f64,
+    /// The minimum.
     pub min: f64,
+    /// The maximum.
     pub max: f64,
+    /// The number of samples.
     pub runs: usize,
 }
 
 impl Measure {
+    /// Takes the values of a figure, whose `gbps` is in the unit of `measure`.
     pub fn new(measure: &'static str, figure: Figure) -> Self {
         Self {
             bench: figure.bench,
@@ -102,12 +130,17 @@ impl Measure {
     }
 }
 
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
+/// A case that could not be measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Unavailable {
+    /// The size of the folios.
     pub folio: String,
+    /// The number of folios in one call.
     pub count: u32,
+    /// Number of processes that migrate at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
+    /// The reason.
     pub why: String,
 }
 
@@ -116,6 +149,7 @@ pub struct Unavailable {
 pub struct Pool(BTreeMap<(String, u32, String), Vec<f64>>);
 
 impl Pool {
+    /// Adds samples of one case.
     pub fn add(&mut self, folio: &str, count: u32, config: &str, samples: &[f64]) {
         self.0
             .entry((folio.to_owned(), count, config.to_owned()))
@@ -123,6 +157,7 @@ impl Pool {
             .extend(samples);
     }
 
+    /// Returns a figure for each case, by size and number of folios.
     pub fn figures(&self, bench: &str, busy: bool) -> Vec<Figure> {
         let mut figures: Vec<Figure> = self
             .0

@@ -40,6 +40,7 @@ impl Times {
 }
 
 impl Steal {
+    /// Begins a measurement.
     pub fn start() -> Self {
         Self(Times::now())
     }
@@ -62,7 +63,7 @@ pub fn warning(percent: f64) -> Option<String> {
     (percent > MUCH).then(|| {
         format!(
             "warning: the hypervisor of this machine gave {percent:.0} % of the CPU time it wanted to others; \
-             do not trust figures by time, only those with --instructions"
+             do not trust figures by time"
         )
     })
 }
