@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Memory to move between the nodes, and the interfaces that move it, timed.
 
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
 use crate::damon::Damon;
 use crate::demotion::{self, Reclaim};
@@ -50,7 +50,6 @@ pub struct Cargo {
     stuff: Stuff,
     map: Arc<Mapping>,
     addrs: Vec<usize>,
-    status: Vec<i32>,
     node: i32,
     /// The pools of hugetlb.
     _pools: Vec<Setting>,
@@ -68,7 +67,6 @@ impl Cargo {
             cell,
             stuff,
             map,
-            status: vec![0; addrs.len()],
             addrs,
             node: 0,
             _pools: pools,
@@ -158,7 +156,13 @@ impl Cargo {
     pub fn carry(&mut self, by: &Carrier, config: &Config) -> Result<f64> {
         let map = (self.map.addr(), self.map.len());
         match by {
-            Carrier::MovePages => self.over(|cargo, dest| cargo.move_pages(config, dest)),
+            Carrier::MovePages => self.over(|cargo, dest| {
+                // New threads in every configuration, so that one and several callers start alike.
+                let (callers, flags) = (config.callers, config.flags(MF_MOVE_ALL));
+                let (seconds, status) = ferry_numa::move_by(callers, &cargo.addrs, dest, flags)?;
+                region::check_status(&status, dest)?;
+                Ok(seconds)
+            }),
             Carrier::MigratePages | Carrier::Mbind => {
                 self.over(|cargo, dest| timed(|| cargo.call(by, config, dest)))
             }
@@ -233,54 +237,6 @@ impl Cargo {
             region::move_all(&self.addrs, dest, MF_MOVE)?;
         }
         Ok(())
-    }
-
-    /// Moves from fresh threads in every configuration, so that one and several callers start
-    /// alike.
-    fn move_pages(&mut self, config: &Config, dest: i32) -> Result<f64> {
-        let flags = config.flags(MF_MOVE_ALL);
-        self.status.fill(i32::MIN);
-        let nodes = vec![dest; self.addrs.len()];
-        let share = self.addrs.len().div_ceil(config.callers);
-        let shares: Vec<_> = self
-            .addrs
-            .chunks(share)
-            .zip(nodes.chunks(share))
-            .zip(self.status.chunks_mut(share))
-            .collect();
-        let barrier = &Barrier::new(shares.len());
-        let times = std::thread::scope(|scope| -> Result<Vec<(Instant, Instant)>> {
-            let threads: Vec<_> = shares
-                .into_iter()
-                .map(|((addrs, nodes), status)| {
-                    scope.spawn(move || {
-                        barrier.wait();
-                        let start = Instant::now();
-                        let ret = sys::move_pages(0, addrs, nodes, status, flags);
-                        (ret, start, Instant::now())
-                    })
-                })
-                .collect();
-            let mut times = Vec::new();
-            for thread in threads {
-                let (ret, start, end) = thread.join().ok().context("a moving thread panicked")?;
-                ret.zero("move_pages")?;
-                times.push((start, end));
-            }
-            Ok(times)
-        })?;
-        region::check_status(&self.status, dest)?;
-        let start = times
-            .iter()
-            .map(|t| t.0)
-            .min()
-            .context("no thread moved memory")?;
-        let end = times
-            .iter()
-            .map(|t| t.1)
-            .max()
-            .context("no thread moved memory")?;
-        Ok((end - start).as_secs_f64())
     }
 }
 

@@ -14,15 +14,12 @@ mod demotion;
 mod harness;
 mod hot;
 mod kernel;
-mod memory;
 mod patience;
-mod pattern;
 mod phases;
 mod plan;
 mod profile;
 mod promotion;
 mod region;
-mod stats;
 mod stressor;
 #[allow(unsafe_code)]
 mod sys;
@@ -34,6 +31,7 @@ mod workload;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use ferry_numa::{memory, pattern, stats};
 
 #[derive(Parser)]
 #[command(about = "Measures and tests page migration between two memory nodes; run it as root")]

@@ -244,17 +244,7 @@ pub fn move_all(addrs: &[usize], node: i32, flags: i32) -> Result<()> {
     check_status(&status, node)
 }
 
-/// Checks that every page reports `node`.
-pub fn check_status(status: &[i32], node: i32) -> Result<()> {
-    match status.iter().position(|&s| s != node) {
-        None => Ok(()),
-        Some(at) => anyhow::bail!(
-            "page {at} of {} reports {}, wanted node {node}",
-            status.len(),
-            status[at]
-        ),
-    }
-}
+pub use ferry_numa::check_status;
 
 /// Queries the pages at `addrs`, and checks that all are on `node`.
 pub fn check_on(addrs: &[usize], node: i32) -> Result<()> {

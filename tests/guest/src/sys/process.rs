@@ -6,7 +6,6 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
-use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{ForkResult, Pid};
 
 /// Runs `body` in a forked child, whose exit status is 0 if it returned true.
@@ -42,16 +41,9 @@ pub fn clone_vm() -> Result<Pid> {
     Ok(Pid::from_raw(Errno::result(pid).context("clone")?))
 }
 
-/// Confines the calling task to CPUs.
-pub fn confine(cpus: &[usize]) -> Result<()> {
-    let mut set = CpuSet::new();
-    cpus.iter().try_for_each(|&cpu| set.set(cpu))?;
-    sched_setaffinity(Pid::from_raw(0), &set).context("sched_setaffinity")
-}
-
 /// Confines the calling task to one CPU.
 pub fn run_on(cpu: usize) -> Result<()> {
-    confine(&[cpu])
+    ferry_numa::confine(&[cpu])
 }
 
 /// Sets the nice value of a task, from -20 to 19.

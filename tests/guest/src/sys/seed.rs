@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The two calls of 2004, as `page_migrate.h` provides them for C.
 
-use super::numa::{Ret, UserPtr};
+use super::{Ret, UserPtr};
 
 /// `struct _un_success_count_`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, ensure};
 
-use super::numa::{Ret, UserPtr};
 use super::{PAGE, compat};
+use super::{Ret, UserPtr};
 
 pub const DEVICE: &str = "/dev/page_migrate";
 

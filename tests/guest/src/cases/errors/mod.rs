@@ -207,14 +207,12 @@ impl Arrays {
     }
 }
 
-impl<'a> RawMove<'a> {
-    /// Returns the same call with one of its arrays at another address.
-    fn with(self, array: &str, at: UserPtr<'a>) -> Self {
-        match array {
-            "pages" => Self { pages: at, ..self },
-            "nodes" => Self { nodes: at, ..self },
-            _ => Self { status: at, ..self },
-        }
+/// Returns the same call with one of its arrays at another address.
+fn with<'a>(call: RawMove<'a>, array: &str, at: UserPtr<'a>) -> RawMove<'a> {
+    match array {
+        "pages" => RawMove { pages: at, ..call },
+        "nodes" => RawMove { nodes: at, ..call },
+        _ => RawMove { status: at, ..call },
     }
 }
 
@@ -224,7 +222,7 @@ fn bad_arrays(log: &mut Log) -> Result<()> {
     for (name, bad) in [("null", UserPtr::Null), ("bad", UserPtr::Bad)] {
         // A null pointer for `nodes` would be a query, not an error.
         for (which, bad) in [("pages", bad), ("status", bad), ("nodes", UserPtr::Bad)] {
-            let ret = sys::move_pages_raw(&arrays.all().with(which, bad));
+            let ret = sys::move_pages_raw(&with(arrays.all(), which, bad));
             log.note(format!("{name} {which}"), ret, &[]);
             expect(which, ret, Ret::failed(EFAULT))?;
             pattern::check(map.words(), 1)?;
@@ -243,7 +241,7 @@ fn arrays_end_midway(log: &mut Log) -> Result<()> {
         ("nodes", UserPtr::In(&arrays.nodes, PAGE - 16)),
         ("status", UserPtr::In(&arrays.status, PAGE - 16)),
     ] {
-        let ret = sys::move_pages_raw(&arrays.all().with(which, at));
+        let ret = sys::move_pages_raw(&with(arrays.all(), which, at));
         let after = sys::places(0, &addrs)?;
         log.note(format!("{which} ends after 4"), ret, &after);
         expect(which, ret, Ret::failed(EFAULT))?;
@@ -276,8 +274,8 @@ fn query_bad_arrays(log: &mut Log) -> Result<()> {
         ("end of pages", "pages", end_of_pages),
         ("end of status", "status", end_of_status),
     ] {
-        let query = arrays.all().with("nodes", UserPtr::Null);
-        let ret = sys::move_pages_raw(&query.with(array, at));
+        let query = with(arrays.all(), "nodes", UserPtr::Null);
+        let ret = sys::move_pages_raw(&with(query, array, at));
         log.note(format!("query with bad {what}"), ret, &[]);
         expect(what, ret, Ret::failed(EFAULT))?;
     }

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The system calls of memory policy and page migration; libc has no functions for them.
 
-use anyhow::{Result, bail, ensure};
+use std::sync::Barrier;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::Mapping;
+use crate::Mapping;
 
+/// `MPOL_MF_STRICT`
 pub const MF_STRICT: i32 = 1;
+/// `MPOL_MF_MOVE`
 pub const MF_MOVE: i32 = 2;
+/// `MPOL_MF_MOVE_ALL`
 pub const MF_MOVE_ALL: i32 = 4;
 /// Ferry's flag: idle CPUs take part, whatever the value of `vm.mt_page_copy`.
 pub const MF_MOVE_MT: i32 = 128;
@@ -16,19 +22,23 @@ pub const MF_MOVE_MT: i32 = 128;
 const MPOL_DEFAULT: i32 = 0;
 const MPOL_BIND: i32 = 2;
 const MPOL_LOCAL: i32 = 4;
-/// Bits in the node masks; more than the number of nodes in any guest.
-const MASK_BITS: usize = 64;
+/// Bits in the node mask of `mbind(2)`: the most nodes that any kernel has.
+const MASK_BITS: usize = 1024;
+/// Bits in the node masks of `migrate_pages(2)`, which only small machines call here.
+const SHORT_MASK_BITS: usize = 64;
 
 /// Result of a system call; `errno` is 0 unless `ret` is -1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ret {
+    /// The return value.
     pub ret: i64,
+    /// The error number.
     pub errno: i32,
 }
 
 impl Ret {
     /// Returns the result of a system call. Call it directly after that, because it reads `errno`.
-    pub(super) fn from_raw(ret: libc::c_long) -> Self {
+    pub fn from_raw(ret: libc::c_long) -> Self {
         let errno = if ret == -1 { Errno::last_raw() } else { 0 };
         Self { ret, errno }
     }
@@ -51,6 +61,7 @@ impl Ret {
 /// A valid or invalid pointer to pass to the kernel.
 #[derive(Clone, Copy)]
 pub enum UserPtr<'a> {
+    /// The null pointer.
     Null,
     /// An address that cannot be mapped.
     Bad,
@@ -59,7 +70,8 @@ pub enum UserPtr<'a> {
 }
 
 impl UserPtr<'_> {
-    pub(super) fn addr(self) -> usize {
+    /// Returns the address.
+    pub fn addr(self) -> usize {
         match self {
             Self::Null => 0,
             Self::Bad => usize::MAX - 0xfff,
@@ -70,21 +82,29 @@ impl UserPtr<'_> {
 
 /// Arguments of one `move_pages(2)` call, possibly invalid.
 pub struct RawMove<'a> {
+    /// The process; 0 for the caller.
     pub pid: i32,
+    /// Elements of each array.
     pub count: usize,
+    /// The addresses of the pages.
     pub pages: UserPtr<'a>,
+    /// The nodes to move them to.
     pub nodes: UserPtr<'a>,
+    /// The array that gets their nodes, or negative error numbers.
     pub status: UserPtr<'a>,
+    /// `MPOL_MF_` flags.
     pub flags: i32,
 }
 
 /// Calls `move_pages(2)` with possibly invalid arguments.
 ///
-/// The kernel writes at most `count` words at `status`. Beyond the mapping named there, the caller
-/// must provide only a [`super::Reserved`] hole or pages of another `Mapping`.
-pub fn move_pages_raw(call: &RawMove<'_>) -> Ret {
-    // SAFETY: The kernel only reads `pages` and `nodes`, and handles faults. `status` is in a
-    // mapping of atomics, or cannot be written.
+/// # Safety
+///
+/// The kernel writes at most `count` words at `status`. Beyond the mapping named there, there must be
+/// nothing mapped that another part of the program owns.
+pub unsafe fn move_pages_raw(call: &RawMove<'_>) -> Ret {
+    // SAFETY: The kernel only reads `pages` and `nodes`, and handles faults. The caller vouches for
+    // `status`.
     Ret::from_raw(unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -143,6 +163,56 @@ pub fn move_to(pid: i32, addrs: &[usize], node: i32, flags: i32) -> (Ret, Vec<i3
     (ret, status)
 }
 
+/// Moves the pages at `addrs` to a node by calls of `callers` new threads, which begin together with
+/// equal shares. Returns the seconds until the last one has ended, and the status of each page.
+pub fn move_by(callers: usize, addrs: &[usize], node: i32, flags: i32) -> Result<(f64, Vec<i32>)> {
+    let mut status = vec![i32::MIN; addrs.len()];
+    let nodes = vec![node; addrs.len()];
+    let share = addrs.len().div_ceil(callers).max(1);
+    let shares: Vec<_> = addrs
+        .chunks(share)
+        .zip(nodes.chunks(share))
+        .zip(status.chunks_mut(share))
+        .collect();
+    let barrier = &Barrier::new(shares.len());
+    let times = std::thread::scope(|scope| -> Result<Vec<(Instant, Instant)>> {
+        let threads: Vec<_> = shares
+            .into_iter()
+            .map(|((addrs, nodes), status)| {
+                scope.spawn(move || {
+                    barrier.wait();
+                    let start = Instant::now();
+                    let ret = move_pages(0, addrs, nodes, status, flags);
+                    (ret, start, Instant::now())
+                })
+            })
+            .collect();
+        let mut times = Vec::new();
+        for thread in threads {
+            let (ret, start, end) = thread.join().ok().context("a moving thread panicked")?;
+            ret.zero("move_pages")?;
+            times.push((start, end));
+        }
+        Ok(times)
+    })?;
+    let start = times.iter().map(|(start, _)| start).min();
+    let end = times.iter().map(|(_, end)| end).max();
+    let (start, end) = start.zip(end).context("no page to move")?;
+    Ok(((*end - *start).as_secs_f64(), status))
+}
+
+/// Checks that every page reports `node`.
+pub fn check_status(status: &[i32], node: i32) -> Result<()> {
+    match status.iter().position(|&s| s != node) {
+        None => Ok(()),
+        Some(at) => bail!(
+            "page {at} of {} reports {}, wanted node {node}",
+            status.len(),
+            status[at]
+        ),
+    }
+}
+
 /// Returns the nodes of pages; negative error numbers for those without a node. Fails if the kernel
 /// leaves out a page.
 pub fn places(pid: i32, addrs: &[usize]) -> Result<Vec<i32>> {
@@ -163,7 +233,7 @@ pub fn migrate_pages(pid: i32, from: u64, to: u64) -> Ret {
         libc::syscall(
             libc::SYS_migrate_pages,
             pid,
-            MASK_BITS + 1,
+            SHORT_MASK_BITS + 1,
             &raw const from,
             &raw const to,
         )
@@ -172,29 +242,36 @@ pub fn migrate_pages(pid: i32, from: u64, to: u64) -> Ret {
 
 /// Binds `len` bytes at `addr` to `node`, and moves pages there according to `flags`.
 pub fn mbind(addr: usize, len: usize, node: u32, flags: i32) -> Ret {
-    mbind_by(addr, len, MPOL_BIND, 1 << node, flags)
+    mbind_by(addr, len, MPOL_BIND, Some(node), flags)
 }
 
 /// As [`mbind`], with the policy to allocate on the node of the CPU, which names no nodes.
 pub fn mbind_local(addr: usize, len: usize, flags: i32) -> Ret {
-    mbind_by(addr, len, MPOL_LOCAL, 0, flags)
+    mbind_by(addr, len, MPOL_LOCAL, None, flags)
 }
 
 /// As [`mbind`], with the policy of the process, which lets NUMA balancing scan the range.
 pub fn mbind_default(addr: usize, len: usize) -> Ret {
-    mbind_by(addr, len, MPOL_DEFAULT, 0, 0)
+    mbind_by(addr, len, MPOL_DEFAULT, None, 0)
 }
 
-fn mbind_by(addr: usize, len: usize, mode: i32, mask: u64, flags: i32) -> Ret {
-    // SAFETY: A policy changes where pages are, not their contents. The kernel reads one word of
-    // the mask.
+fn mbind_by(addr: usize, len: usize, mode: i32, node: Option<u32>, flags: i32) -> Ret {
+    let mut mask = [0u64; MASK_BITS / 64];
+    if let Some(node) = node {
+        match mask.get_mut(node as usize / 64) {
+            Some(word) => *word |= 1 << (node % 64),
+            None => return Ret::failed(libc::EINVAL),
+        }
+    }
+    // SAFETY: A policy changes where pages are, not their contents. The kernel reads `MASK_BITS` bits,
+    // because it subtracts one from their number.
     Ret::from_raw(unsafe {
         libc::syscall(
             libc::SYS_mbind,
             addr,
             len,
             mode,
-            &raw const mask,
+            mask.as_ptr(),
             MASK_BITS + 1,
             flags,
         )

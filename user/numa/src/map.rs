@@ -3,32 +3,24 @@
 //! pages.
 
 use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 
-use crate::harness::expect;
-use crate::kernel;
-use crate::plan::FolioSize;
+/// Exists if the kernel has huge pages.
+const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// Bytes of a base page. The program is built for one size; see [`check_page`].
-pub const PAGE: usize = match option_env!("FERRY_BASE_PAGES") {
-    None => 4 << 10,
-    Some(size) => match size.as_bytes() {
-        b"4K" => 4 << 10,
-        b"16K" => 16 << 10,
-        b"64K" => 64 << 10,
-        _ => panic!("FERRY_BASE_PAGES: expected 4K, 16K or 64K"),
-    },
-};
-
-/// Fails on a kernel whose base pages have another size than [`PAGE`].
-pub fn check_page() -> Result<()> {
-    // SAFETY: The call has no effect.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    expect("bytes of a base page", size, PAGE as i64)
-        .context("this program is for a kernel with other base pages: see FERRY_BASE_PAGES")
+/// Returns the bytes of a base page.
+pub fn page_size() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    *SIZE.get_or_init(|| {
+        // SAFETY: The call has no effect.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        size as usize
+    })
 }
 
 /// A mapped range of addresses. Dropping it unmaps the range.
@@ -57,12 +49,14 @@ fn map_at(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) 
 }
 
 impl Reserved {
+    /// Reserves `len` bytes.
     pub fn new(len: usize) -> Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let map = map_at(0, len, libc::PROT_NONE, flags, -1, 0)?;
         Ok(Self { map })
     }
 
+    /// Returns the first address.
     pub fn addr(&self) -> usize {
         self.map.addr
     }
@@ -106,13 +100,14 @@ impl Mapping {
 
     /// Maps `len` bytes, and an inaccessible page behind them as a part of the mapping.
     pub fn before_a_hole(len: usize) -> Result<Self> {
-        let map = Self::anon(len + PAGE, PAGE)?;
-        map.protect(len, PAGE, libc::PROT_NONE)?;
+        let map = Self::anon(len + page_size(), page_size())?;
+        map.protect(len, page_size(), libc::PROT_NONE)?;
         Ok(map)
     }
 
     /// Maps anonymous memory with flags such as MAP_SHARED or MAP_HUGETLB.
     pub fn anon_flags(len: usize, flags: i32) -> Result<Self> {
+        ensure!(flags & libc::MAP_FIXED == 0, "the kernel picks the address");
         map_at(
             0,
             len,
@@ -144,12 +139,19 @@ impl Mapping {
         Reserved::new(len + align)?.replace(len, align, prot, flags, fd, 0)
     }
 
+    /// Returns the first address.
     pub fn addr(&self) -> usize {
         self.addr
     }
 
+    /// Returns the bytes that are mapped.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns whether all of it was unmapped, by [`truncate`](Self::truncate).
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Returns one address for each `step` bytes.
@@ -166,14 +168,16 @@ impl Mapping {
     }
 
     fn checked(&self, offset: usize, len: usize) -> usize {
-        assert!(offset + len <= self.len);
+        let end = offset.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len));
         self.addr + offset
     }
 
+    /// Calls `madvise(2)` for `len` bytes from offset `offset` on.
     pub fn advise(&self, offset: usize, len: usize, advice: i32) -> Result<()> {
         let addr = self.checked(offset, len);
         let is_on_size = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE].contains(&advice);
-        if is_on_size && !kernel::has_folios(FolioSize::Huge) {
+        if is_on_size && !Path::new(THP).exists() {
             // A kernel without huge pages rejects both kinds of advice, and all its pages are
             // small.
             return Ok(());
@@ -185,6 +189,7 @@ impl Mapping {
             .with_context(|| format!("madvise({advice}) of {len} bytes"))
     }
 
+    /// Sets the protection of `len` bytes from offset `offset` on.
     pub fn protect(&self, offset: usize, len: usize, prot: i32) -> Result<()> {
         let addr = self.checked(offset, len);
         // SAFETY: `self` owns the range. A forbidden access raises a signal.
@@ -194,7 +199,7 @@ impl Mapping {
 
     /// Atomically replaces a part with new memory, whose first word is `value`.
     pub fn replace(&self, offset: usize, len: usize, value: u64) -> Result<()> {
-        let new = Self::anon(len, PAGE)?;
+        let new = Self::anon(len, page_size())?;
         new.words()[0].store(value, std::sync::atomic::Ordering::Relaxed);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let at = self.checked(offset, len) as *mut libc::c_void;
@@ -223,6 +228,7 @@ impl Mapping {
         })
     }
 
+    /// Locks all pages in memory.
     pub fn lock(&self) -> Result<()> {
         // SAFETY: Locking changes no contents.
         let ret = unsafe { libc::mlock(self.addr as *const _, self.len) };
@@ -238,12 +244,13 @@ impl Mapping {
 
     /// Locks `len` bytes from offset `at` on.
     pub fn lock_part(&self, at: usize, len: usize) -> Result<()> {
-        assert!(at + len <= self.len);
+        let addr = self.checked(at, len);
         // SAFETY: Locking changes no contents.
-        let ret = unsafe { libc::mlock((self.addr + at) as *const _, len) };
+        let ret = unsafe { libc::mlock(addr as *const _, len) };
         Errno::result(ret).map(drop).context("mlock")
     }
 
+    /// Unlocks the pages that [`lock`](Self::lock) has locked.
     pub fn unlock(&self) -> Result<()> {
         // SAFETY: Unlocking changes no contents.
         let ret = unsafe { libc::munlock(self.addr as *const _, self.len) };
@@ -349,7 +356,12 @@ impl Mapping {
         // SAFETY: `self` owns the memory, which the kernel only reads.
         let got = unsafe { libc::pwrite(file.as_raw_fd(), self.addr as *const _, self.len, 0) };
         let got = Errno::result(got).context("pwrite")? as usize;
-        expect("bytes written", got, self.len)
+        ensure!(
+            got == self.len,
+            "expected {} bytes written, got {got}",
+            self.len
+        );
+        Ok(())
     }
 }
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::kernel::{meminfo, read, refresh_vmstat, value};
-use crate::sys::PAGE;
+use crate::files::{meminfo, read, refresh_vmstat, value};
+use crate::page_size;
 
 /// Reads a file that has one hexadecimal number.
 fn hex(path: impl AsRef<Path>) -> Result<u64> {
@@ -22,6 +22,7 @@ fn node_meminfo(node: u32, field: &str) -> Result<usize> {
     meminfo(path, field)
 }
 
+/// Returns the free memory of a node.
 pub fn node_free_bytes(node: u32) -> Result<usize> {
     node_meminfo(node, "MemFree")
 }
@@ -40,10 +41,10 @@ pub fn available_bytes() -> Result<usize> {
 /// Returns the sum of the high watermarks of a node's zones.
 pub fn node_high_bytes(node: u32) -> Result<usize> {
     let pages = high_pages(&read("/proc/zoneinfo")?, node);
-    Ok(pages as usize * PAGE)
+    Ok(pages as usize * page_size())
 }
 
-/// Returns the lines of some zones. `counts` gets what follows `Node ` in the line of a zone.
+/// Returns the lines of some zones. `counts` gets the rest of a zone's line after `Node `.
 fn lines_of(zoneinfo: &str, counts: impl Fn(&str) -> bool) -> impl Iterator<Item = &str> {
     let mut here = false;
     zoneinfo.lines().map(str::trim).filter(move |line| {
@@ -54,10 +55,19 @@ fn lines_of(zoneinfo: &str, counts: impl Fn(&str) -> bool) -> impl Iterator<Item
     })
 }
 
-/// Returns what tells the zones of a node.
+/// Returns a test for the zones of a node.
 fn of_node(node: u32) -> impl Fn(&str) -> bool {
     let head = format!("{node},");
     move |zone| zone.starts_with(&head)
+}
+
+/// Returns the free pages of a node, and the sum of its high watermarks, by the text of
+/// `/proc/zoneinfo`.
+pub fn node_pages(zoneinfo: &str, node: u32) -> (u64, u64) {
+    (
+        free_pages(zoneinfo, of_node(node)),
+        high_pages(zoneinfo, node),
+    )
 }
 
 fn high_pages(zoneinfo: &str, node: u32) -> u64 {
@@ -69,13 +79,13 @@ fn high_pages(zoneinfo: &str, node: u32) -> u64 {
 /// Returns the free memory of all nodes. Unlike MemFree, it includes megabytes on per-CPU lists.
 pub fn free_bytes() -> Result<usize> {
     let pages = free_pages(&read("/proc/zoneinfo")?, |_| true);
-    Ok(pages as usize * PAGE)
+    Ok(pages as usize * page_size())
 }
 
 /// Returns the free memory of a node, including that on per-CPU lists.
 pub fn node_all_free_bytes(node: u32) -> Result<usize> {
     let pages = free_pages(&read("/proc/zoneinfo")?, of_node(node));
-    Ok(pages as usize * PAGE)
+    Ok(pages as usize * page_size())
 }
 
 fn free_pages(zoneinfo: &str, counts: impl Fn(&str) -> bool) -> u64 {

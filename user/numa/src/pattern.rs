@@ -12,6 +12,7 @@ pub fn word(index: usize, seed: u64) -> u64 {
     (index as u64).wrapping_mul(BY_INDEX) ^ seed.wrapping_add(1).wrapping_mul(BY_SEED)
 }
 
+/// Writes the words of a seed.
 pub fn fill(words: &[AtomicU64], seed: u64) {
     for (index, slot) in words.iter().enumerate() {
         slot.store(word(index, seed), Relaxed);
