@@ -146,6 +146,11 @@ enum Bench {
     /// measured in turns
     #[command(name = "move_pages")]
     MovePages(MovePagesArgs),
+    /// Throughput of move_pages() on this machine and the running kernel, without an emulator (the
+    /// same as `ferry-bench measure`)
+    Local(ferry_bench::MeasureArgs),
+    /// Compare two results of `bench local`, for example of two kernels
+    Compare(ferry_bench::CompareArgs),
     /// Crews compared with the copy engine alone, in move_pages() or another call that migrates
     /// long lists
     Crew(CrewArgs),
@@ -186,9 +191,35 @@ enum Bench {
 }
 
 impl Bench {
+    /// Runs the benchmark. Those of this machine need no context.
+    fn run(self, context: impl FnOnce() -> Result<Context>) -> Result<()> {
+        match self {
+            Bench::Local(args) => ferry_bench::measure(&args),
+            Bench::Compare(args) => ferry_bench::compare(&args),
+            Bench::Choice(args) => choice::measure(&args),
+            Bench::Method(args) => method::measure(&args),
+            Bench::MovePages(args) => bench::move_pages(&context()?, &args),
+            Bench::Crew(args) => bench::crew(&context()?, &args),
+            Bench::Demotion(args) => bench::demotion(&context()?, &args),
+            Bench::Phases(args) => phases::phases(&context()?, &args),
+            Bench::Profile(args) => bench::profile(&context()?, &args),
+            Bench::Runs(args) => bench::runs(&context()?, &args),
+            Bench::Policy(args) => bench::policy(&context()?, &args),
+            Bench::Migrc(args) => bench::migrc(&context()?, &args),
+            Bench::Promotion(args) => bench::promotion(&context()?, &args),
+            Bench::Seeds(args) => bench::seeds(&context()?, &args),
+            Bench::Service(args) => bench::service(&context()?, &args),
+            Bench::Settings(args) => bench::settings(&context()?, &args),
+            Bench::Copy(args) => bench::copy(&context()?, &args),
+            Bench::Dma(args) => bench::dma(&context()?, &args),
+        }
+    }
+
     /// Returns the files that the figures and their chart go to.
     fn files(&self) -> [Option<&PathBuf>; 2] {
         let output = match self {
+            Bench::Local(args) => return args.files(),
+            Bench::Compare(_) => return [None, None],
             Bench::MovePages(args) => &args.measure.output,
             Bench::Crew(args) => &args.measure.output,
             Bench::Demotion(args) => &args.measure.output,
@@ -465,7 +496,8 @@ fn base_pages() -> impl TypedValueParser<Value = Platform> {
 
 #[derive(Args)]
 pub struct MachineArgs {
-    /// Size of a base page. Guests with pages of other sizes than 4K are emulated arm64 machines
+    /// Size of a base page. Guests with other sizes than 4K are emulated arm64 machines, which need
+    /// cross compilers
     #[arg(long = "base-pages", value_name = "SIZE", default_value = "4K", value_parser = base_pages())]
     pub platform: Platform,
     /// CPUs of each of the two guests. Thread limits up to N are measured
@@ -540,28 +572,7 @@ impl Cli {
             Command::Run(args) => run::run(&context()?, &args).map(|()| true),
             Command::Test(args) if args.list => suites::list(context()).map(|()| true),
             Command::Test(args) => suites::run(&context()?, &args),
-            Command::Bench { what } => {
-                let context = context()?;
-                match what {
-                    Bench::MovePages(args) => bench::move_pages(&context, &args),
-                    Bench::Crew(args) => bench::crew(&context, &args),
-                    Bench::Demotion(args) => bench::demotion(&context, &args),
-                    Bench::Phases(args) => phases::phases(&context, &args),
-                    Bench::Profile(args) => bench::profile(&context, &args),
-                    Bench::Runs(args) => bench::runs(&context, &args),
-                    Bench::Policy(args) => bench::policy(&context, &args),
-                    Bench::Migrc(args) => bench::migrc(&context, &args),
-                    Bench::Promotion(args) => bench::promotion(&context, &args),
-                    Bench::Seeds(args) => bench::seeds(&context, &args),
-                    Bench::Service(args) => bench::service(&context, &args),
-                    Bench::Settings(args) => bench::settings(&context, &args),
-                    Bench::Copy(args) => bench::copy(&context, &args),
-                    Bench::Dma(args) => bench::dma(&context, &args),
-                    Bench::Choice(args) => choice::measure(&args),
-                    Bench::Method(args) => method::measure(&args),
-                }
-                .map(|()| true)
-            }
+            Command::Bench { what } => what.run(context).map(|()| true),
             Command::Hot(args) => hot::hot(&context()?, &args).map(|()| true),
             Command::Shell => shell::shell(&context()?).map(|()| true),
             Command::Build { kernel } => {
