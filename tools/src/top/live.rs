@@ -61,7 +61,7 @@ fn run(
             match action {
                 Action::Quit => return Ok(None),
                 Action::Stop => stop(terminal)?,
-                Action::Resume => app.resume(source.sample()?),
+                Action::Resume => app.resume(app.sample(source)?),
                 Action::Nothing => (),
             }
         }
@@ -71,7 +71,7 @@ fn run(
             signal => return Ok(signal),
         }
         if app.is_due(Instant::now()) {
-            app.take(source.sample()?);
+            app.take(app.sample(source)?);
         }
     }
 }
@@ -140,6 +140,7 @@ struct App {
     interval: f64,
     page_size: u64,
     paused: bool,
+    others: bool,
     since: String,
 }
 
@@ -153,6 +154,7 @@ impl App {
             interval,
             page_size,
             paused: false,
+            others: false,
             since: "since boot".to_owned(),
         }
     }
@@ -163,7 +165,16 @@ impl App {
             history: &self.history,
             interval: self.interval,
             paused: self.paused,
+            others: self.others,
             since: &self.since,
+        }
+    }
+
+    /// Reads what the page shows.
+    fn sample(&self, source: &Source) -> Result<Sample> {
+        match self.others {
+            true => source.sample_with_cgroups(),
+            false => source.sample(),
         }
     }
 
@@ -212,6 +223,7 @@ impl App {
             KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
             KeyCode::Char('p') if self.paused => return Action::Resume,
             KeyCode::Char('p') => self.paused = true,
+            KeyCode::Char('o') => self.others = !self.others,
             KeyCode::Char('r') => self.reset(),
             KeyCode::Char('+' | '=') => {
                 let longer = INTERVALS.iter().find(|&&i| i > self.interval);
@@ -230,8 +242,16 @@ impl App {
     fn reset(&mut self) {
         self.base = Some(self.last.clone());
         self.since = "of 0 s".to_owned();
-        let counts = self.report.counters.values_mut();
-        for count in counts.chain(self.report.helped.values_mut()) {
+        let report = &mut self.report;
+        let parts = report
+            .parts
+            .values_mut()
+            .flat_map(|counts| counts.values_mut());
+        let counts = report
+            .counters
+            .values_mut()
+            .chain(report.helped.values_mut());
+        for count in counts.chain(report.cgroups.values_mut()).chain(parts) {
             count.total = 0;
         }
     }

@@ -4,6 +4,7 @@
 
 mod histogram;
 mod live;
+mod prometheus;
 mod rates;
 mod sample;
 mod text;
@@ -33,6 +34,9 @@ pub struct TopArgs {
     /// Print one JSON document instead of tables
     #[arg(long, requires = "once")]
     json: bool,
+    /// Print the counters since boot in the text format of Prometheus, and exit
+    #[arg(long, conflicts_with_all = ["once", "interval"])]
+    prometheus: bool,
     /// The folder that contains proc and sys
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
@@ -48,22 +52,30 @@ fn seconds(text: &str) -> Result<f64, String> {
 pub fn top(args: &TopArgs) -> Result<()> {
     let source = Source::new(&args.root);
     let page_size = sysconf(SysconfVar::PAGE_SIZE)?.map_or(4096, |size| size as u64);
+    if args.prometheus {
+        return print(&prometheus::text(&source.sample_with_cgroups()?));
+    }
     if !args.once {
         if !io::stdout().is_terminal() {
             bail!("`ferry top` needs a terminal; without one, use `ferry top --once` (--json)");
         }
         return live::show(&source, args.interval, page_size);
     }
-    let before = source.sample()?;
+    let before = source.sample_with_cgroups()?;
     thread::sleep(Duration::from_secs_f64(args.interval));
-    let report = Report::new(&before, &source.sample()?, None, page_size);
+    let after = source.sample_with_cgroups()?;
+    let report = Report::new(&before, &after, None, page_size);
     let text = if args.json {
         format!("{:#}\n", text::document(&report))
     } else {
         text::tables(&report)
     };
+    print(&text)
+}
+
+/// Writes to the reader of the standard output, which may close its end early, as `head` does.
+pub fn print(text: &str) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
-        // The reader, such as `head`, closed its end.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The changes between two samples, in total and per second.
 
-use super::sample::{Counters, Sample, Times};
+use super::sample::{Counters, Node, Sample, Times};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -23,6 +23,10 @@ pub struct Report {
     page_size: u64,
     pub counters: Counts,
     pub helped: Counts,
+    /// The counters of each folder of [`PARTS`](super::sample::PARTS) that the kernel has.
+    pub parts: BTreeMap<&'static str, Counts>,
+    pub cgroups: Counts,
+    pub nodes: Vec<Node>,
     /// Times in this interval.
     pub unmapped: Times,
     pub first_folio: Times,
@@ -35,9 +39,21 @@ impl Report {
         let seconds = after.at.duration_since(before.at).as_secs_f64();
         let counts =
             |of: fn(&Sample) -> &Counters| counts(of(before), of(after), base.map(of), seconds);
+        let of_part =
+            |sample: &Sample, part: &str| sample.parts.get(part).cloned().unwrap_or_default();
+        let part = |(&name, now): (&&'static str, &Counters)| {
+            let base = base.map(|base| of_part(base, name));
+            (
+                name,
+                self::counts(&of_part(before, name), now, base.as_ref(), seconds),
+            )
+        };
         Report {
             seconds,
             page_size,
+            parts: after.parts.iter().map(part).collect(),
+            cgroups: counts(|s| &s.cgroups),
+            nodes: after.nodes.clone(),
             counters: counts(|s| &s.counters),
             helped: counts(|s| &s.helped),
             unmapped: since(&after.unmapped, &before.unmapped),

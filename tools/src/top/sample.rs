@@ -4,13 +4,17 @@
 
 use super::histogram::Histogram;
 use anyhow::{bail, Context as _, Result};
+use ferry_numa::files::parse_list;
+use serde::Serialize;
 use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     time::Instant,
 };
+use walkdir::WalkDir;
 
+const FERRY: &str = "sys/kernel/mm/ferry";
 const COPY: &str = "sys/kernel/mm/ferry/copy";
 const STATS: &str = "sys/kernel/mm/ferry/stats";
 const SYSCTLS: [&str; 4] = [
@@ -19,6 +23,36 @@ const SYSCTLS: [&str; 4] = [
     "push_0_pull_1",
     "mt_page_crew",
 ];
+/// Folders of other features below `sys/kernel/mm/ferry`, and what their counters count.
+pub const PARTS: [(&str, &str); 9] = [
+    ("copy/refused", "refused help: times"),
+    ("migrc", "deferred TLB flushes"),
+    ("migrc/refused", "flushed at once: batches"),
+    ("migrc/drained_pages", "freed after deferral: pages"),
+    ("promotion", "promoted page cache: pages"),
+    ("promotion/refused", "not promoted: pages"),
+    ("service", "/dev/page_migrate"),
+    ("service/failures", "/dev/page_migrate: failed pages"),
+    ("service/errors", "/dev/page_migrate: failed calls"),
+];
+/// Files of these folders that are settings.
+const NO_COUNTERS: [&str; 8] = [
+    "enabled",
+    "files",
+    "max_pages",
+    "max_node_percent",
+    "max_age_ms",
+    "rate_mbps",
+    "max_isolated",
+    "brake",
+];
+const NODES: &str = "sys/devices/system/node";
+const TIERS: &str = "sys/devices/virtual/memory_tiering";
+const CGROUPS: &str = "sys/fs/cgroup";
+/// Depth of the cgroups to read, and the rows of their `memory.stat` that count migrated pages.
+const DEPTH: usize = 4;
+/// NUMA balancing counts promoted pages, too.
+const MIGRATED: [&str; 2] = ["pgdemote_", "numa_pages_migrated"];
 const UNMAPPED: &str = "unmapped_histogram";
 const FIRST_FOLIO: &str = "first_folio_histogram";
 /// Longest value of a setting to show.
@@ -35,10 +69,28 @@ pub struct Sample {
     pub counters: Counters,
     /// Pages that helpers handled, by the reason of migration.
     pub helped: Counters,
+    /// The counters of each folder of [`PARTS`] that this kernel has.
+    pub parts: BTreeMap<&'static str, Counters>,
+    /// Pages that were demoted or migrated by NUMA balancing, by cgroup; each includes its
+    /// descendants. Empty unless asked for.
+    pub cgroups: Counters,
+    pub nodes: Vec<Node>,
     pub unmapped: Times,
     pub first_folio: Times,
     /// Names and values, the sysctls first.
     pub settings: Vec<(String, String)>,
+}
+
+/// A node with memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Node {
+    pub number: u32,
+    /// Its CPUs, as a list.
+    pub cpus: String,
+    pub total: u64,
+    pub free: u64,
+    /// The number of its memory tier; a slower one has a larger number.
+    pub tier: Option<u32>,
 }
 
 /// The folder that contains proc and sys: `/`, except in tests.
@@ -51,6 +103,15 @@ impl Source {
         Source {
             root: root.to_path_buf(),
         }
+    }
+
+    /// As `sample`, with the cgroups. To read them flushes statistics in the kernel, so this is not
+    /// cheap where there are many.
+    pub fn sample_with_cgroups(&self) -> Result<Sample> {
+        Ok(Sample {
+            cgroups: self.cgroups(),
+            ..self.sample()?
+        })
     }
 
     /// Reads all files. Fails if the kernel has no Ferry.
@@ -73,6 +134,9 @@ impl Source {
             at: Instant::now(),
             counters,
             helped: self.helped(),
+            parts: self.parts(),
+            cgroups: Counters::new(),
+            nodes: self.nodes(),
             unmapped: self.times(UNMAPPED),
             first_folio: self.times(FIRST_FOLIO),
             settings: self.settings(),
@@ -81,6 +145,75 @@ impl Source {
 
     fn helped(&self) -> Counters {
         numbers(self.files(&format!("{COPY}/helped_pages")))
+    }
+
+    fn parts(&self) -> BTreeMap<&'static str, Counters> {
+        let of = |&(folder, _): &(&'static str, &str)| {
+            let mut counters = numbers(self.files(&format!("{FERRY}/{folder}")));
+            counters.retain(|name, _| !NO_COUNTERS.contains(&name.as_str()));
+            (!counters.is_empty()).then_some((folder, counters))
+        };
+        PARTS.iter().filter_map(of).collect()
+    }
+
+    fn cgroups(&self) -> Counters {
+        let root = self.root.join(CGROUPS);
+        let groups = WalkDir::new(&root).min_depth(1).max_depth(DEPTH);
+        let is_group = |entry: &walkdir::DirEntry| entry.file_type().is_dir();
+        let migrated = |entry: walkdir::DirEntry| {
+            let text = fs::read_to_string(entry.path().join("memory.stat")).ok()?;
+            let rows = text.lines().filter_map(|line| line.split_once(' '));
+            let counted = rows.filter(|(row, _)| MIGRATED.iter().any(|name| row.starts_with(name)));
+            let pages = counted
+                .filter_map(|(_, pages)| pages.trim().parse::<u64>().ok())
+                .sum();
+            let name = entry.path().strip_prefix(&root).ok()?;
+            Some((one_line(&name.to_string_lossy()), pages))
+        };
+        let groups = groups.into_iter().flatten().filter(is_group);
+        groups.filter_map(migrated).collect()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        let tiers = self.tiers();
+        let of = |entry: fs::DirEntry| {
+            let name = entry.file_name().into_string().ok()?;
+            let number: u32 = name.strip_prefix("node")?.parse().ok()?;
+            let text = fs::read_to_string(entry.path().join("meminfo")).ok()?;
+            let bytes = |field: &str| {
+                let line = text.lines().find(|line| line.contains(field))?;
+                let value = line.split(field).nth(1)?.split_whitespace().next()?;
+                Some(value.parse::<u64>().ok()? << 10)
+            };
+            let (total, free) = (bytes("MemTotal:")?, bytes("MemFree:")?);
+            let cpus = fs::read_to_string(entry.path().join("cpulist")).unwrap_or_default();
+            let tier = tiers
+                .iter()
+                .find(|(_, nodes)| nodes.contains(&(number as usize)));
+            (total > 0).then(|| Node {
+                number,
+                cpus: one_line(&cpus),
+                total,
+                free,
+                tier: tier.map(|(tier, _)| *tier),
+            })
+        };
+        let entries = fs::read_dir(self.root.join(NODES)).into_iter().flatten();
+        let mut nodes: Vec<Node> = entries.flatten().filter_map(of).collect();
+        nodes.sort_by_key(|node| node.number);
+        nodes
+    }
+
+    /// Returns the numbers of the memory tiers, and their nodes.
+    fn tiers(&self) -> Vec<(u32, Vec<usize>)> {
+        let of = |entry: fs::DirEntry| {
+            let name = entry.file_name().into_string().ok()?;
+            let number = name.strip_prefix("memory_tier")?.parse().ok()?;
+            let nodes = fs::read_to_string(entry.path().join("nodelist")).ok()?;
+            Some((number, parse_list(&nodes)))
+        };
+        let entries = fs::read_dir(self.root.join(TIERS)).into_iter().flatten();
+        entries.flatten().filter_map(of).collect()
     }
 
     fn times(&self, name: &str) -> Times {
@@ -200,11 +333,27 @@ pub mod fixture {
         copy("helped_pages/demotion", "100\n");
         copy(UNMAPPED, "32 10\n64 5\n128 1\ninf 0\n");
         copy(FIRST_FOLIO, "32 0\n64 0\ninf 16\n");
+        let part = |name: &str, text| put(&root, &format!("{FERRY}/{name}"), text);
+        part("migrc/enabled", "1\n");
+        part("migrc/deferred_pages", "70\n");
+        part("migrc/refused/writable", "3\n");
+        put(
+            &root,
+            &format!("{NODES}/node1/meminfo"),
+            "Node 1 MemTotal: 8 kB\nNode 1 MemFree: 4 kB\n",
+        );
+        put(&root, &format!("{NODES}/node1/cpulist"), "\n");
+        put(&root, &format!("{TIERS}/memory_tier90/nodelist"), "1\n");
+        put(
+            &root,
+            &format!("{CGROUPS}/system.slice/memory.stat"),
+            "anon 1\npgdemote_kswapd 5\npgpromote_success 2\nnuma_pages_migrated 2\n",
+        );
         root
     }
 
     pub fn sample(root: &TempDir) -> Sample {
-        Source::new(root.path()).sample().unwrap()
+        Source::new(root.path()).sample_with_cgroups().unwrap()
     }
 }
 
@@ -221,6 +370,21 @@ mod tests {
         assert_eq!(sample.counters["of_later_kernels"], 1);
         assert!(!sample.counters.contains_key("nr_free_pages"));
         assert_eq!(sample.helped["syscall"], 1700);
+        let parts: Vec<_> = sample.parts.keys().copied().collect();
+        assert_eq!(parts, ["migrc", "migrc/refused"]);
+        assert_eq!(
+            sample.parts["migrc"],
+            Counters::from([("deferred_pages".to_owned(), 70)])
+        );
+        assert_eq!(sample.cgroups["system.slice"], 7);
+        let node = Node {
+            number: 1,
+            cpus: String::new(),
+            total: 8 << 10,
+            free: 4 << 10,
+            tier: Some(90),
+        };
+        assert_eq!(sample.nodes, [node]);
         assert_eq!(sample.unmapped.unwrap().events(), 16);
         assert_eq!(sample.first_folio.unwrap().buckets.len(), 3);
         let settings: Vec<_> = sample.settings.iter().map(|s| s.0.as_str()).collect();

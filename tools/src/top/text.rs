@@ -4,7 +4,7 @@
 use super::{
     histogram::Histogram,
     rates::Report,
-    sample::Times,
+    sample::{Node, Times, PARTS},
     words::{self, short, Row},
 };
 use crate::table::plain;
@@ -75,6 +75,16 @@ pub fn tables(report: &Report) -> String {
             add(&mut text, &of_rows(header, rows));
         }
     }
+    for (title, rows) in others(report) {
+        add(&mut text, &of_rows(title, rows));
+    }
+    if !report.nodes.is_empty() {
+        let mut nodes = table(&["node", "CPUs", "memory", "free", "tier"]);
+        report.nodes.iter().for_each(|node| {
+            nodes.add_row(node_cells(node));
+        });
+        add(&mut text, &nodes);
+    }
     for (title, times) in times(report) {
         text.push_str(&format!("\n{title}: {}\n", words::percentiles(times)));
         if let Some(times) = times.as_ref().ok().filter(|times| times.events() > 0) {
@@ -94,6 +104,38 @@ pub fn tables(report: &Report) -> String {
         add(&mut text, &settings);
     }
     text
+}
+
+/// Returns the tables of other features, and of cgroups: their titles and rows.
+pub fn others(report: &Report) -> Vec<(&'static str, Vec<Row>)> {
+    let part = |(folder, title): (&str, &'static str)| {
+        let rows = words::part(report.parts.get(folder)?);
+        Some((title, rows))
+    };
+    let mut tables: Vec<_> = PARTS.into_iter().filter_map(part).collect();
+    let cgroups = words::cgroups(&report.cgroups);
+    if !cgroups.is_empty() {
+        tables.push(("cgroups: pages demoted or balanced", cgroups));
+    }
+    tables
+}
+
+/// Returns the cells of a node's row: number, CPUs, memory, free memory, tier.
+pub fn node_cells(node: &Node) -> [String; 5] {
+    let or_none = |text: String| {
+        if text.is_empty() {
+            "-".to_owned()
+        } else {
+            text
+        }
+    };
+    [
+        node.number.to_string(),
+        or_none(node.cpus.clone()),
+        words::bytes(node.total),
+        words::bytes(node.free),
+        or_none(node.tier.map_or(String::new(), |tier| tier.to_string())),
+    ]
 }
 
 /// Returns both histograms with their names.
@@ -166,6 +208,9 @@ pub fn document(report: &Report) -> Value {
         "helper_cpus": report.helper_cpus(),
         "counters": report.counters,
         "helped_pages": report.helped,
+        "parts": report.parts,
+        "cgroups": report.cgroups,
+        "nodes": report.nodes,
         "unmapped_us": times_document(&report.unmapped),
         "first_folio_us": times_document(&report.first_folio),
         "settings": settings.map(|(name, value)| (name, json!(value))).collect::<Map<_, _>>(),
@@ -223,6 +268,9 @@ mod tests {
         assert!(line(&text, ">= 128 us ").contains('#'));
         assert!(line(&text, "first-folio latency").contains("none in this interval"));
         assert!(line(&text, "reasons").contains("syscall mbind"));
+        assert!(line(&text, "deferred pages").contains("70"));
+        assert!(line(&text, "system.slice").contains('7'));
+        assert!(line(&text, "4 KB").contains("90"), "{text}");
         assert!(!text.contains("is not 1"));
     }
 
@@ -239,6 +287,8 @@ mod tests {
         assert_eq!(value["unmapped_us"]["p99"]["below_us"], Value::Null);
         assert_eq!(value["first_folio_us"]["median"], Value::Null);
         assert_eq!(value["settings"]["limit_mt_num"], "4");
+        assert_eq!(value["parts"]["migrc/refused"]["writable"]["total"], 3);
+        assert_eq!(value["nodes"][0]["tier"], 90);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct Screen<'a> {
     pub history: &'a [f64],
     pub interval: f64,
     pub paused: bool,
+    /// Show the other features, cgroups and nodes instead of copies and crews.
+    pub others: bool,
     /// The start of the totals.
     pub since: &'a str,
 }
@@ -36,6 +38,9 @@ pub fn draw(frame: &mut Frame, screen: &Screen) {
     if area.width < FULL.0 || area.height < FULL.1 {
         let lines = lines(screen);
         return frame.render_widget(Paragraph::new(lines), area);
+    }
+    if screen.others {
+        return others(frame, area, screen);
     }
     let below = if area.height < TALL { 3 } else { 12 };
     let [header, flow, middle, bottom, footer] = Layout::vertical([
@@ -68,8 +73,45 @@ pub fn draw(frame: &mut Frame, screen: &Screen) {
         counts(frame, left, "helped (pages)", screen.since, helped);
         settings(frame, right, screen.report);
     }
-    let keys = "q quit   p pause   r totals from now   + - interval";
-    frame.render_widget(Paragraph::new(keys.dim()), footer);
+    keys(frame, footer);
+}
+
+fn keys(frame: &mut Frame, area: Rect) {
+    let keys = "q quit   o other features   p pause   r totals from now   + - interval";
+    frame.render_widget(Paragraph::new(keys.dim()), area);
+}
+
+/// Draws the other features, cgroups and nodes.
+fn others(frame: &mut Frame, area: Rect, screen: &Screen) {
+    let report = screen.report;
+    let nodes = report.nodes.len() as u16 + 3;
+    let [header, upper, lower, footer] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(nodes.min(area.height / 3)),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    frame.render_widget(title(screen), header);
+    let rows = report
+        .nodes
+        .iter()
+        .map(|node| Row::new(text::node_cells(node).map(right)));
+    let widths = [Constraint::Length(6), Constraint::Fill(1)].into_iter();
+    let widths = widths.chain([12, 12, 6].map(Constraint::Length));
+    let head = ["node", "CPUs", "memory", "free", "tier"].map(right);
+    let table = Table::new(rows, widths).header(Row::new(head).add_modifier(Modifier::DIM));
+    frame.render_widget(table.block(block("nodes")), upper);
+    let tables = text::others(report);
+    let columns = Layout::horizontal([Constraint::Fill(1); 2]).split(lower);
+    for (column, tables) in tables.chunks(tables.len().div_ceil(2).max(1)).enumerate() {
+        let areas =
+            Layout::vertical(tables.iter().map(|_| Constraint::Fill(1))).split(columns[column]);
+        for ((title, rows), area) in tables.iter().zip(areas.iter()) {
+            counts(frame, *area, title, screen.since, rows.clone());
+        }
+    }
+    keys(frame, footer);
 }
 
 fn title(screen: &Screen) -> Line<'static> {
@@ -323,12 +365,23 @@ mod tests {
 
     /// Returns the screen as text, one line per row.
     fn drawn(report: &Report, history: &[f64], paused: bool, size: (u16, u16)) -> String {
+        page(report, history, (paused, false), size)
+    }
+
+    /// As `drawn`; the second flag is whether the other features are shown.
+    fn page(
+        report: &Report,
+        history: &[f64],
+        (paused, others): (bool, bool),
+        size: (u16, u16),
+    ) -> String {
         let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
         let screen = Screen {
             report,
             history,
             interval: 1.0,
             paused,
+            others,
             since: "since boot",
         };
         terminal.draw(|frame| draw(frame, &screen)).unwrap();
@@ -390,6 +443,22 @@ mod tests {
     }
 
     #[test]
+    fn other_features_have_a_page() {
+        let text = page(&busy(), &[], (false, true), (80, 24));
+        shows(
+            &text,
+            &[
+                "deferred TLB flushes",
+                "deferred pages",
+                "flushed at once",
+                "writable",
+            ],
+        );
+        shows(&text, &["system.slice", "nodes", "4 KB", "90", "q quit"]);
+        assert!(!text.contains("too few to share"));
+    }
+
+    #[test]
     fn small_terminal_has_the_first_lines() {
         let text = drawn(&busy(), &[], false, (20, 5));
         shows(&text, &["GB/s migrated", "GB/s by crews", "batches"]);
@@ -435,7 +504,9 @@ mod tests {
             let lines = counts.iter().enumerate().map(|(i, n)| format!("{} {n}\n", bound(i)));
             report.first_folio = Histogram::parse(&lines.collect::<String>());
             prop_assert!(report.first_folio.is_ok());
-            drawn(&report, &[f64::MAX, 0.0], true, (width, height));
+            for others in [false, true] {
+                page(&report, &[f64::MAX, 0.0], (true, others), (width, height));
+            }
         }
     }
 }

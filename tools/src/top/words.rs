@@ -41,6 +41,7 @@ const WHY: [(&str, &str); 15] = [
 
 const DEMOTED: &str = "pgdemote_";
 
+#[derive(Clone)]
 pub struct Row {
     pub words: String,
     pub count: Count,
@@ -81,6 +82,32 @@ pub fn helped(helped: &Counts) -> Vec<Row> {
         count,
     };
     helped.iter().map(row).collect()
+}
+
+/// Returns the counters of a folder of another feature.
+pub fn part(counts: &Counts) -> Vec<Row> {
+    helped(counts)
+}
+
+/// Returns the cgroups whose pages were migrated, those with most pages first.
+pub fn cgroups(counts: &Counts) -> Vec<Row> {
+    let row = |(name, &count): (&String, &Count)| Row {
+        words: name.clone(),
+        count,
+    };
+    let migrated = counts.iter().filter(|(_, count)| count.total > 0);
+    let mut rows: Vec<Row> = migrated.map(row).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse((row.count.gained, row.count.total)));
+    rows
+}
+
+/// Formats a number of bytes, in binary units.
+pub fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..0x40_0000 => format!("{} KB", bytes >> 10),
+        0x40_0000..0x1_0000_0000 => format!("{} MB", bytes >> 20),
+        _ => format!("{} GB", bytes >> 30),
+    }
 }
 
 /// Formats a number with three digits and a decimal unit.
