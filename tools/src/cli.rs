@@ -2,7 +2,7 @@
 //! The command line: the commands, their arguments and help texts, and the functions that run them.
 
 use crate::{
-    apply, bench,
+    advise, apply, bench,
     cache::check_result,
     choice,
     context::Context,
@@ -59,6 +59,9 @@ enum Command {
     },
     /// Show Ferry's activity on the running machine: live, or once for scripts
     Top(top::TopArgs),
+    /// Watch the running machine, and say what limits migration now, what to change and what that
+    /// costs; changes nothing
+    Advise(advise::AdviseArgs),
     /// Add Ferry to a Linux tree: apply the patches and put the code into mm/ferry
     Apply {
         /// The kernel tree to change
@@ -581,6 +584,7 @@ impl Cli {
                 Ok(true)
             }
             Command::Top(args) => top::top(&args).map(|()| true),
+            Command::Advise(args) => advise::advise(&args).map(|()| true),
             Command::Apply { tree } => apply::apply(&tree).map(|()| true),
             Command::Series { topic, dir } => {
                 series::series(&context()?, topic.as_deref(), &dir).map(|()| true)

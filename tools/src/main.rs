@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `ferry`: builds, boots, tests and measures Ferry, and adds it to a kernel tree.
 
+mod advise;
 mod apply;
 mod apt;
 mod arm64;

@@ -11,6 +11,9 @@ mod text;
 mod view;
 mod words;
 
+pub use histogram::Histogram;
+pub use rates::gained;
+
 use anyhow::{bail, Result};
 use clap::Args;
 use nix::unistd::{sysconf, SysconfVar};
