@@ -8,7 +8,7 @@ use crate::{
     context::Context,
     hot,
     kernel::{self, Variant},
-    method, phases,
+    manuals, method, phases,
     platform::Platform,
     run, series, shell, suites, top,
     topics::TOPICS,
@@ -62,6 +62,11 @@ enum Command {
     /// Watch the running machine, and say what limits migration now, what to change and what that
     /// costs; changes nothing
     Advise(advise::AdviseArgs),
+    /// Write man pages of this command and of ferry-bench, and completions for bash, fish and zsh
+    Manuals {
+        /// The folder to write to; created if missing
+        dir: PathBuf,
+    },
     /// Add Ferry to a Linux tree: apply the patches and put the code into mm/ferry
     Apply {
         /// The kernel tree to change
@@ -585,6 +590,7 @@ impl Cli {
             }
             Command::Top(args) => top::top(&args).map(|()| true),
             Command::Advise(args) => advise::advise(&args).map(|()| true),
+            Command::Manuals { dir } => manuals::write(&dir).map(|()| true),
             Command::Apply { tree } => apply::apply(&tree).map(|()| true),
             Command::Series { topic, dir } => {
                 series::series(&context()?, topic.as_deref(), &dir).map(|()| true)

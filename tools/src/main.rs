@@ -18,6 +18,7 @@ mod hot;
 mod kernel;
 mod ktap;
 mod kvm;
+mod manuals;
 mod memcpy;
 mod method;
 mod overlay;
