@@ -8,7 +8,7 @@ use crate::{
     context::Context,
     hot,
     kernel::{self, Variant},
-    manuals, method, phases,
+    manuals, method, package, phases,
     platform::Platform,
     run, series, shell, suites, top,
     topics::TOPICS,
@@ -57,6 +57,9 @@ enum Command {
         #[arg(value_enum)]
         kernel: Variant,
     },
+    /// Build packages of a kernel with Ferry, from this machine's configuration or another; x86-64
+    /// only
+    Package(package::PackageArgs),
     /// Show Ferry's activity on the running machine: live, or once for scripts
     Top(top::TopArgs),
     /// Watch the running machine, and say what limits migration now, what to change and what that
@@ -588,6 +591,7 @@ impl Cli {
                 println!("{}", built.image.display());
                 Ok(true)
             }
+            Command::Package(args) => package::package(&context()?, &args).map(|()| true),
             Command::Top(args) => top::top(&args).map(|()| true),
             Command::Advise(args) => advise::advise(&args).map(|()| true),
             Command::Manuals { dir } => manuals::write(&dir).map(|()| true),

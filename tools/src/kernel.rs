@@ -128,7 +128,7 @@ pub fn build_on(context: &Context, variant: Variant, platform: Platform) -> Resu
         );
     }
     let tree = variant.tree(context)?;
-    let config = fragments(&context.repo, &variant.fragments(platform))?;
+    let config = read_options(&context.repo, &variant.fragments(platform))?;
     let name = format!("{}{}", variant.name(), platform.suffix());
     let input = Input::new(context, (&name, platform.arch()), tree, config)?;
     input.build(context, platform.image())
@@ -324,11 +324,11 @@ pub fn configure(
 
 /// Returns the options of a variant on its usual platform.
 pub fn of_variant(repo: &Path, variant: Variant) -> Result<Config> {
-    fragments(repo, &variant.fragments(Platform::X86))
+    read_options(repo, &variant.fragments(Platform::X86))
 }
 
 /// Reads files with options; a later one overrides an earlier one.
-fn fragments(repo: &Path, files: &[&str]) -> Result<Config> {
+pub fn read_options(repo: &Path, files: &[&str]) -> Result<Config> {
     let mut config = Config::default();
     for name in files {
         let path = repo.join(name);
@@ -362,8 +362,13 @@ impl Config {
             .collect()
     }
 
+    /// Returns whether an option is built in.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| value == "y")
+    }
+
     /// Returns the options whose value in the finished `.config` differs.
-    fn missing(&self, finished: &str) -> Vec<String> {
+    pub fn missing(&self, finished: &str) -> Vec<String> {
         let mut found = Config::default();
         found.extend(finished);
         self.0

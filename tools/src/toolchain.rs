@@ -19,6 +19,14 @@ const BINDGEN_INSTALL: &str = "0.72.1";
 
 type Version = [u32; 3];
 
+/// The compiler of the kernel's C code.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Compiler {
+    Clang,
+    /// The system's GCC. Rust code is compiled by rustc all the same.
+    Gcc,
+}
+
 pub struct Toolchain {
     rustc: PathBuf,
     bindgen: PathBuf,
@@ -30,8 +38,16 @@ pub struct Toolchain {
 impl Toolchain {
     /// Returns a `make` command for a kernel tree, with output in `out`.
     pub fn make(&self, tree: &Path, out: &Path, arch: &str) -> Command {
+        self.make_by(Compiler::Clang, tree, out, arch)
+    }
+
+    /// As `make`, with a choice of the compiler of C.
+    pub fn make_by(&self, compiler: Compiler, tree: &Path, out: &Path, arch: &str) -> Command {
         let mut make = Command::new("make");
-        make.arg("-C").arg(tree).arg("LLVM=1");
+        make.arg("-C").arg(tree);
+        if compiler == Compiler::Clang {
+            make.arg("LLVM=1");
+        }
         make.arg(format!("ARCH={arch}"));
         // One more job than CPUs, because each job sometimes waits for the disk.
         make.arg(format!("-j{}", jobs() + 1));

@@ -13,7 +13,7 @@ use crate::{
     guest::{self, Guest, Shape},
     kernel::{self, Variant},
     ktap::Outcome,
-    overlay, patches,
+    overlay, package, patches,
     source::SERIES,
     step::{self, output},
     toolchain::which,
@@ -45,7 +45,7 @@ use walkdir::WalkDir;
 
 type Test = fn(&Context) -> Result<()>;
 
-const TESTS: [(&str, Test); 22] = [
+const TESTS: [(&str, Test); 23] = [
     // The longest: others run at the same time.
     ("a guest that hangs", hanging_guest),
     ("apply: a plain tree, then again", trees::apply_plain),
@@ -69,6 +69,7 @@ const TESTS: [(&str, Test); 22] = [
     ("results that cannot be written", unwritable_results),
     ("results that could not be written", results_not_lost),
     ("a missing tool", missing_tool),
+    ("package: a configuration without Rust", package_explains),
     ("the terminal is closed during a step", hangup),
     ("killed during a step", killed),
     ("test --list beside another call", list_beside),
@@ -270,6 +271,25 @@ fn missing_tool(context: &Context) -> Result<()> {
         .output()?;
     refused(&out, &["cannot start git", "install"])?;
     ensure!(snapshot(tree.path())? == before, "the tree was changed");
+    Ok(())
+}
+
+/// Checks that `ferry package` accepts a usual configuration, and names the option that excludes Rust in
+/// another.
+fn package_explains(context: &Context) -> Result<()> {
+    let usual = kernel::of_variant(&context.repo, Variant::Vanilla)?;
+    let temp = tempfile::tempdir()?;
+    let base = temp.path().join("config");
+    fs::write(&base, usual.text())?;
+    package::check(context, &base)?;
+    fs::write(&base, usual.text() + "CONFIG_RANDSTRUCT_FULL=y\n")?;
+    let error = match package::check(context, &base) {
+        Ok(()) => bail!("accepted although RANDSTRUCT excludes Rust"),
+        Err(error) => format!("{error:#}"),
+    };
+    for words in ["CONFIG_RUST=y", "!RANDSTRUCT=y", "what to do"] {
+        ensure!(error.contains(words), "no {words} in: {error}");
+    }
     Ok(())
 }
 
