@@ -26,8 +26,6 @@ pub const LIMIT: Duration = Duration::from_secs(2400);
 const NODE_GIB: u32 = 2;
 /// The number of CPUs of most guests. More make a guest slow on hosts that have two.
 const USUAL_CPUS: u32 = 2;
-/// The guest that runs `ferry top`.
-const TOP: Shape = Shape::new(USUAL_CPUS, NODE_GIB);
 /// A way to boot the kernel: its name in the results, the kernel arguments, the guest's nodes and its
 /// platform.
 #[derive(Clone, Copy)]
@@ -152,17 +150,12 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let sockets = (2 * USUAL_CPUS, &SOCKETS);
     let sockets = ready(context, &program, Variant::Ferry, sockets, LIMIT)?;
     boot(&sockets, "on", "nodes/ gigantic/")?.tell(tally);
-    let (ferry, top) = both(
-        USUAL_CPUS + TOP.cpus,
-        || boot(&ferry, "on", ""),
-        || Ok(top(context, &program)),
-    )?;
-    let ferry = ferry.tell(tally);
+    let ferry = boot(&ferry, "on", "")?.tell(tally);
     tally.case(
         "same outcomes with Ferry as recorded of vanilla",
         as_recorded(&recorded(context)?, &digests(ferry.as_ref())),
     );
-    tally.check("ferry top reports the migrated pages", top)
+    Ok(())
 }
 
 /// Runs KUnit, and all tests but [`CONTROLS`], in the debug kernel.
@@ -308,40 +301,6 @@ fn shell_word(test: &str) -> Result<String> {
 pub fn names(program: &Path) -> Result<Vec<String>> {
     let text = step::output(Command::new(program).args(["test", "--list"]))?;
     Ok(text.lines().map(str::to_owned).collect())
-}
-
-/// Runs `ferry top` in the guest while pages are migrated, and checks that it reports them.
-fn top(context: &Context, program: &Path) -> Result<()> {
-    let kernel = kernel::build(context, Variant::Ferry)?;
-    let guest = Guest::new(context, &kernel.image, "test-top", TOP)?
-        .kernel_args("kunit.enable=0")
-        .timeout(Duration::from_secs(600));
-    guest.bring(program)?;
-    guest.bring_ferry()?;
-    let script = "(./ferry top --once --json --interval 10 >top.json; echo $? >ended) &\n\
-        until [ -s ended ]; do\n\
-        ./ferry-guest test counters/huge-pages counters/crew --engine on || exit 1\n\
-        done\n\
-        ./ferry top --once --interval 0.1 || exit 1\n\
-        exit $(cat ended)\n";
-    let status = guest.run(script)?;
-    let log = guest.console().display();
-    ensure!(status == 0, "exit status {status}; log: {log}");
-    let text = fs::read_to_string(guest.share().join("top.json"))?;
-    let seen: Value = serde_json::from_str(&text)?;
-    for place in [
-        "/batches_per_s",
-        "/crews_per_s",
-        "/gb_per_s/migrated/all",
-        "/gb_per_s/copied_together/all",
-        "/counters/batches/gained",
-    ] {
-        let number = seen.pointer(place).and_then(Value::as_f64);
-        ensure!(number > Some(0.0), "no {place} in {text}");
-    }
-    let limit = seen.pointer("/settings/limit_mt_num");
-    ensure!(limit.is_some(), "no settings in {text}");
-    Ok(())
 }
 
 /// The results of the tests in one kernel.

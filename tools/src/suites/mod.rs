@@ -8,6 +8,7 @@ mod kunit;
 mod litmus;
 mod matrix;
 mod nightly;
+mod operator;
 mod outcomes;
 mod pages;
 mod rt;
@@ -45,6 +46,8 @@ pub enum Suite {
     /// KUnit in the debug kernel; system calls in it and in the Ferry kernel, with the outcomes
     /// recorded from vanilla
     Guest,
+    /// ferry top, advise and bench local in the Ferry kernel, while pages are migrated
+    Operator,
     /// the kernel's selftests of migration, rmap, device memory and parts that use them
     Selftests,
     /// invalid input to this program: one clear message, and no change left behind
@@ -98,6 +101,7 @@ impl Suite {
                 | Suite::Style
                 | Suite::Series
                 | Suite::Guest
+                | Suite::Operator
                 | Suite::Selftests
                 | Suite::Tool
         )
@@ -114,6 +118,7 @@ impl Suite {
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
             Suite::Guest => guest::run(context, tally),
+            Suite::Operator => operator::run(context, tally),
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Rt => rt::run(context, tally),
             Suite::Matrix => matrix::run(context, tally),
