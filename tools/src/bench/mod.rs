@@ -2,6 +2,7 @@
 //! The benchmarks. The host boots guests, each measures what its plan says, and the host turns the
 //! samples into figures, tables and charts.
 
+mod calls;
 mod copy;
 mod dma;
 mod gather;
@@ -15,6 +16,7 @@ mod service;
 mod settings;
 mod workload;
 
+pub use calls::{crew, demotion, move_pages};
 pub use copy::copy;
 pub use dma::dma;
 pub use migrc::migrc;
@@ -27,18 +29,17 @@ pub use service::service;
 pub use settings::settings;
 pub use workload::Workload;
 
+use calls::{of_2017, COUNTS, FERRY, THREADS, VANILLA};
 use gather::{Answer, Gathered};
 
 use crate::{
     cache::write_result,
     chart::{self, Sheet},
-    cli::{By, CrewArgs, DemotionArgs, Folio, MovePagesArgs, OutputArgs, Preset},
+    cli::Folio,
     context::Context,
     guest::{self, Accelerator, Guest, Nodes, Shape},
     kernel::{self, Built, Variant},
-    kvm,
     platform::Platform,
-    requirements,
     results::{distinct, Figure, Machine, Report},
     steal::Steal,
     table,
@@ -50,61 +51,6 @@ use std::{fs, path::Path, slice, sync::OnceLock, time::Duration};
 
 /// The two kernels. The first one takes the first turn.
 pub const SIDES: [(&str, Variant); 2] = [("vanilla", Variant::Vanilla), ("ferry", Variant::Ferry)];
-/// The configurations of each kernel.
-const VANILLA: &[&str] = &["vanilla", "vanilla-user2"];
-const FERRY: &[&str] = &["ferry-off", "ferry-1", "ferry-2", "ferry-4", "ferry-32"];
-/// Numbers of threads on guests of more CPUs.
-const THREADS: [&str; 7] = [
-    "ferry-off",
-    "ferry-1",
-    "ferry-2",
-    "ferry-4",
-    "ferry-8",
-    "ferry-16",
-    "ferry-32",
-];
-/// The same for crews, with `ferry-2-copy`, the copy engine without crews.
-const CREW: &[&str] = &[
-    "ferry-off",
-    "ferry-2-copy",
-    "ferry-2",
-    "ferry-4",
-    "ferry-32",
-];
-/// The same, and with `MPOL_MF_MOVE_MT` of calls that have the flag.
-const CREW_OR_FLAG: &[&str] = &[
-    "ferry-off",
-    "ferry-2-copy",
-    "ferry-2",
-    "ferry-2-flag",
-    "ferry-4",
-    "ferry-32",
-];
-/// For the cases of the series of 2017.
-const OF_2017: &[&str] = &["ferry-off", "ferry-2", "ferry-2-flag"];
-/// Demotion with Ferry off, with the copy engine alone, and with crews.
-const DEMOTION: &[&str] = &["ferry-off", "ferry-2-copy", "ferry-2", "ferry-4"];
-/// Reclaim that is asked for fewer pages may take them from the guest program's other memory.
-const DEMOTED: [(Folio, u32); 4] = [
-    (Folio::K4, 1024),
-    (Folio::K4, 16384),
-    (Folio::M2, 32),
-    (Folio::M2, 128),
-];
-/// Counts for calls with a large fixed cost beside migration.
-const LONG_COUNTS: [u32; 4] = [32, 128, 1024, 16384];
-const CREW_COUNTS: [u32; 6] = [1, 16, 32, 128, 1024, 16384];
-const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
-
-/// Returns the sizes of folios to measure on a platform; the first is that of a base page.
-fn sizes(platform: Platform) -> &'static [Folio] {
-    match platform {
-        Platform::X86 => &[Folio::K4, Folio::K64, Folio::M2],
-        Platform::Arm64Pages16K => &[Folio::K16, Folio::K64, Folio::M2],
-        Platform::Arm64Pages64K => &[Folio::K64, Folio::M2],
-    }
-}
-
 /// Bytes of a base page.
 const PAGE: f64 = 4096.0;
 /// QEMU's clock advances by 1 ns for each instruction, and skips time in which all CPUs are idle.
@@ -255,64 +201,6 @@ impl Plan {
     }
 }
 
-pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
-    let measure = &args.measure;
-    let machine = &args.machine;
-    let platform = machine.platform;
-    let sizes = match &args.only[..] {
-        [] => sizes(platform),
-        only => only,
-    };
-    let counts = match &args.counts[..] {
-        [] => &COUNTS[..],
-        counts => counts,
-    };
-    let of = |sizes| Plan {
-        platform,
-        node_gib: machine.memory,
-        cells: cells(sizes, counts, machine.memory),
-        cpus: machine.cpus.unwrap_or(2),
-        ferry: match machine.cpus {
-            Some(cpus) => threads(cpus),
-            None => FERRY,
-        },
-        ..Plan::new(&[], &[], measure.repeat.boots, measure.repeat.runs)
-    };
-    let plan = match (args.preset, args.hugetlb) {
-        (Some(Preset::Of2017), _) => Plan {
-            cpus: machine.cpus.unwrap_or(2),
-            node_gib: machine.memory,
-            ..of_2017(measure.repeat.boots, measure.repeat.runs)
-        },
-        (None, true) => Plan {
-            stuff: "hugetlb",
-            name: "move_pages_hugetlb",
-            ..of(&[Folio::M2])
-        },
-        (None, false) => of(sizes),
-    };
-    let plan = Plan {
-        busy: measure.busy,
-        instructions: args.instructions,
-        accelerator: match args.instructions || machine.emulate || platform != Platform::X86 {
-            true => Accelerator::Emulation,
-            false => kvm::find(context, &kernel::build(context, Variant::Ferry)?.image)?,
-        },
-        ..plan
-    };
-    measure_and_tell(context, &plan, "move_pages()", &measure.output)
-}
-
-/// Returns the plan of the cases of 2017.
-fn of_2017(boots: u32, runs: u32) -> Plan {
-    Plan {
-        ferry: OF_2017,
-        name: "move_pages_2017",
-        cells: vec![(Folio::K4, 100_000), (Folio::M2, 195)],
-        ..Plan::new(&[], &[], boots, runs)
-    }
-}
-
 /// Returns the bytes of a case.
 fn bytes((size, count): (Folio, u32)) -> u64 {
     crate::results::folio_bytes(size.name()) * u64::from(count)
@@ -328,75 +216,6 @@ fn cells(sizes: &[Folio], counts: &[u32], node_gib: u32) -> Vec<(Folio, u32)> {
     let all = (sizes.iter()).flat_map(|&size| counts.iter().map(move |&count| (size, count)));
     all.filter(|&cell| bytes(cell) <= largest_case(node_gib))
         .collect()
-}
-
-/// Returns the configurations with up to `cpus` threads.
-fn threads(cpus: u32) -> &'static [&'static str] {
-    let powers = cpus.max(1).ilog2() as usize + 1;
-    &THREADS[..THREADS.len().min(1 + powers)]
-}
-
-/// As `move_pages`, with and without crews; also for the other calls that use crews.
-pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
-    let (by, measure) = (args.by, &args.measure);
-    let several = by == By::MovePages;
-    let plan = Plan {
-        busy: measure.busy,
-        way: by.name(),
-        vanilla: if several { VANILLA } else { &["vanilla"] },
-        ferry: match by {
-            By::MovePages | By::Mbind => CREW_OR_FLAG,
-            _ => CREW,
-        },
-        name: by.crew_bench(),
-        ..Plan::new(
-            &[Folio::K4, Folio::M2],
-            if several {
-                &CREW_COUNTS[..]
-            } else {
-                &LONG_COUNTS
-            },
-            measure.repeat.boots,
-            measure.repeat.runs,
-        )
-    };
-    measure_and_tell(context, &plan, by.name(), &measure.output)
-}
-
-/// Measures demotion by proactive reclaim, with crews and without.
-pub fn demotion(context: &Context, args: &DemotionArgs) -> Result<()> {
-    let measure = &args.measure;
-    let (way, name) = match args.generations {
-        true => ("reclaim_generations", "demotion_generations"),
-        false => ("reclaim", "demotion"),
-    };
-    let plan = Plan {
-        busy: measure.busy,
-        way,
-        vanilla: &["vanilla"],
-        ferry: DEMOTION,
-        name,
-        cells: DEMOTED.to_vec(),
-        ..Plan::new(&[], &[], measure.repeat.boots, measure.repeat.runs)
-    };
-    measure_and_tell(context, &plan, "demotion", &measure.output)
-}
-
-fn measure_and_tell(
-    context: &Context,
-    plan: &Plan,
-    title: &str,
-    output: &OutputArgs,
-) -> Result<()> {
-    let report = measure(context, plan)?;
-    println!("{}", table::render(&report.results, "vanilla"));
-    println!("{}", requirements::summary(&report.results));
-    save(
-        &report,
-        title,
-        output.json.as_deref(),
-        output.svg.as_deref(),
-    )
 }
 
 /// Prints a table for each benchmark among the figures.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Unit tests of the benchmarks.
 
-use super::*;
+use super::{
+    calls::{sizes, threads},
+    *,
+};
 
 #[test]
 fn cases_beyond_a_node_s_memory_are_left_out() {
