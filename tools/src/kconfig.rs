@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 use std::{fs, path::Path};
 use walkdir::WalkDir;
 
-/// Folders whose Kconfig files define Ferry's options, and those that these depend on.
-const FOLDERS: [&str; 3] = ["mm", "init", "arch/x86"];
+/// Folders whose Kconfig files define the options that Ferry needs.
+const FOLDERS: [&str; 2] = ["mm", "init"];
 
 /// Returns the lines of an option's dependencies. `finished` is the configuration.
 pub fn dependencies(tree: &Path, option: &str, finished: &str) -> Result<Vec<String>> {
@@ -32,7 +32,7 @@ pub fn dependencies(tree: &Path, option: &str, finished: &str) -> Result<Vec<Str
     Ok(vec![format!("(no Kconfig file defines {name})")])
 }
 
-/// Returns what follows `depends on` in the definition of an option.
+/// Returns the expressions after `depends on` in the definition of an option.
 fn of_option(kconfig: &str, name: &str) -> Option<Vec<String>> {
     let is_head = |line: &&str| {
         let words = line.split_once(' ');

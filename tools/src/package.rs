@@ -36,8 +36,8 @@ pub struct PackageArgs {
     /// The configuration to add Ferry to; by default that of the running kernel, from /boot
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Build only modules that are loaded now, which takes minutes instead of an hour or more; other
-    /// devices and file systems will not work
+    /// Build only modules that are loaded now, which is faster; other devices and file systems will
+    /// not work
     #[arg(long)]
     localmodconfig: bool,
     /// The kind of packages

@@ -3,7 +3,10 @@
 
 use super::recording::{Files, Recording};
 use crate::top::{gained, Histogram};
-use ferry_numa::{files::chosen, memory::node_pages};
+use ferry_numa::{
+    files::{chosen, interrupts, rows},
+    memory::node_pages,
+};
 
 const FERRY: &str = "sys/kernel/mm/ferry/";
 
@@ -51,16 +54,7 @@ impl Facts<'_> {
 
     /// Returns the increase of a row of `/proc/vmstat`.
     pub fn vmstat(&self, row: &str) -> u64 {
-        let number = |files: &Files| {
-            let rows = files.get("proc/vmstat")?.lines();
-            let mut values = rows.filter_map(|line| line.split_once(' '));
-            values
-                .find(|(name, _)| *name == row)?
-                .1
-                .trim()
-                .parse::<u64>()
-                .ok()
-        };
+        let number = |files: &Files| rows(files.get("proc/vmstat")?, row).get(row).copied();
         let both = number(&self.0.before).zip(number(&self.0.after));
         both.map_or(0, |(before, after)| gained(before, after))
     }
@@ -116,14 +110,7 @@ impl Facts<'_> {
 
     /// Returns the interrupts for TLB flushes in the interval.
     pub fn shootdowns(&self) -> Option<u64> {
-        let of = |files: &Files| -> Option<u64> {
-            let row = files.get("proc/interrupts")?.trim().strip_prefix("TLB:")?;
-            Some(
-                row.split_whitespace()
-                    .map_while(|word| word.parse::<u64>().ok())
-                    .sum(),
-            )
-        };
+        let of = |files: &Files| interrupts(files.get("proc/interrupts")?, "TLB:");
         let (before, after) = of(&self.0.before).zip(of(&self.0.after))?;
         Some(gained(before, after))
     }

@@ -31,8 +31,8 @@ pub fn program_in(cache: &Path) -> PathBuf {
     cargo::folder(cache, "guest").join("release").join(PROGRAM)
 }
 
-/// The guest's program and those of the service beside it, built for this machine: the guest runs on its
-/// files. Before that, whether a guest can be had here at all.
+/// Builds the guest's program, and those of the service beside it, for this machine, on whose files the
+/// guest runs. Fails first if virtme-ng cannot be installed.
 pub fn program(context: &Context) -> Result<PathBuf> {
     virtme::program(&context.cache)?;
     let program = program_in(context.cache.root());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The changes between two samples, in total and per second.
 
-use super::sample::{Counters, Node, Sample, Times};
+use super::sample::{Counters, Sample, Times};
+use ferry_numa::nodes::Node;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -4,8 +4,10 @@
 
 use super::histogram::Histogram;
 use anyhow::{bail, Context as _, Result};
-use ferry_numa::files::parse_list;
-use serde::Serialize;
+use ferry_numa::{
+    files::rows,
+    nodes::{with_memory, Node},
+};
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -46,8 +48,6 @@ const NO_COUNTERS: [&str; 8] = [
     "max_isolated",
     "brake",
 ];
-const NODES: &str = "sys/devices/system/node";
-const TIERS: &str = "sys/devices/virtual/memory_tiering";
 const CGROUPS: &str = "sys/fs/cgroup";
 /// Depth of the cgroups to read, and the rows of their `memory.stat` that count migrated pages.
 const DEPTH: usize = 4;
@@ -79,18 +79,6 @@ pub struct Sample {
     pub first_folio: Times,
     /// Names and values, the sysctls first.
     pub settings: Vec<(String, String)>,
-}
-
-/// A node with memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Node {
-    pub number: u32,
-    /// Its CPUs, as a list.
-    pub cpus: String,
-    pub total: u64,
-    pub free: u64,
-    /// The number of its memory tier; a slower one has a larger number.
-    pub tier: Option<u32>,
 }
 
 /// The folder that contains proc and sys: `/`, except in tests.
@@ -128,7 +116,7 @@ impl Source {
                 self.root.join(STATS).display()
             );
         }
-        let mut counters = rows(&vmstat);
+        let mut counters = shown(&vmstat);
         counters.extend(stats);
         Ok(Sample {
             at: Instant::now(),
@@ -136,7 +124,7 @@ impl Source {
             helped: self.helped(),
             parts: self.parts(),
             cgroups: Counters::new(),
-            nodes: self.nodes(),
+            nodes: with_memory(&self.root),
             unmapped: self.times(UNMAPPED),
             first_folio: self.times(FIRST_FOLIO),
             settings: self.settings(),
@@ -159,61 +147,20 @@ impl Source {
     fn cgroups(&self) -> Counters {
         let root = self.root.join(CGROUPS);
         let groups = WalkDir::new(&root).min_depth(1).max_depth(DEPTH);
-        let is_group = |entry: &walkdir::DirEntry| entry.file_type().is_dir();
-        let migrated = |entry: walkdir::DirEntry| {
-            let text = fs::read_to_string(entry.path().join("memory.stat")).ok()?;
-            let rows = text.lines().filter_map(|line| line.split_once(' '));
-            let counted = rows.filter(|(row, _)| MIGRATED.iter().any(|name| row.starts_with(name)));
-            let pages = counted
-                .filter_map(|(_, pages)| pages.trim().parse::<u64>().ok())
+        let groups = groups
+            .into_iter()
+            .flatten()
+            .filter(|entry| entry.file_type().is_dir());
+        let migrated = |group: walkdir::DirEntry| {
+            let text = fs::read_to_string(group.path().join("memory.stat")).ok()?;
+            let pages = MIGRATED
+                .iter()
+                .flat_map(|prefix| rows(&text, prefix).into_values())
                 .sum();
-            let name = entry.path().strip_prefix(&root).ok()?;
+            let name = group.path().strip_prefix(&root).ok()?;
             Some((one_line(&name.to_string_lossy()), pages))
         };
-        let groups = groups.into_iter().flatten().filter(is_group);
         groups.filter_map(migrated).collect()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        let tiers = self.tiers();
-        let of = |entry: fs::DirEntry| {
-            let name = entry.file_name().into_string().ok()?;
-            let number: u32 = name.strip_prefix("node")?.parse().ok()?;
-            let text = fs::read_to_string(entry.path().join("meminfo")).ok()?;
-            let bytes = |field: &str| {
-                let line = text.lines().find(|line| line.contains(field))?;
-                let value = line.split(field).nth(1)?.split_whitespace().next()?;
-                Some(value.parse::<u64>().ok()? << 10)
-            };
-            let (total, free) = (bytes("MemTotal:")?, bytes("MemFree:")?);
-            let cpus = fs::read_to_string(entry.path().join("cpulist")).unwrap_or_default();
-            let tier = tiers
-                .iter()
-                .find(|(_, nodes)| nodes.contains(&(number as usize)));
-            (total > 0).then(|| Node {
-                number,
-                cpus: one_line(&cpus),
-                total,
-                free,
-                tier: tier.map(|(tier, _)| *tier),
-            })
-        };
-        let entries = fs::read_dir(self.root.join(NODES)).into_iter().flatten();
-        let mut nodes: Vec<Node> = entries.flatten().filter_map(of).collect();
-        nodes.sort_by_key(|node| node.number);
-        nodes
-    }
-
-    /// Returns the numbers of the memory tiers, and their nodes.
-    fn tiers(&self) -> Vec<(u32, Vec<usize>)> {
-        let of = |entry: fs::DirEntry| {
-            let name = entry.file_name().into_string().ok()?;
-            let number = name.strip_prefix("memory_tier")?.parse().ok()?;
-            let nodes = fs::read_to_string(entry.path().join("nodelist")).ok()?;
-            Some((number, parse_list(&nodes)))
-        };
-        let entries = fs::read_dir(self.root.join(TIERS)).into_iter().flatten();
-        entries.flatten().filter_map(of).collect()
     }
 
     fn times(&self, name: &str) -> Times {
@@ -260,14 +207,12 @@ fn numbers(files: BTreeMap<String, String>) -> Counters {
     files.into_iter().filter_map(number).collect()
 }
 
-/// Returns the rows to show, without malformed ones.
-fn rows(vmstat: &str) -> Counters {
+/// Returns the rows of `/proc/vmstat` to show.
+fn shown(vmstat: &str) -> Counters {
     const SHOWN: [&str; 3] = ["pgmigrate_success", "pgmigrate_fail", "pgdemote_"];
-    vmstat
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .filter(|(name, _)| SHOWN.iter().any(|shown| name.starts_with(shown)))
-        .filter_map(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?)))
+    SHOWN
+        .iter()
+        .flat_map(|prefix| rows(vmstat, prefix))
         .collect()
 }
 
@@ -339,11 +284,15 @@ pub mod fixture {
         part("migrc/refused/writable", "3\n");
         put(
             &root,
-            &format!("{NODES}/node1/meminfo"),
+            "sys/devices/system/node/node1/meminfo",
             "Node 1 MemTotal: 8 kB\nNode 1 MemFree: 4 kB\n",
         );
-        put(&root, &format!("{NODES}/node1/cpulist"), "\n");
-        put(&root, &format!("{TIERS}/memory_tier90/nodelist"), "1\n");
+        put(&root, "sys/devices/system/node/node1/cpulist", "\n");
+        put(
+            &root,
+            "sys/devices/virtual/memory_tiering/memory_tier90/nodelist",
+            "1\n",
+        );
         put(
             &root,
             &format!("{CGROUPS}/system.slice/memory.stat"),
@@ -383,6 +332,7 @@ mod tests {
             total: 8 << 10,
             free: 4 << 10,
             tier: Some(90),
+            distances: BTreeMap::new(),
         };
         assert_eq!(sample.nodes, [node]);
         assert_eq!(sample.unmapped.unwrap().events(), 16);

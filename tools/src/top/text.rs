@@ -4,11 +4,12 @@
 use super::{
     histogram::Histogram,
     rates::Report,
-    sample::{Node, Times, PARTS},
+    sample::{Times, PARTS},
     words::{self, short, Row},
 };
 use crate::table::plain;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
+use ferry_numa::nodes::Node;
 use serde_json::{json, Map, Value};
 
 /// Width of the settings table.
@@ -67,7 +68,7 @@ pub fn tables(report: &Report) -> String {
         table
     };
     for (header, rows) in [
-        ("helped: pages", words::helped(&report.helped)),
+        ("helped: pages", words::named(&report.helped)),
         ("not shared: pages", words::left_alone(&report.counters)),
         ("demoted: pages", words::demoted(&report.counters)),
     ] {
@@ -109,7 +110,7 @@ pub fn tables(report: &Report) -> String {
 /// Returns the tables of other features, and of cgroups: their titles and rows.
 pub fn others(report: &Report) -> Vec<(&'static str, Vec<Row>)> {
     let part = |(folder, title): (&str, &'static str)| {
-        let rows = words::part(report.parts.get(folder)?);
+        let rows = words::named(report.parts.get(folder)?);
         Some((title, rows))
     };
     let mut tables: Vec<_> = PARTS.into_iter().filter_map(part).collect();

@@ -69,7 +69,7 @@ pub fn draw(frame: &mut Frame, screen: &Screen) {
         frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), bottom);
     } else {
         let [left, right] = halves(bottom);
-        let helped = words::helped(&screen.report.helped);
+        let helped = words::named(&screen.report.helped);
         counts(frame, left, "helped (pages)", screen.since, helped);
         settings(frame, right, screen.report);
     }
@@ -326,7 +326,7 @@ fn settings_line(report: &Report) -> Line<'static> {
 
 fn helped_line(report: &Report) -> Line<'static> {
     let mut line = vec!["helped pages/s (total) ".dim()];
-    let rows = words::helped(&report.helped);
+    let rows = words::named(&report.helped);
     for row in rows.into_iter().filter(|row| row.count.total > 0) {
         let (per_s, total) = (
             short(row.count.per_s.round()),

@@ -75,18 +75,13 @@ pub fn demoted(counters: &Counts) -> Vec<Row> {
     counters.iter().filter_map(row).collect()
 }
 
-/// Returns pages that helpers handled, by reason.
-pub fn helped(helped: &Counts) -> Vec<Row> {
+/// Returns counts by name, such as the pages that helpers handled by reason.
+pub fn named(counts: &Counts) -> Vec<Row> {
     let row = |(name, &count): (&String, &Count)| Row {
         words: name.replace('_', " "),
         count,
     };
-    helped.iter().map(row).collect()
-}
-
-/// Returns the counters of a folder of another feature.
-pub fn part(counts: &Counts) -> Vec<Row> {
-    helped(counts)
+    counts.iter().map(row).collect()
 }
 
 /// Returns the cgroups whose pages were migrated, those with most pages first.

@@ -108,27 +108,7 @@ fn of_all_cpus(event: impl Event + Clone) -> Result<Vec<Counter>> {
         .collect()
 }
 
-/// Returns the interrupts for TLB flushes so far, of all CPUs; 0 on an architecture without them.
+/// Returns the interrupts for TLB flushes since boot; 0 on an architecture without them.
 fn shootdowns() -> Result<u64> {
-    Ok(of_row(&files::read("/proc/interrupts")?, "TLB:"))
-}
-
-fn of_row(interrupts: &str, row: &str) -> u64 {
-    let line = interrupts
-        .lines()
-        .find_map(|line| line.trim_start().strip_prefix(row));
-    let numbers = line.unwrap_or_default().split_whitespace();
-    numbers.map_while(|word| word.parse::<u64>().ok()).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn interrupts_of_all_cpus() {
-        let text = "      CPU0  CPU1\n  9:  1  2  IO-APIC\nTLB:  30  12   TLB shootdowns\n";
-        assert_eq!(of_row(text, "TLB:"), 42);
-        assert_eq!(of_row("CPU0\n", "TLB:"), 0);
-    }
+    Ok(files::interrupts(&files::read("/proc/interrupts")?, "TLB:").unwrap_or(0))
 }

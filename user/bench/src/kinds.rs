@@ -41,16 +41,15 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let size = |unit, shift| {
-            let number: usize = text.strip_suffix(unit)?.parse().ok()?;
-            number
-                .checked_shl(shift)
-                .filter(|&bytes| bytes >= page_size() && bytes.is_power_of_two())
+        let size = |suffix, unit| {
+            let number: usize = text.strip_suffix(suffix)?.parse().ok()?;
+            let bytes = number.checked_mul(unit)?;
+            (bytes >= page_size() && bytes.is_power_of_two()).then_some(bytes)
         };
         match text {
             "hugetlb" => Ok(Self::Hugetlb),
             "file" => Ok(Self::File),
-            _ => match size("K", 10).or_else(|| size("M", 20)) {
+            _ => match size("K", 1 << 10).or_else(|| size("M", 1 << 20)) {
                 Some(bytes) => Ok(Self::Anon(bytes)),
                 None => Err(format!(
                     "expected hugetlb, file, or a power of two such as {} or 2M, no smaller than a base page",
@@ -307,7 +306,8 @@ mod tests {
         for name in ["64K", "2M", "1024M", "hugetlb", "file"] {
             assert_eq!(name.parse::<Kind>().unwrap().to_string(), name);
         }
-        for wrong in ["", "K", "1K", "3M", "2G", "-1M", "99999999999999999999K"] {
+        // The last one would be 64 KB modulo 2^64.
+        for wrong in ["", "K", "1K", "3M", "2G", "-1M", "18014398509482048K"] {
             assert!(wrong.parse::<Kind>().is_err(), "{wrong}");
         }
     }

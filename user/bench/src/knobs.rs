@@ -37,25 +37,26 @@ pub fn has_ferry() -> bool {
 }
 
 /// The settings before the measurement. Dropping this restores them.
-pub struct Knobs(Vec<Setting>);
+pub struct Knobs {
+    _kept: Vec<Setting>,
+}
 
 impl Knobs {
     /// Saves the settings, if they can be changed.
     pub fn keep() -> Result<Self> {
         if !can_change() {
-            return Ok(Self(Vec::new()));
+            return Ok(Self { _kept: Vec::new() });
         }
-        let kept = [SWITCH, THREADS].map(Setting::keep);
-        Ok(Self(kept.into_iter().collect::<Result<_>>()?))
+        let kept = [SWITCH, THREADS].into_iter().map(Setting::keep);
+        Ok(Self {
+            _kept: kept.collect::<Result<_>>()?,
+        })
     }
 
     /// Changes the settings.
     pub fn set(&self, engine: Engine) -> Result<()> {
         match engine {
-            Engine::AsSet => {
-                self.0.iter().for_each(Setting::put_back);
-                Ok(())
-            }
+            Engine::AsSet => Ok(()),
             Engine::Off => files::write(SWITCH, "0"),
             Engine::On(threads) => {
                 files::write(THREADS, &threads.to_string())?;

@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, value_parser};
 
+use ferry_numa::nodes::with_memory;
+
 use crate::kinds::Kind;
 use crate::report::Report;
 
@@ -107,7 +109,7 @@ impl Cli {
             Command::Measure(args) => measure(&args),
             Command::Compare(args) => compare(&args),
             Command::Nodes => {
-                println!("{}", nodes::shown(&nodes::all()?));
+                println!("{}", nodes::shown(&with_memory(Path::new("/"))));
                 Ok(())
             }
         }

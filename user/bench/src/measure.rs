@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use ferry_figures::results::{Machine, Pool, Unavailable, distinct};
 use ferry_figures::steal::Steal;
+use ferry_numa::nodes::with_memory;
 use ferry_numa::stats::{enough, gbps, median};
 use ferry_numa::{files, memory, page_size};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -76,7 +77,8 @@ fn usual_threads(cpus: usize) -> Vec<u32> {
 
 /// Measures all cases.
 pub fn measure(args: &MeasureArgs) -> Result<Report> {
-    let nodes = nodes::pair(&nodes::all()?, args.from, args.to)?.map(|node| node.number);
+    let all = with_memory(Path::new("/"));
+    let nodes = nodes::pair(&all, args.from, args.to)?.map(|node| node.number);
     let threads = match &args.threads[..] {
         [] => usual_threads(files::online_cpus()?.len()),
         threads => threads.to_vec(),
@@ -92,6 +94,12 @@ pub fn measure(args: &MeasureArgs) -> Result<Report> {
         knobs: Knobs::keep()?,
         stop: interrupted()?,
     };
+    if args.perf {
+        // Fails before hours of measuring, and says once what is not counted.
+        for why in Counters::open()?.1 {
+            eprintln!("not counted: {why}");
+        }
+    }
     let steal = Steal::start();
     let cells = kinds.len() * args.counts.len();
     let progress = progress(cells as u64 * u64::from(args.runs))?;
@@ -235,6 +243,20 @@ impl Gathered {
     }
 }
 
+/// One run of one case in one configuration.
+#[derive(Clone, Copy)]
+struct Turn {
+    kind: Kind,
+    count: usize,
+    /// The index of the configuration.
+    config: usize,
+    /// The number of the run, which is the seed of its contents as well.
+    run: usize,
+}
+
+/// The counters of a configuration, and the bytes that were moved while they counted.
+type Counting<'a> = Option<&'a mut (Counters, f64)>;
+
 /// State shared by all cases.
 struct Bench<'a> {
     args: &'a MeasureArgs,
@@ -261,21 +283,21 @@ impl Bench<'_> {
         let _allowed = Allowed::new(kind, self.nodes, count as usize)?;
         let all = self.configs.len();
         let mut samples = vec![Vec::new(); all];
-        let mut counters = Vec::new();
-        if self.args.perf {
-            for _ in 0..all {
-                let (opened, refused) = Counters::open()?;
-                refused
-                    .iter()
-                    .for_each(|why| progress.println(format!("not counted: {why}")));
-                counters.push((opened, 0.0));
-            }
-        }
+        let counted = if self.args.perf { all } else { 0 };
+        let mut counters = (0..counted)
+            .map(|_| Ok((Counters::open()?.0, 0.0)))
+            .collect::<Result<Vec<_>>>()?;
         // The first run warms up.
         for run in 0..=self.args.runs as usize {
             for i in (0..all).map(|i| (i + run) % all) {
+                let turn = Turn {
+                    kind,
+                    count: count as usize,
+                    config: i,
+                    run,
+                };
                 let counting = counters.get_mut(i).filter(|_| run > 0);
-                let times = self.patiently(kind, count, (i, run), counting)?;
+                let times = self.patiently(turn, counting)?;
                 if run > 0 {
                     let seconds = median(&times).context("the run made no calls")?;
                     samples[i].push(gbps(bytes, seconds));
@@ -297,16 +319,10 @@ impl Bench<'_> {
 
     /// As `one_run`. On a machine that does other work a page may be in use, or a folio split, so a run
     /// that failed is repeated.
-    fn patiently(
-        &self,
-        kind: Kind,
-        count: u32,
-        (config, run): (usize, usize),
-        mut counting: Option<&mut (Counters, f64)>,
-    ) -> Result<Vec<f64>> {
+    fn patiently(&self, turn: Turn, mut counting: Counting) -> Result<Vec<f64>> {
         let mut again = 0..RETRIES;
         loop {
-            match self.one_run(kind, count, (config, run), counting.as_deref_mut()) {
+            match self.one_run(turn, counting.as_deref_mut()) {
                 Err(_) if again.next().is_some() && !self.stop.load(Relaxed) => (),
                 done => return done,
             }
@@ -314,15 +330,15 @@ impl Bench<'_> {
     }
 
     /// Moves memory to and fro in one configuration. Returns the seconds of each move.
-    fn one_run(
-        &self,
-        kind: Kind,
-        count: u32,
-        (config, run): (usize, usize),
-        mut counting: Option<&mut (Counters, f64)>,
-    ) -> Result<Vec<f64>> {
+    fn one_run(&self, turn: Turn, mut counting: Counting) -> Result<Vec<f64>> {
+        let Turn {
+            kind,
+            count,
+            config,
+            run,
+        } = turn;
         let config = &self.configs[config];
-        let (seed, count) = (run as u64, count as usize);
+        let seed = run as u64;
         let [from, to] = self.nodes;
         let new = || Memory::new(kind, count, from, (&self.args.dir, seed));
         self.knobs.set(config.engine)?;

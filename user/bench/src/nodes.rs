@@ -1,80 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The nodes of this machine that have memory, and the choice of two of them.
+//! The choice of two nodes of this machine to move memory between.
 
-use std::fs;
-
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use comfy_table::{Table, presets};
-use ferry_numa::files::{self, list};
-use ferry_numa::memory;
-
-const NODES: &str = "/sys/devices/system/node";
-const TIERS: &str = "/sys/devices/virtual/memory_tiering";
-
-/// A node that has memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    pub number: u32,
-    pub cpus: Vec<usize>,
-    pub total: usize,
-    pub free: usize,
-    /// The number of its memory tier: a slower one has a larger number. 0 without tiers.
-    pub tier: u32,
-    /// Its distance to each node of the list that it is in.
-    pub distances: Vec<u32>,
-}
-
-/// Returns the nodes with memory.
-pub fn all() -> Result<Vec<Node>> {
-    let with_memory = list(format!("{NODES}/has_memory"))
-        .context("this kernel has no NUMA nodes: it is built without CONFIG_NUMA")?;
-    let online = list(format!("{NODES}/online"))?;
-    let tiers = tiers()?;
-    let of = |&number: &usize| -> Result<Node> {
-        let dir = format!("{NODES}/node{number}");
-        let all = files::read(format!("{dir}/distance"))?;
-        let all: Vec<u32> = all
-            .split_whitespace()
-            .filter_map(|n| n.parse().ok())
-            .collect();
-        ensure!(
-            all.len() == online.len(),
-            "{dir}/distance: expected {} numbers",
-            online.len()
-        );
-        let mut distances = online
-            .iter()
-            .zip(all)
-            .filter(|(node, _)| with_memory.contains(node));
-        let tier = tiers.iter().find(|(_, nodes)| nodes.contains(&number));
-        let number = u32::try_from(number)?;
-        Ok(Node {
-            number,
-            cpus: list(format!("{dir}/cpulist"))?,
-            total: memory::node_total_bytes(number)?,
-            free: memory::node_free_bytes(number)?,
-            tier: tier.map_or(0, |(tier, _)| *tier),
-            distances: distances.by_ref().map(|(_, distance)| distance).collect(),
-        })
-    };
-    with_memory.iter().map(of).collect()
-}
-
-/// Returns the numbers of the memory tiers, and their nodes.
-fn tiers() -> Result<Vec<(u32, Vec<usize>)>> {
-    let mut tiers = Vec::new();
-    for entry in fs::read_dir(TIERS).into_iter().flatten() {
-        let entry = entry?;
-        let name = entry.file_name();
-        let number = name
-            .to_str()
-            .and_then(|name| name.strip_prefix("memory_tier"));
-        if let Some(number) = number.and_then(|number| number.parse().ok()) {
-            tiers.push((number, list(entry.path().join("nodelist"))?));
-        }
-    }
-    Ok(tiers)
-}
+use ferry_numa::files::parse_list;
+use ferry_numa::nodes::Node;
 
 /// Returns the two nodes to move memory between: those that are named, or the best choice.
 pub fn pair(nodes: &[Node], from: Option<u32>, to: Option<u32>) -> Result<[Node; 2]> {
@@ -112,12 +42,14 @@ pub fn pair(nodes: &[Node], from: Option<u32>, to: Option<u32>) -> Result<[Node;
 
 /// Returns the nearest node of a lower tier, or else the nearest.
 fn nearest<'a>(nodes: &'a [Node], from: &Node) -> Option<&'a Node> {
-    let others = nodes
-        .iter()
-        .zip(&from.distances)
-        .filter(|(node, _)| node.number != from.number);
-    let chosen = others.min_by_key(|(node, distance)| (node.tier <= from.tier, **distance));
-    chosen.map(|(node, _)| node)
+    let others = nodes.iter().filter(|node| node.number != from.number);
+    let distance = |node: &Node| {
+        from.distances
+            .get(&node.number)
+            .copied()
+            .unwrap_or(u32::MAX)
+    };
+    others.min_by_key(|node| (node.tier <= from.tier, distance(node)))
 }
 
 /// Returns a table of the nodes, and the choice.
@@ -126,13 +58,14 @@ pub fn shown(nodes: &[Node]) -> String {
     table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header(["node", "CPUs", "memory", "free", "tier", "distances"]);
     for node in nodes {
-        let distances: Vec<_> = node.distances.iter().map(u32::to_string).collect();
+        let distances: Vec<_> = node.distances.values().map(u32::to_string).collect();
         table.add_row([
             node.number.to_string(),
-            node.cpus.len().to_string(),
+            parse_list(&node.cpus).len().to_string(),
             format!("{} MB", node.total >> 20),
             format!("{} MB", node.free >> 20),
-            node.tier.to_string(),
+            node.tier
+                .map_or_else(|| "-".to_owned(), |tier| tier.to_string()),
             distances.join(" "),
         ]);
     }
@@ -153,11 +86,14 @@ mod tests {
     fn node(number: u32, cpus: usize, tier: u32, distances: &[u32]) -> Node {
         Node {
             number,
-            cpus: (0..cpus).collect(),
+            cpus: match cpus {
+                0 => String::new(),
+                cpus => format!("0-{}", cpus - 1),
+            },
             total: 2 << 30,
             free: 1 << 30,
-            tier,
-            distances: distances.to_vec(),
+            tier: Some(tier),
+            distances: (0..).zip(distances.iter().copied()).collect(),
         }
     }
 

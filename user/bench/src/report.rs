@@ -13,9 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::Counts;
 
-/// The name of the figures of a kernel without Ferry, or of one whose settings cannot be changed.
+/// The configuration of a kernel without Ferry.
 pub const VANILLA: &str = "vanilla";
+/// The configuration of a caller without the right to change Ferry's settings.
 pub const AS_SET: &str = "as-set";
+/// The configuration with Ferry off.
 pub const OFF: &str = "ferry-off";
 
 /// A measurement.

@@ -52,12 +52,22 @@ pub fn fresh_vmstat_sum(prefix: &str) -> Result<u64> {
     vmstat_sum(prefix)
 }
 
-fn rows(text: &str, prefix: &str) -> BTreeMap<String, u64> {
+/// Returns the rows of a text such as that in `/proc/vmstat` whose names start with `prefix`.
+pub fn rows(text: &str, prefix: &str) -> BTreeMap<String, u64> {
     text.lines()
         .filter_map(|line| line.split_once(' '))
         .filter(|(name, _)| name.starts_with(prefix))
         .filter_map(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?)))
         .collect()
+}
+
+/// Returns the sum of a row of `/proc/interrupts` over all CPUs; `None` without that row.
+pub fn interrupts(text: &str, row: &str) -> Option<u64> {
+    let mut rows = text
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix(row));
+    let numbers = rows.next()?.split_whitespace();
+    Some(numbers.map_while(|word| word.parse::<u64>().ok()).sum())
 }
 
 /// Returns the increase of each row from `before` to `after`.
@@ -146,10 +156,14 @@ impl Setting {
         &self.old
     }
 
-    /// Restores the saved value.
+    /// Restores the saved value, if another is there now. A write of the same value can have effects:
+    /// after one to `vm.min_free_kbytes` the kernel no longer adjusts that.
     pub fn put_back(&self) {
-        // The error cannot be reported, and the next user of the setting writes it anyway.
-        let _ = fs::write(&self.path, &self.old);
+        let is_there = |text: String| chosen(&text) == self.old;
+        if !fs::read_to_string(&self.path).is_ok_and(is_there) {
+            // The error cannot be reported, and the next user of the setting writes it anyway.
+            let _ = fs::write(&self.path, &self.old);
+        }
     }
 }
 
@@ -184,6 +198,24 @@ mod tests {
         let gain = gained(&before, &after);
         assert_eq!(gain["pgmigrate_fail"], 7);
         assert_eq!((gain["pg_x"], gain["pg_new"], gain.len()), (0, 2, 3));
+    }
+
+    #[test]
+    fn interrupts_of_all_cpus() {
+        let text = "      CPU0  CPU1\n  9:  1  2  IO-APIC\nTLB:  30  12   TLB shootdowns\n";
+        assert_eq!(interrupts(text, "TLB:"), Some(42));
+        assert_eq!(interrupts("CPU0\n", "TLB:"), None);
+    }
+
+    #[test]
+    fn setting_is_written_back_only_if_it_differs() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        fs::write(path, "always [never]\n").unwrap();
+        drop(Setting::keep(path).unwrap());
+        assert_eq!(read(path).unwrap(), "always [never]\n");
+        drop(Setting::change(path, "always").unwrap());
+        assert_eq!(read(path).unwrap(), "never");
     }
 
     #[test]

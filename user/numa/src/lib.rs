@@ -14,6 +14,7 @@ mod map;
 pub mod memory;
 #[allow(unsafe_code)]
 mod moves;
+pub mod nodes;
 pub mod pattern;
 pub mod stats;
 
