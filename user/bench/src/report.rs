@@ -49,7 +49,11 @@ impl Report {
         let path_shown = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {path_shown}"))?;
         serde_json::from_str(&text)
-            .with_context(|| format!("{path_shown} is no result of `ferry-bench measure --json`"))
+            .with_context(|| {
+            format!(
+                "{path_shown} was not written by `bench local --json` or `ferry-bench measure --json`"
+            )
+        })
     }
 
     /// Returns the configuration that others are compared with: one without helpers.
@@ -93,9 +97,11 @@ impl Report {
 
     /// Returns a line for each case that was not measured.
     pub fn missing(&self) -> Vec<String> {
-        let words = |one: &Unavailable| match one.count {
-            0 => format!("{}: not measured: {}", one.folio, one.why),
-            count => format!("{count} x {}: not measured: {}", one.folio, one.why),
+        let words = |one: &Unavailable| {
+            let Unavailable {
+                count, folio, why, ..
+            } = one;
+            format!("{count} x {folio}: not measured: {why}")
         };
         self.unavailable.iter().map(words).collect()
     }
