@@ -29,7 +29,7 @@ pub use service::service;
 pub use settings::settings;
 pub use workload::Workload;
 
-use calls::{of_2017, COUNTS, FERRY, THREADS, VANILLA};
+use calls::{of_2017, FERRY, THREADS, VANILLA};
 use gather::{Answer, Gathered};
 
 use crate::{

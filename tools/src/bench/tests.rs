@@ -2,7 +2,7 @@
 //! Unit tests of the benchmarks.
 
 use super::{
-    calls::{sizes, threads},
+    calls::{sizes, threads, COUNTS},
     *,
 };
 
