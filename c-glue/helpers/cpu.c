@@ -15,6 +15,7 @@
 #include <linux/sched/cputime.h>
 #include <linux/sched/isolation.h>
 #include <linux/sched/rt.h>
+#include <linux/sched/signal.h>
 #include <linux/sched/stat.h>
 #include <linux/sched/topology.h>
 #include <linux/swap.h>
@@ -79,6 +80,16 @@ bool ferry_task_has_quota(void)
 	/* RCU keeps a task group that the task leaves meanwhile. */
 	guard(rcu)();
 	return cfs_task_bw_constrained(current);
+}
+
+/*
+ * Returns whether the calling task has a fatal signal pending.
+ *
+ * Context: any.
+ */
+bool ferry_task_is_killed(void)
+{
+	return fatal_signal_pending(current);
 }
 
 /*

@@ -56,12 +56,6 @@ bool ferry_opened_with(struct file *file, int cap)
 	return file_ns_capable(file, &init_user_ns, cap);
 }
 
-/* Returns whether the calling task has a fatal signal pending. */
-bool ferry_killed(void)
-{
-	return fatal_signal_pending(current);
-}
-
 /*
  * Same as find_mm_struct() of move_pages(2) for a process other than the
  * caller.

@@ -31,7 +31,8 @@ use crate::{
             IsolatedFolios,
             IsolatedList, //
         },
-        lru_batches::NoLruBatches, //
+        lru_batches::NoLruBatches,
+        sched::is_being_killed, //
     },
     logic::sorted_prefix::SortedPrefix,
     workers::settings::has_crews, //
@@ -264,6 +265,9 @@ impl<'a> Mover<'a> {
     fn isolate(&mut self, list: &mut IsolatedList<'_>, enough: usize, phase: Phase) -> Stop {
         let mut isolated = 0;
         while isolated < enough {
+            if is_being_killed() {
+                return Stop::End(End::Call(EINTR.to_errno()));
+            }
             if self.at >= self.request.nr_pages() {
                 return Stop::End(End::Call(0));
             }

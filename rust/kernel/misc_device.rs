@@ -75,9 +75,3 @@ impl Capability {
         }
     }
 }
-
-/// Returns whether the calling task has a pending fatal signal. For any context.
-pub fn is_being_killed() -> bool {
-    // SAFETY: The function has no requirements.
-    unsafe { bindings::ferry_killed() }
-}

@@ -171,6 +171,12 @@ pub fn has_cpu_quota() -> bool {
     unsafe { bindings::ferry_task_has_quota() }
 }
 
+/// Returns whether the calling task has a pending fatal signal. For any context.
+pub fn is_being_killed() -> bool {
+    // SAFETY: The function has no requirements.
+    unsafe { bindings::ferry_task_is_killed() }
+}
+
 /// Returns the lowest of the weight of the calling task, by its nice value, and the weights of its
 /// cgroup and that cgroup's ancestors, by `cpu.weight`. The default of each is 1024. For any context.
 pub fn weight() -> u32 {

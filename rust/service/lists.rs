@@ -24,8 +24,10 @@ use crate::{
             IsolatedFolios,
             IsolatedList, //
         },
-        misc_device::is_being_killed,
-        sched::cond_resched, //
+        sched::{
+            cond_resched,
+            is_being_killed, //
+        }, //
     }, //
 };
 
@@ -79,7 +81,8 @@ pub trait FolioSource {
 
 /// Migrates all folios of `source`. May sleep.
 ///
-/// Fails with `ENOMEM` if the node has no memory left, and with the errors of `source`.
+/// Fails with `ENOMEM` if the node has no memory left, with `EINTR` if the caller is being killed, and
+/// with the errors of `source`.
 pub fn migrate<S: FolioSource>(
     job: &CheckedRequest,
     source: &mut S,
@@ -124,7 +127,7 @@ fn one_list<S: FolioSource>(job: &CheckedRequest, source: &mut S, counts: &mut C
     drop(held);
     let (left, moved) = try_to_node(folios.folios(), job.node, job.help);
     counts.add(isolated, moved.into());
-    no_memory(left).and(found)
+    check_end(left).and(found)
 }
 
 /// Lets a crew migrate the isolated folios, `first` base pages, and isolates more meanwhile.
@@ -170,7 +173,7 @@ fn share<S: FolioSource>(
     )?;
     let moved = u64::try_from(outcome.stats.nr_succeeded).unwrap_or(0);
     counts.add(isolated, moved);
-    Some(no_memory(outcome.returned(&left)).and(found))
+    Some(check_end(outcome.returned(&left)).and(found))
 }
 
 /// Isolates folios of `want` base pages, or all if there are fewer. Returns the number of base
@@ -196,10 +199,11 @@ fn isolate<S: FolioSource>(
     (isolated, Ok(()))
 }
 
-/// Converts a return value of `migrate_folios()`. Only `ENOMEM` ends a call.
-fn no_memory(left: c_int) -> Result {
-    match left == ENOMEM.to_errno() {
-        true => Err(ENOMEM),
-        false => Ok(()),
+/// Returns the error in a return value of `migrate_folios()` that ends a call: `ENOMEM`, or `EINTR`
+/// if the caller is being killed.
+pub(super) fn check_end(left: c_int) -> Result {
+    match [ENOMEM, EINTR].into_iter().find(|e| left == e.to_errno()) {
+        Some(error) => Err(error),
+        None => Ok(()),
     }
 }

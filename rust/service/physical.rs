@@ -31,6 +31,7 @@ use super::{
     },
     lists::{
         self,
+        check_end,
         FolioSource, //
     },
     page_frame::{
@@ -62,12 +63,10 @@ use crate::{
         },
         lru_batches::NoLruBatches,
         mem_hotplug::MemHotplugGuard,
-        misc_device::{
-            is_being_killed,
-            Capability, //
-        },
+        misc_device::Capability,
         sched::{
             cond_resched,
+            is_being_killed,
             NodeId, //
         }, //
     }, //
@@ -148,8 +147,8 @@ fn at_once(job: &CheckedRequest, table: &mut Table<'_>, counts: &mut Counts) -> 
     result
 }
 
-/// Migrates the isolated folios. Returns whether all were migrated. May sleep. Fails with `ENOMEM`
-/// if the node has no memory left.
+/// Migrates the isolated folios. Returns whether all were migrated. May sleep. Fails like
+/// [`check_end`].
 fn move_isolated(
     job: &CheckedRequest,
     folios: Pin<&mut IsolatedFolios>,
@@ -160,10 +159,8 @@ fn move_isolated(
     }
     let (left, nr) = try_to_node(folios, job.node, job.help);
     *moved += u64::from(nr);
-    match left == ENOMEM.to_errno() {
-        true => Err(ENOMEM),
-        false => Ok(left == 0),
-    }
+    check_end(left)?;
+    Ok(left == 0)
 }
 
 /// Reads the table, and returns the page frame numbers.

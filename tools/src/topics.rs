@@ -85,6 +85,7 @@ pub const TOPICS: [Topic; 8] = [
             "counters/crew",
             "counters/rows",
             "crews/",
+            "killed/",
             "limits/",
             "nodes/crews-",
             "settings/",
@@ -153,6 +154,8 @@ pub const TOPICS: [Topic; 8] = [
         ],
         tests: &[
             "crews/asked-for",
+            "killed/move-pages-asked",
+            "killed/service-",
             "limits/flag-",
             "limits/key-off-again",
             "limits/lanes-for-reclaim",

@@ -270,6 +270,7 @@ bool ferry_cpu_allowed(int cpu);
 bool ferry_task_confined(void);
 bool ferry_task_is_kswapd(void);
 bool ferry_task_reclaims(void);
+bool ferry_task_is_killed(void);
 bool ferry_task_has_quota(void);
 unsigned int ferry_task_weight(void);
 int ferry_cpu_to_node(int cpu);

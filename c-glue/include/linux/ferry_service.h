@@ -138,7 +138,6 @@ void ferry_target_put(struct ferry_target *target);
 int ferry_target_untag(const struct ferry_target *target, unsigned long *addr);
 bool ferry_capable(int cap);
 bool ferry_opened_with(struct file *file, int cap);
-bool ferry_killed(void);
 int ferry_isolate_range(struct ferry_range *range, struct list_head *folios);
 struct folio *ferry_folio_at(unsigned long pfn, bool *unsettled);
 int ferry_folio_lock_killable(struct folio *folio);

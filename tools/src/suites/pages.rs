@@ -27,6 +27,7 @@ const TESTS: &[&str] = &[
     "generated/",
     "differential/",
     "crews/",
+    "killed/",
     "runs/",
     "counters/",
     "service/",

@@ -13,6 +13,7 @@ mod dma;
 mod errors;
 mod generated;
 mod hugetlb;
+mod killed;
 mod kinds;
 mod large;
 mod limits;
@@ -77,6 +78,7 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
         all.extend(limits::cases());
         all.extend(counters::cases());
         all.extend(hugetlb::cases());
+        all.extend(killed::cases());
         all.extend(balance::cases());
         all.extend(balancing::cases());
         all.extend(accounting::cases());
