@@ -156,12 +156,16 @@ pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
 }
 
 /// Creates a file in the folder of `path`, which is created if missing. The file is removed unless it is
-/// kept.
+/// kept. A shell script is executable.
 fn file_beside(path: &Path) -> Result<NamedTempFile> {
     let dir = path.parent().context("a file needs a folder")?;
     fs::create_dir_all(dir)?;
+    let mode = match path.extension().is_some_and(|end| end == "sh") {
+        true => 0o755,
+        false => 0o644,
+    };
     let file = tempfile::Builder::new()
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(mode))
         .tempfile_in(dir)?;
     Ok(file)
 }
@@ -232,6 +236,18 @@ impl Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn scripts_are_executable() {
+        let temp = tempfile::tempdir().unwrap();
+        for (name, mode) in [("a.sh", 0o755), ("a.c", 0o644)] {
+            let path = temp.path().join("new").join(name);
+            write_atomic(&path, b"x").unwrap();
+            let found = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(found & 0o777, mode, "{name}");
+        }
+    }
 
     #[test]
     fn key_tells_the_cut_between_parts() {

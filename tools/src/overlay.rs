@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Files laid over a kernel tree: Ferry's own under mm/ferry and include/uapi, and patched mainline
+//! Files laid over a kernel tree: Ferry's own, most of them under mm/ferry, and patched mainline
 //! files. A file is written only if its content differs, so that make rebuilds only what depends on
 //! it.
 
@@ -35,12 +35,14 @@ const HOME: &str = "mm/ferry";
 /// Headers for user space; `make headers_install` looks for them only in `UAPI`.
 const OWN_UAPI: &str = "c-glue/include/uapi";
 const UAPI: &str = "include/uapi";
+/// The folder of the kernel's own tests of mm/, which shares their makefile and headers.
+const KSELFTESTS: &str = "tools/testing/selftests/mm";
 
 /// Files that list other files and options. In the tree of a topic they lack those of later topics.
 const LISTS: [&str; 3] = [".kunitconfig", "Kbuild", "Kconfig"];
 
 /// Returns Ferry's files by their path in a kernel tree: mm/ferry, except for headers for user
-/// space.
+/// space and selftests.
 pub fn kernel_part(repo: &Path) -> Result<Overlay> {
     until(repo, topics::LAST, true)
 }
@@ -71,10 +73,12 @@ pub fn until(repo: &Path, last: usize, offered: bool) -> Result<Overlay> {
 
 /// Returns the place of a file of the repository in a kernel tree.
 fn place(path: &Path) -> PathBuf {
-    match path.strip_prefix(OWN_UAPI) {
-        Ok(header) => Path::new(UAPI).join(header),
-        Err(_) => Path::new(HOME).join(path),
-    }
+    let elsewhere = [(OWN_UAPI, UAPI), (topics::SELFTESTS, KSELFTESTS)];
+    let placed = elsewhere.iter().find_map(|(from, to)| {
+        let rest = path.strip_prefix(from).ok()?;
+        Some(Path::new(to).join(rest))
+    });
+    placed.unwrap_or_else(|| Path::new(HOME).join(path))
 }
 
 /// Returns the files of the kernel part by their path in the repository.
@@ -269,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn header_for_user_space_is_where_the_kernel_exports_it() {
+    fn files_outside_mm_ferry_are_where_the_kernel_builds_them() {
         // Cargo sets the folder at run time: another clone may have built this program.
         let tools = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
         let overlay = kernel_part(tools.parent().unwrap()).unwrap();
@@ -277,6 +281,8 @@ mod tests {
         assert!(at("include/uapi/linux/page_migrate.h"));
         assert!(at("mm/ferry/c-glue/include/linux/ferry.h"));
         assert!(!at("mm/ferry/c-glue/include/uapi/linux/page_migrate.h"));
+        assert!(at("tools/testing/selftests/mm/ferry_copy.c"));
+        assert!(!at("mm/ferry/c-glue/selftests/ferry_copy.c"));
     }
 
     #[test]

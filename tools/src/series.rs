@@ -4,6 +4,7 @@
 //! tree builds after each patch.
 
 use crate::{
+    cache::write_atomic,
     context::Context,
     git,
     overlay::{self, Overlay},
@@ -130,9 +131,7 @@ pub fn write(
 /// Writes the files into the tree. A later topic changes files, and removes none.
 fn lay(files: &Overlay, tree: &Path) -> Result<()> {
     for (path, content) in files {
-        let to = tree.join(path);
-        fs::create_dir_all(to.parent().context("a relative path has a parent")?)?;
-        fs::write(to, content.as_deref().unwrap_or_default())?;
+        write_atomic(&tree.join(path), content.as_deref().unwrap_or_default())?;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ pub struct Topic {
     pub name: &'static str,
     /// Its subject, for the help text.
     pub about: &'static str,
-    /// The files and folders of the repository that it adds to mm/ferry. The longest path that
+    /// The files and folders of the repository that it adds to the kernel. The longest path that
     /// fits a file decides; the files that no topic names come with [`COPY`].
     files: &'static [&'static str],
     /// The guest tests that need it, by the beginning of their names. The longest that fits decides;
@@ -30,10 +30,20 @@ pub struct Topic {
     pub tests: &'static [&'static str],
 }
 
+impl Topic {
+    /// Whether it changes the kernel, and not only its selftests.
+    pub fn changes_kernel(&self) -> bool {
+        self.files != [SELFTESTS]
+    }
+}
+
 /// The topic that adds the files of mm/ferry that no other topic names.
 const COPY: usize = 1;
 
-pub const TOPICS: [Topic; 8] = [
+/// The programs that the kernel has beside its own tests of mm/.
+pub const SELFTESTS: &str = "c-glue/selftests";
+
+pub const TOPICS: [Topic; 9] = [
     Topic {
         name: "preparation",
         about: "prepares mm/ in plain C, without Ferry",
@@ -168,6 +178,12 @@ pub const TOPICS: [Topic; 8] = [
             "service/",
             "sysctl/reasons-hold",
         ],
+    },
+    Topic {
+        name: "selftests",
+        about: "kernel selftests",
+        files: &[SELFTESTS],
+        tests: &[],
     },
 ];
 

@@ -27,11 +27,16 @@ pub fn vanilla(context: &Context) -> Result<Tree> {
 
 /// Returns the source with all patches, and the repository's kernel part in mm/ferry.
 pub fn ferry(context: &Context) -> Result<Tree> {
+    laid(context, "ferry", &overlay(context)?)
+}
+
+/// Returns the files in which that tree differs from the source.
+pub fn overlay(context: &Context) -> Result<Overlay> {
     let source = context.source()?;
     let series = patches::load(&context.repo)?;
     let mut overlay = patches::patched(&source.vanilla(), &series, &source.version)?;
     overlay.extend(overlay::kernel_part(&context.repo)?);
-    laid(context, "ferry", &overlay)
+    Ok(overlay)
 }
 
 /// Returns a copy of the source, named `name`, that holds the overlay.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The kernel's selftests of migration and reverse mapping, and of parts of mm/ that migration must
-//! not disturb, with the engine on.
+//! not disturb, with the engine on; and the selftests that Ferry adds.
 
 use super::{guest::clean_log, Tally};
 use crate::{
@@ -9,6 +9,7 @@ use crate::{
     guest::{Guest, Shape},
     kernel::{self, Variant},
     ktap::{self, Case, Outcome},
+    overlay, tree,
 };
 use anyhow::{ensure, Result};
 use std::{
@@ -37,6 +38,11 @@ const DEVICE: &str = "hmm-tests";
 /// Its options: without its benchmark.
 const UNTIMED: &str = "-T benchmark_thp_migration";
 
+/// The programs that Ferry adds. The kernel's script runs them, as a category of its own.
+const OWN: [&str; 3] = ["ferry_copy", "ferry_migrc", "ferry_service"];
+const SCRIPT: &str = "run_vmtests.sh";
+const CATEGORY: &str = "ferry";
+
 /// Changes to the programs: the file in `tools/testing/selftests`, the text, and its replacement.
 const CHANGES: [(&str, &str, &str); 2] = [
     // The harness ends each test after 30 s, in which a slow host does not run all of them.
@@ -59,7 +65,7 @@ fn in_ferry() -> impl Iterator<Item = &'static str> {
 }
 
 fn programs() -> impl Iterator<Item = &'static str> {
-    in_ferry().chain([DEVICE])
+    in_ferry().chain([DEVICE]).chain(OWN)
 }
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
@@ -95,6 +101,7 @@ fn for_seconds(context: &Context, tally: &mut Tally, seconds: &str) -> Result<()
         _ => Outcome::Failed("the engine copied no batch".to_owned()),
     };
     tally.case("the engine took part", took_part);
+    own(tally, "", &guest);
     tally.case("kernel log", clean_log(&guest.dmesg()?));
     let shape = Shape::new(2, 1);
     let guest = ran(
@@ -106,12 +113,13 @@ fn for_seconds(context: &Context, tally: &mut Tally, seconds: &str) -> Result<()
     )?;
     let prefix = format!("{}: ", Variant::Debug.name());
     tally.case(&format!("{prefix}{DEVICE}"), all_of(&cases(&guest, DEVICE)));
+    own(tally, &prefix, &guest);
     tally.case(&format!("{prefix}kernel log"), clean_log(&guest.dmesg()?));
     Ok(())
 }
 
-/// Runs programs in a guest, each with its options, with the engine on. `environment` assigns
-/// variables.
+/// Runs programs in a guest, each with its options, with the engine on; then those that Ferry adds.
+/// `environment` assigns variables.
 fn ran(
     context: &Context,
     folder: &Path,
@@ -151,14 +159,60 @@ fn ran(
         ));
     }
     script.push_str("cat /sys/kernel/mm/ferry/stats/batches >$share/batches\n");
+    // One of the tests that Ferry adds needs a file on a disk.
+    script.push_str(
+        "truncate -s 128M image && disk=$(losetup --find --show image) || exit 1\n\
+         mkfs.ext4 -q $disk && mkdir /run/disk && mount $disk /run/disk || exit 1\n\
+         cd /run/disk\n",
+    );
+    for name in OWN.into_iter().chain([SCRIPT]) {
+        guest.bring(&folder.join(name))?;
+        script.push_str(&format!("cp $share/{name} .\n"));
+    }
+    script.push_str(&format!(
+        "bash ./{SCRIPT} -t {CATEGORY} >$share/{CATEGORY}.tap 2>&1\ncat $share/{CATEGORY}.tap\n"
+    ));
     guest.run(&script)?;
     Ok(guest)
 }
 
 /// Returns what a program reported.
 fn cases(guest: &Guest, program: &str) -> Vec<Case> {
+    ktap::tap(&reported(guest, program))
+}
+
+fn reported(guest: &Guest, program: &str) -> String {
     let text = fs::read(guest.share().join(format!("{program}.tap"))).unwrap_or_default();
-    ktap::tap(&String::from_utf8_lossy(&text))
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Tells the cases of the programs that Ferry adds, and the script's result of each program.
+fn own(tally: &mut Tally, prefix: &str, guest: &Guest) {
+    let (by_script, by_programs) = nested(&reported(guest, CATEGORY));
+    let is_passed = |(_, outcome): &&Case| *outcome == Outcome::Passed;
+    for name in OWN {
+        let of_it = by_programs
+            .iter()
+            .filter(|(case, _)| case.starts_with(name));
+        let outcome = match of_it.filter(is_passed).count() {
+            0 => Outcome::Failed("no test passed".to_owned()),
+            _ => Outcome::Passed,
+        };
+        tally.case(&format!("{prefix}{name} has tests that passed"), outcome);
+    }
+    tally.cases(prefix, by_programs);
+    tally.cases(&format!("{prefix}{SCRIPT}: "), by_script);
+}
+
+/// Returns the cases of the script, and those of the programs, whose lines the script prefixes.
+fn nested(text: &str) -> (Vec<Case>, Vec<Case>) {
+    let inner = text.lines().filter_map(|line| line.strip_prefix("# "));
+    let inner: Vec<&str> = inner.collect();
+    let of_programs = inner
+        .split(|line| line.starts_with("TAP version"))
+        .skip(1)
+        .flat_map(|lines| ktap::tap(&lines.join("\n")));
+    (ktap::tap(text), of_programs.collect())
 }
 
 /// Returns the outcome of a program: it passes if some of its cases pass and none fails.
@@ -181,12 +235,16 @@ fn all_of(cases: &[Case]) -> Outcome {
 /// sources.
 fn build(context: &Context) -> Result<PathBuf> {
     let source = context.source()?;
+    let of_ferry = tree::ferry(context)?;
+    let mut changed = tree::overlay(context)?;
+    changed.retain(|path, _| path.starts_with("tools") || path.starts_with("include/uapi"));
     let home = source.home.join("selftests");
     let out = home.join("out");
     let stamp = Stamp::new(home.join("ferry.key"));
     let key = format!(
-        "{} {CHANGES:?} {}",
+        "{} {} {CHANGES:?} {}",
         source.key,
+        overlay::key(&changed),
         programs().collect::<Vec<_>>().join(" ")
     );
     if stamp.is(&key) {
@@ -207,7 +265,7 @@ fn build(context: &Context) -> Result<PathBuf> {
         .run(
             context
                 .toolchain()?
-                .make(&source.vanilla(), &headers, Variant::Ferry.arch())
+                .make(&of_ferry.dir, &headers, Variant::Ferry.arch())
                 .arg("headers"),
         )?;
     let tree = home.join("tree");
@@ -226,7 +284,7 @@ fn build(context: &Context) -> Result<PathBuf> {
         .run(
             Command::new("rsync")
                 .args(["-a", "--delete"])
-                .arg(source.vanilla().join("tools").join(""))
+                .arg(of_ferry.dir.join("tools").join(""))
                 .arg(&tools),
         )?;
     for (name, old, new) in CHANGES {
@@ -241,6 +299,8 @@ fn build(context: &Context) -> Result<PathBuf> {
         .timeout(limit)
         .remedy("install libnuma-dev if numa.h is missing")
         .run(&mut make(&tools, &out, &headers))?;
+    let script = Path::new("testing/selftests/mm").join(SCRIPT);
+    fs::copy(tools.join(script), out.join(SCRIPT))?;
     stamp.set(&key)?;
     Ok(out)
 }
@@ -257,4 +317,44 @@ fn make(tools: &Path, out: &Path, headers: &Path) -> Command {
         .args(programs().map(|name| out.join(name)))
         .env_remove("MAKEFLAGS");
     make
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_programs_are_those_that_the_script_prefixes() {
+        let text = "TAP version 13\n# running ./a\n# TAP version 13\n# 1..2\n# #  RUN  a.x ...\n\
+                    # ok 1 a.x\n# ok 2 a.y # SKIP no node\n# [PASS]\nok 1 a\n# running ./b\n\
+                    # TAP version 13\n# 1..2\n# not ok 1 b.x\n# [FAIL]\n\
+                    not ok 2 b # exit=1\n1..2\n";
+        let (by_script, by_programs) = nested(text);
+        let names = |cases: &[Case]| -> Vec<(String, bool)> {
+            let failed = |outcome: &Outcome| matches!(outcome, Outcome::Failed(_));
+            let cases = cases.iter();
+            cases
+                .map(|(name, outcome)| (name.clone(), failed(outcome)))
+                .collect()
+        };
+        let expected = |cases: &[(&str, bool)]| -> Vec<(String, bool)> {
+            cases
+                .iter()
+                .map(|&(name, failed)| (name.to_owned(), failed))
+                .collect()
+        };
+        assert_eq!(names(&by_script), expected(&[("a", false), ("b", true)]));
+        // The last case is in the plan of `b`, which did not come to it.
+        assert_eq!(
+            names(&by_programs),
+            expected(&[
+                ("a.x", false),
+                ("a.y", false),
+                ("b.x", true),
+                ("case 2", true)
+            ])
+        );
+        // A script that did not run.
+        assert!(names(&nested("").0).iter().all(|(_, failed)| *failed));
+    }
 }
