@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The programs for operators in a booted kernel, while pages are migrated there: `ferry top`,
-//! `ferry advise` and `ferry bench local`.
+//! `ferry advise` and `ferry bench local`; and the files of `docs/samples/`.
 
 use super::{guest::clean_log, Tally};
 use crate::{
@@ -14,45 +14,16 @@ use std::{fs, path::Path, time::Duration};
 
 const SHAPE: Shape = Shape::new(2, 2);
 
-/// Migrates pages while `top` and `advise` watch, then runs the benchmark, which must restore the
-/// settings.
-const SCRIPT: &str = r#"
-(./ferry top --once --json --interval 10 >top.json; echo $? >ended) &
-./ferry advise --seconds 10 --record advice.record --json >advice.json || exit 1 &
-advise=$!
-until [ -s ended ]; do
-	./ferry-guest test counters/huge-pages counters/crew --engine on || exit 1
-done
-wait $advise || exit 1
-[ $(cat ended) = 0 ] || exit 1
-./ferry top --once --interval 0.1 || exit 1
-./ferry top --prometheus >metrics.prom || exit 1
-./ferry advise --from advice.record || exit 1
+/// Runs the programs, and leaves what they print.
+const SCRIPT: &str = include_str!("../../guest-operator.sh");
 
-thp=/sys/kernel/mm/transparent_hugepage
-settings() {
-	pools=$(find $thp /sys/devices/system/node/ -name enabled -o -name nr_hugepages)
-	for file in /proc/sys/vm/mt_page_copy /proc/sys/vm/limit_mt_num \
-			/proc/sys/vm/min_free_kbytes $pools; do
-		echo "$file:$(cat "$file")"
-	done
-}
-echo 0 >/proc/sys/vm/mt_page_copy
-echo 7 >/proc/sys/vm/limit_mt_num
-echo never >$thp/enabled
-# A file system whose page cache has large folios.
-truncate -s 64M /run/image && disk=$(losetup --find --show /run/image) || exit 1
-mkfs.ext4 -q $disk && mkdir /run/disk && mount $disk /run/disk || exit 1
-settings >before
-./ferry bench local --counts 1,64 --threads 2 --runs 3 --share 20 \
-	--kinds 4K,64K,2M,hugetlb,file --dir /run/disk \
-	--json local.json --html local.html || exit 1
-settings >after
-./ferry bench compare local.json local.json || exit 1
-cp ferry /run
-(cd /run && setpriv --reuid=65534 --regid=65534 --clear-groups \
-	./ferry bench local --counts 16 --runs 1 --kinds 4K) >other-user || exit 1
-"#;
+/// The settings and limits under which the script runs `advise`, and the rule that must find each.
+const LIMITED: [(&str, &str); 4] = [
+    ("quota", "quota"),
+    ("nice", "low-weight"),
+    ("serial", "serial"),
+    ("short", "short"),
+];
 
 /// Boots the guest, and checks the output of each program.
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
@@ -63,6 +34,9 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         .timeout(Duration::from_secs(1200));
     guest.bring(&program)?;
     guest.bring_ferry()?;
+    for sample in ["sysctl.conf", "tmpfiles.conf"] {
+        guest.bring(&context.repo.join("docs/samples").join(sample))?;
+    }
     let status = guest.run(SCRIPT)?;
     let log = guest.console().display();
     ensure!(status == 0, "exit status {status}; log: {log}");
@@ -71,6 +45,9 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         ("top reports the migrated pages", top(share)),
         ("top writes metrics", metrics(share)),
         ("advise sees the migrated pages", advice(share)),
+        ("advise finds the limits", limits(share)),
+        ("samples of settings hold", samples(context, share)),
+        ("the dashboard's metrics exist", dashboard(context, share)),
         ("bench local measures all kinds", local(share)),
         ("bench local puts the settings back", settings(share)),
         ("bench local works without root", other_user(share)),
@@ -131,6 +108,97 @@ fn advice(share: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Checks that each limit is found where it holds, and only there.
+fn limits(share: &Path) -> Result<()> {
+    for (state, rule) in LIMITED {
+        let text = read(share, &format!("advice-{state}.json"))?;
+        let advice: Vec<Value> = serde_json::from_str(&text)?;
+        for (_, other) in LIMITED {
+            let found = advice.iter().any(|one| one["rule"] == other);
+            ensure!(
+                found == (other == rule),
+                "{state}: {other} is {found} in {text}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Checks that each value that the samples set can be read back.
+fn samples(context: &Context, share: &Path) -> Result<()> {
+    let text = read(share, "samples")?;
+    let mut settings = 0;
+    for (file, mark) in [("sysctl.conf", " = "), ("tmpfiles.conf", "#w /")] {
+        let sample = fs::read_to_string(context.repo.join("docs/samples").join(file))?;
+        settings += sample.lines().filter(|line| line.contains(mark)).count();
+    }
+    ensure!(
+        settings > 0 && settings == text.lines().count(),
+        "expected {settings} settings: {text}"
+    );
+    for line in text.lines() {
+        let (path, values) = line.split_once(": ").context("a line without a value")?;
+        let (set, is) = values
+            .split_once(" -> ")
+            .context("a line without a value")?;
+        let is = is.split(['[', ']']).nth(1).unwrap_or(is);
+        ensure!(
+            set == is || (set, is) == ("1", "true"),
+            "{path} was set to {set}, and is {is}"
+        );
+    }
+    Ok(())
+}
+
+/// Checks that `top --prometheus` writes each metric and event that the dashboard names.
+fn dashboard(context: &Context, share: &Path) -> Result<()> {
+    let metrics = read(share, "metrics.prom")?;
+    let sample = context.repo.join("docs/samples/grafana.json");
+    let sample: Value = serde_json::from_str(&fs::read_to_string(sample)?)?;
+    let panels = sample["panels"].as_array().context("no panels")?;
+    let targets = panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array())
+        .flatten();
+    let mut names = 0;
+    for expression in targets.filter_map(|target| target["expr"].as_str()) {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let words = expression.split(|c| !is_part(c));
+        for name in words.filter(|word| word.starts_with("ferry_")) {
+            // A family may have no line, if no cgroup has migrated pages.
+            let family = format!("# TYPE {} ", name.trim_end_matches("_bucket"));
+            ensure!(
+                metrics.contains(&family),
+                "{expression}: no {name} in {metrics}"
+            );
+            names += 1;
+        }
+        for event in events(expression) {
+            let is_it = |line: &str| line.starts_with("ferry_") && line.contains(&event);
+            ensure!(
+                metrics.lines().any(is_it),
+                "{expression}: no {event} in {metrics}"
+            );
+        }
+    }
+    ensure!(names > 5, "expected more metrics in the dashboard");
+    Ok(())
+}
+
+/// Returns the beginnings of the labels that an expression selects by `event="x"` or
+/// `event=~"x|y_.*"`.
+fn events(expression: &str) -> Vec<String> {
+    let parts = expression.split("event=").skip(1);
+    let values = parts.filter_map(|part| part.trim_start_matches('~').split('"').nth(1));
+    let names = values.flat_map(|value| value.split('|'));
+    names
+        .map(|name| match name.strip_suffix(".*") {
+            Some(start) => format!("event=\"{start}"),
+            None => format!("event=\"{name}\""),
+        })
+        .collect()
+}
+
 fn local(share: &Path) -> Result<()> {
     let text = read(share, "local.json")?;
     let report: Value = serde_json::from_str(&text)?;
@@ -173,4 +241,16 @@ fn other_user(share: &Path) -> Result<()> {
         "expected figures with the settings as they are: {text}"
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_of_an_expression() {
+        let one = "rate(x{event=\"a_b\"}[1m]) / y{part=\"p\",event=~\"c|d_.*\"}";
+        assert_eq!(events(one), ["event=\"a_b\"", "event=\"c\"", "event=\"d_"]);
+        assert!(events("x{event!~\".*_usec\"}").is_empty());
+    }
 }
