@@ -38,6 +38,11 @@ impl Groups {
         Ok(self.made.len() - 1)
     }
 
+    /// Returns the number of groups.
+    pub fn len(&self) -> usize {
+        self.made.len()
+    }
+
     pub fn add(&self, group: usize, pid: Pid) -> Result<()> {
         self.set(group, "cgroup.procs", &pid.to_string())
     }

@@ -20,6 +20,7 @@ mod plan;
 mod profile;
 mod promotion;
 mod region;
+mod soak;
 mod stressor;
 #[allow(unsafe_code)]
 mod sys;
@@ -76,6 +77,8 @@ enum Command {
     /// Find the hot pages of a process in physical memory, and migrate them to its node through
     /// /dev/page_migrate. The plan has the number of runs and their duration.
     Hot(Files),
+    /// Migrate with everything on, until a number of folios have moved; checks that nothing is lost.
+    Soak(soak::Options),
     /// Run the functional tests; prints TAP.
     Test(harness::Options),
     /// Run one test in this process.
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
             out,
         } => workload::run(workload, migrc, times).and_then(|readings| bench::put(&out, &readings)),
         Command::Hot(Files { plan, out }) => hot::answer(&plan, &out),
+        Command::Soak(options) => soak::run(&options),
         Command::Test(options) => harness::test(&options),
         Command::One(one) => harness::one(&one),
     };

@@ -132,7 +132,8 @@ pub struct TestArgs {
     /// `topics`: the topics, by their names
     #[arg(value_name = "SUITE|TEST")]
     pub words: Vec<String>,
-    /// The kernel for the named tests of the suite guest; the suite rt always uses `rt`
+    /// The kernel for the suite soak and for the named tests of the suite guest; the suite rt always
+    /// uses `rt`
     #[arg(long, value_enum, default_value_t = Variant::Ferry)]
     pub kernel: Variant,
     /// Number of CPUs of that kernel
@@ -149,6 +150,9 @@ pub struct TestArgs {
     /// Repeat the 100,000 iterations of each litmus test this many times
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub times: u32,
+    /// Folios that the suite soak migrates, including those of earlier runs with the same kernel
+    #[arg(long, value_name = "N", default_value_t = suites::FOLIOS)]
+    pub folios: u64,
     /// Show the suites, what each covers, and the tests of the suite guest
     #[arg(long)]
     pub list: bool,

@@ -14,6 +14,7 @@ mod pages;
 mod rt;
 mod selftests;
 mod series;
+mod soak;
 mod style;
 mod text;
 mod tool;
@@ -28,6 +29,8 @@ use crate::{
     ktap::{Case, Outcome},
     step,
 };
+pub use soak::FOLIOS;
+
 use anyhow::{bail, ensure, Result};
 use clap::ValueEnum;
 use std::{
@@ -68,6 +71,10 @@ pub enum Suite {
     Pages,
     /// accesses through translations that migrc leaves unflushed; takes hours
     Litmus,
+    /// anonymous memory and files under most features at once, with all contents checked, while
+    /// settings, CPUs and memory change, until --folios folios have migrated; goes on where it was
+    /// interrupted
+    Soak,
     /// KUnit and system calls in a kernel with PREEMPT_RT and lockdep
     Rt,
     /// mm/ with Ferry in other configurations, by GCC, and under sparse and W=1
@@ -120,6 +127,7 @@ impl Suite {
             Suite::Guest => guest::run(context, tally),
             Suite::Operator => operator::run(context, tally),
             Suite::Litmus => litmus::run(context, tally, times),
+            Suite::Soak => soak::run(context, tally, (Variant::Ferry, 2), soak::FOLIOS),
             Suite::Rt => rt::run(context, tally),
             Suite::Matrix => matrix::run(context, tally),
             Suite::Topics => topics::run(context, tally, &[]),
@@ -211,6 +219,10 @@ pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
         let start = Instant::now();
         let mut tally = Tally::default();
         let ran = match tests {
+            [] if suite == Suite::Soak => {
+                let kernel = (args.kernel, args.cpus);
+                soak::run(context, &mut tally, kernel, args.folios)
+            }
             [] => suite.run(context, args.times, &mut tally),
             names if suite == Suite::Topics => topics::run(context, &mut tally, names),
             tests => {

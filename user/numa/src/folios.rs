@@ -37,7 +37,7 @@ pub fn frames_of(pid: i32, map: &Mapping) -> Result<Vec<u64>> {
 }
 
 /// Returns the page frame of an entry of a pagemap; 0 if the page is absent.
-fn frame(entry: u64) -> u64 {
+pub fn frame(entry: u64) -> u64 {
     const PRESENT: u64 = 1 << 63;
     const FRAME: u64 = (1 << 55) - 1;
     match entry & PRESENT {

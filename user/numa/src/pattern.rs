@@ -14,8 +14,13 @@ pub fn word(index: usize, seed: u64) -> u64 {
 
 /// Writes the words of a seed.
 pub fn fill(words: &[AtomicU64], seed: u64) {
+    fill_from(words, 0, seed);
+}
+
+/// Writes the words of a seed into a part of memory that starts at word `first`.
+pub fn fill_from(words: &[AtomicU64], first: usize, seed: u64) {
     for (index, slot) in words.iter().enumerate() {
-        slot.store(word(index, seed), Relaxed);
+        slot.store(word(first + index, seed), Relaxed);
     }
 }
 
@@ -65,6 +70,16 @@ mod tests {
         fill(&words, 7);
         assert!(check(&words, 7).is_ok());
         assert!(check(&words, 8).is_err());
+    }
+
+    #[test]
+    fn a_part_has_the_words_of_its_place() {
+        let words = memory(1024);
+        fill(&words, 7);
+        fill_from(&words[512..], 512, 7);
+        assert!(check(&words, 7).is_ok());
+        fill_from(&words[512..], 0, 7);
+        assert!(check(&words, 7).is_err());
     }
 
     #[test]

@@ -37,7 +37,7 @@ mod starved;
 mod sysctl;
 mod system;
 mod tiers;
-mod unplug;
+pub mod unplug;
 
 use crate::harness::Case;
 use crate::kernel;

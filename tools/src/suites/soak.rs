@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Migration with everything on, for long: `ferry-guest soak` in one boot after the other, until
+//! enough folios have migrated. The count is kept in the cache, so an interrupted run goes on with
+//! the next boot, as long as the kernel is the same.
+
+use super::{guest::clean_log, Tally};
+use crate::{
+    cache::{write_atomic, Key},
+    context::Context,
+    guest::{self, Guest, Shape},
+    kernel::{self, Variant},
+    ktap::Outcome,
+    patches::read_if_there,
+};
+use anyhow::{ensure, Context as _, Result};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fs, time::Duration};
+
+/// Folios to migrate, if the command line does not say.
+pub const FOLIOS: u64 = 1_000_000;
+/// Memory of a node.
+const NODE_GIB: u32 = 2;
+/// Seconds that the program runs in one boot, before it looks for losses. A boot that fails loses
+/// the progress of that time.
+const BOOT_SECONDS: u64 = 1200;
+/// Time limit of a boot, whose end takes as long as its last checks.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// The results of all boots of a kernel.
+#[derive(Default, Serialize, Deserialize)]
+struct Progress {
+    /// The contents of the kernel and of the program in the guest.
+    key: String,
+    boots: u64,
+    folios: u64,
+    pages: u64,
+    seconds: f64,
+    /// Operations by actor, and counters of features.
+    counts: BTreeMap<String, u64>,
+}
+
+/// The results of one boot.
+#[derive(Deserialize)]
+struct Results {
+    seed: u64,
+    seconds: f64,
+    folios: u64,
+    pages: u64,
+    counts: BTreeMap<String, u64>,
+}
+
+/// Runs until `wanted` folios have migrated in a kernel with `cpus` CPUs.
+pub fn run(
+    context: &Context,
+    tally: &mut Tally,
+    (variant, cpus): (Variant, u32),
+    wanted: u64,
+) -> Result<()> {
+    let program = guest::program(context)?;
+    let kernel = kernel::build(context, variant)?;
+    let file = format!("soak-{}-{cpus}.json", variant.name());
+    let file = context.cache.root().join(file);
+    let key = Key::default()
+        .add(&fs::read(&kernel.image)?)
+        .add(&fs::read(&program)?)
+        .finish();
+    let mut progress = match read_if_there(&file)? {
+        Some(text) => serde_json::from_slice::<Progress>(&text)
+            .with_context(|| format!("{} is damaged: remove it", file.display()))?,
+        None => Progress::default(),
+    };
+    if progress.key != key {
+        progress = Progress {
+            key,
+            ..Progress::default()
+        };
+    }
+    while progress.folios < wanted {
+        let seed = progress.boots + 1;
+        let name = format!("{}: boot {seed}", variant.name());
+        let results = match boot(
+            context,
+            (&program, &kernel.image),
+            (variant, cpus),
+            &progress,
+            wanted,
+        ) {
+            Ok(results) => results,
+            Err(error) => {
+                tally.check(&name, Err(error))?;
+                return Ok(());
+            }
+        };
+        progress.add(&results);
+        write_atomic(&file, &serde_json::to_vec(&progress)?)?;
+        let done = format!(
+            "{name}: seed {}, {} folios in {:.0} s, {} of {wanted} in all",
+            results.seed, results.folios, results.seconds, progress.folios
+        );
+        tally.case(&done, Outcome::Passed);
+    }
+    println!("{}", progress.shown());
+    tally.case(
+        &format!("{}: {} folios", variant.name(), progress.folios),
+        Outcome::Passed,
+    );
+    Ok(())
+}
+
+fn boot(
+    context: &Context,
+    (program, image): (&std::path::Path, &std::path::Path),
+    (variant, cpus): (Variant, u32),
+    progress: &Progress,
+    wanted: u64,
+) -> Result<Results> {
+    let name = format!("soak-{}", variant.name());
+    let guest = Guest::new(context, image, &name, Shape::new(cpus, NODE_GIB))?
+        .kernel_args("kunit.enable=0 log_buf_len=16M")
+        .kernel_args(variant.boot_args())
+        .timeout(LIMIT);
+    guest.bring(program)?;
+    let script = format!(
+        "./ferry-guest soak --folios {} --seconds {BOOT_SECONDS} --seed {} --out results.json",
+        wanted - progress.folios,
+        progress.boots + 1
+    );
+    let status = guest.run(&script)?;
+    let log = guest.console().display();
+    ensure!(status == 0, "exit status {status}; log: {log}");
+    // The log of a boot must not lose its first lines.
+    match clean_log(&guest.dmesg()?) {
+        Outcome::Passed => {}
+        other => anyhow::bail!("kernel log: {other:?}; log: {log}"),
+    }
+    let text = fs::read_to_string(guest.share().join("results.json"))?;
+    let results: Results = serde_json::from_str(&text)?;
+    ensure!(results.folios > 0, "no folio migrated; log: {log}");
+    Ok(results)
+}
+
+impl Progress {
+    fn add(&mut self, results: &Results) {
+        self.boots += 1;
+        self.folios += results.folios;
+        self.pages += results.pages;
+        self.seconds += results.seconds;
+        for (name, count) in &results.counts {
+            *self.counts.entry(name.clone()).or_default() += count;
+        }
+    }
+
+    fn shown(&self) -> String {
+        let of: Vec<String> = self
+            .counts
+            .iter()
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        format!(
+            "{} folios ({} base pages) migrated in {} boots and {:.0} s; operations of actors, and counters of \
+             features: {}",
+            self.folios,
+            self.pages,
+            self.boots,
+            self.seconds,
+            of.join(", ")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boots_add_up() {
+        let mut progress = Progress::default();
+        for seed in [1, 2] {
+            progress.add(&Results {
+                seed,
+                seconds: 10.0,
+                folios: 5,
+                pages: 600,
+                counts: [("small".to_owned(), 3)].into(),
+            });
+        }
+        assert_eq!(
+            progress.shown(),
+            "10 folios (1200 base pages) migrated in 2 boots and 20 s; operations of actors, and counters of \
+             features: small 6"
+        );
+    }
+}
