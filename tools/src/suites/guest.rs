@@ -21,7 +21,8 @@ use anyhow::{anyhow, ensure, Result};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
 
-pub const LIMIT: Duration = Duration::from_secs(2400);
+/// Time limit of a boot: several times what it takes on an idle host, as another guest may run beside it.
+pub const LIMIT: Duration = Duration::from_secs(3600);
 /// Small enough for most hosts, large enough for huge pages on both nodes.
 const NODE_GIB: u32 = 2;
 /// The number of CPUs of most guests. More make a guest slow on hosts that have two.
