@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Time until a memory block is online again: other tasks may hold its lock.
 const BACK: Duration = Duration::from_secs(60);
 
-/// Settings, and the values that they get in turns.
+/// Settings, and the values that they get in turns. The first is the value from the start.
 const SETTINGS: [(&str, &[&str]); 24] = [
     (
         "/sys/kernel/mm/ferry/copy/reasons",
@@ -37,10 +37,10 @@ const SETTINGS: [(&str, &[&str]); 24] = [
     ),
     // Mostly on.
     ("/proc/sys/vm/mt_page_copy", &["1", "1", "1", "0"]),
-    ("/proc/sys/vm/limit_mt_num", &["1", "2", "4", "32"]),
+    ("/proc/sys/vm/limit_mt_num", &["4", "1", "2", "32"]),
     ("/proc/sys/vm/push_0_pull_1", &["0", "1"]),
     ("/proc/sys/vm/mt_page_crew", &["1", "1", "0"]),
-    ("/sys/kernel/mm/ferry/copy/cpus", &["idle", "any"]),
+    ("/sys/kernel/mm/ferry/copy/cpus", &["any", "idle"]),
     (
         "/sys/kernel/mm/ferry/copy/queue",
         &["bound", "unbound", "highpri"],
@@ -55,7 +55,7 @@ const SETTINGS: [(&str, &[&str]); 24] = [
     ),
     (
         "/sys/kernel/mm/ferry/copy/unmapped_us",
-        &["100", "4000", "100000"],
+        &["4000", "100", "100000"],
     ),
     (
         "/sys/kernel/mm/ferry/copy/mt_flag",
@@ -69,10 +69,10 @@ const SETTINGS: [(&str, &[&str]); 24] = [
     ("/sys/kernel/mm/ferry/migrc/files", &["1", "1", "0"]),
     (
         "/sys/kernel/mm/ferry/migrc/max_age_ms",
-        &["10", "1000", "60000"],
+        &["1000", "10", "60000"],
     ),
-    ("/sys/kernel/mm/ferry/migrc/max_pages", &["600", "32768"]),
-    ("/proc/sys/kernel/numa_balancing", &["0", "1", "2", "3"]),
+    ("/sys/kernel/mm/ferry/migrc/max_pages", &["32768", "600"]),
+    ("/proc/sys/kernel/numa_balancing", &["2", "0", "1", "3"]),
     ("/sys/kernel/mm/numa/demotion_enabled", &["1", "1", "0"]),
     (
         "/sys/kernel/mm/numa/pagecache_promotion_enabled",
@@ -89,6 +89,16 @@ const SETTINGS: [(&str, &[&str]); 24] = [
 pub fn settings() -> impl Iterator<Item = &'static str> {
     let there = SETTINGS.iter().filter(|(path, _)| Path::new(path).exists());
     there.map(|(path, _)| *path)
+}
+
+/// Writes the first value of each setting.
+pub fn start() {
+    for (path, values) in SETTINGS {
+        if let Some(value) = values.first() {
+            // The kernel may lack the setting.
+            let _ = fs::write(path, value);
+        }
+    }
 }
 
 /// Makes one random change. `pids` are processes that may go to another cgroup.

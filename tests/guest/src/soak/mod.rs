@@ -62,8 +62,6 @@ const MOVERS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(300);
 /// Time between two lines of progress. Each actor must have done something meanwhile.
 const PROGRESS: Duration = Duration::from_secs(60);
-/// A soak takes at least this long, so that each feature takes part.
-const LEAST: Duration = Duration::from_secs(120);
 /// Time until all processes have ended, and then until the kernel has its memory back.
 const END: Duration = Duration::from_secs(300);
 /// Bytes of a file system.
@@ -83,8 +81,8 @@ const FILES: [&str; 2] = ["migrc/deferred_pages", "service/successful"];
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// End when this many folios have migrated. A folio of 2 MB counts as one, others by their
-    /// pages.
+    /// End when this many folios have migrated and each feature has taken part. A folio of 2 MB counts
+    /// as one, others by their pages.
     #[arg(long)]
     folios: u64,
     /// End after this many seconds in any case
@@ -225,6 +223,7 @@ fn soak(options: &Options, environment: &Environment) -> Result<Results> {
             movers::run(&pids, &mut rng, || shared.goes_on(STOP_MOVERS))
         })?);
     }
+    chaos::start();
     let (start, before) = (Instant::now(), Counts::now()?);
     let mut seen = (start, vec![0; actors.len()]);
     let moved = loop {
@@ -243,8 +242,8 @@ fn soak(options: &Options, environment: &Environment) -> Result<Results> {
             }
             seen.0 = Instant::now();
         }
-        let is_over = folios >= options.folios || took.as_secs() >= options.seconds;
-        if is_over && took >= LEAST {
+        let is_enough = folios >= options.folios && moved.taking_part().is_ok();
+        if is_enough || took.as_secs() >= options.seconds {
             break moved;
         }
         sleep(PAUSE);
