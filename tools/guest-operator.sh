@@ -41,7 +41,7 @@ cp ferry /run
 moved() {
 	sed -n 's/^pgmigrate_success //p' /proc/vmstat
 }
-# Migrates as a user who cannot change settings, until the adviser has looked.
+# Migrates without the right to change settings, until the adviser has looked.
 advised() {
 	state=$1
 	shift

@@ -36,7 +36,7 @@ const HOME: &str = "mm/ferry";
 const OWN_UAPI: &str = "c-glue/include/uapi";
 const UAPI: &str = "include/uapi";
 /// The folder of the kernel's own tests of mm/, which shares their makefile and headers.
-const KSELFTESTS: &str = "tools/testing/selftests/mm";
+pub const KSELFTESTS: &str = "tools/testing/selftests/mm";
 
 /// Files that list other files and options. In the tree of a topic they lack those of later topics.
 const LISTS: [&str; 3] = [".kunitconfig", "Kbuild", "Kconfig"];

@@ -4,7 +4,7 @@
 use crate::{
     cache::Stamp,
     context::Context,
-    overlay::{self, Overlay},
+    overlay::{self, Overlay, KSELFTESTS},
     patches,
     step::Step,
 };
@@ -13,7 +13,7 @@ use std::{path::PathBuf, process::Command, time::Duration};
 
 pub struct Tree {
     pub dir: PathBuf,
-    /// Changes when any file of the tree changes.
+    /// Changes when any file of the tree changes, other than the kernel's selftests of mm/.
     pub key: String,
 }
 
@@ -67,9 +67,12 @@ pub fn laid(context: &Context, name: &str, overlay: &Overlay) -> Result<Tree> {
         )?;
         base.set(&source.key)?;
     }
-    let laid = overlay::lay(overlay, &source.vanilla(), &dir, &journal)?;
+    overlay::lay(overlay, &source.vanilla(), &dir, &journal)?;
+    // A kernel is not made again for its selftests.
+    let mut built = overlay.clone();
+    built.retain(|path, _| !path.starts_with(KSELFTESTS));
     Ok(Tree {
         dir,
-        key: format!("{}+{laid}", source.key),
+        key: format!("{}+{}", source.key, overlay::key(&built)),
     })
 }

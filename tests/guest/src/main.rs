@@ -77,7 +77,7 @@ enum Command {
     /// Find the hot pages of a process in physical memory, and migrate them to its node through
     /// /dev/page_migrate. The plan has the number of runs and their duration.
     Hot(Files),
-    /// Migrate with everything on, until a number of folios have moved; checks that nothing is lost.
+    /// Migrate with most features on, until a number of folios have migrated; checks that none is lost.
     Soak(soak::Options),
     /// Run the functional tests; prints TAP.
     Test(harness::Options),

@@ -81,8 +81,8 @@ pub enum Suite {
     Matrix,
     /// the kernel after each topic of the series: builds, boots, passes the tests of its topics
     Topics,
-    /// patches, debug, kunit-uml, arm64, pages, matrix, Ferry beside vanilla, migrc with hooks disabled, a
-    /// million service calls, the kernel's test `migration` at its full length
+    /// patches, debug, kunit-uml, arm64, pages, matrix, soak, Ferry beside vanilla, migrc with hooks
+    /// disabled, a million service calls, the kernel's test `migration` at its full length
     Nightly,
 }
 

@@ -31,6 +31,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         Suite::Matrix,
         Suite::Arm64,
         Suite::Pages,
+        Suite::Soak,
     ] {
         let done = suite.run(context, 1, tally);
         tally.check(&format!("{}: the suite itself", suite.named().0), done)?;

@@ -27,7 +27,6 @@ const TESTS: &[&str] = &[
     "generated/",
     "differential/",
     "crews/",
-    "killed/",
     "runs/",
     "counters/",
     "service/",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Migration with everything on, for long: `ferry-guest soak` in one boot after the other, until
-//! enough folios have migrated. The count is kept in the cache, so an interrupted run goes on with
-//! the next boot, as long as the kernel is the same.
+//! A soak with most features on: `ferry-guest soak` in one boot after the other, until enough folios
+//! have migrated. The count is kept in the cache, so an interrupted run goes on with the next boot, as
+//! long as the kernel and the guest's program are the same.
 
 use super::{guest::clean_log, Tally};
 use crate::{
@@ -23,7 +23,7 @@ const NODE_GIB: u32 = 2;
 /// Seconds that the program runs in one boot, before it looks for losses. A boot that fails loses
 /// the progress of that time.
 const BOOT_SECONDS: u64 = 1200;
-/// Time limit of a boot, whose end takes as long as its last checks.
+/// Time limit of a boot, with its last checks.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// The results of all boots of a kernel.
@@ -115,6 +115,7 @@ fn boot(
     wanted: u64,
 ) -> Result<Results> {
     let name = format!("soak-{}", variant.name());
+    // The kernel log must keep its first lines until the end.
     let guest = Guest::new(context, image, &name, Shape::new(cpus, NODE_GIB))?
         .kernel_args("kunit.enable=0 log_buf_len=16M")
         .kernel_args(variant.boot_args())
@@ -128,7 +129,6 @@ fn boot(
     let status = guest.run(&script)?;
     let log = guest.console().display();
     ensure!(status == 0, "exit status {status}; log: {log}");
-    // The log of a boot must not lose its first lines.
     match clean_log(&guest.dmesg()?) {
         Outcome::Passed => {}
         other => anyhow::bail!("kernel log: {other:?}; log: {log}"),

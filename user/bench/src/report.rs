@@ -48,10 +48,10 @@ impl Report {
     pub fn read(path: &Path) -> Result<Self> {
         let path_shown = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {path_shown}"))?;
-        serde_json::from_str(&text)
-            .with_context(|| {
+        serde_json::from_str(&text).with_context(|| {
             format!(
-                "{path_shown} was not written by `bench local --json` or `ferry-bench measure --json`"
+                "{path_shown} was not written by `bench local --json` or \
+                 `ferry-bench measure --json`"
             )
         })
     }

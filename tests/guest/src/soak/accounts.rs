@@ -33,6 +33,7 @@ impl Accounts {
     /// Checks that all is as it was, after all processes have ended.
     pub fn check(&self) -> Result<()> {
         at_last(|| {
+            kernel::refresh_vmstat()?;
             // Retained pages are freed by their age.
             for row in HELD {
                 let held: u64 = kernel::vmstat(row)?.values().sum();
@@ -56,7 +57,8 @@ impl Accounts {
 fn pins() -> Result<u64> {
     let rows = kernel::vmstat("nr_foll_pin_")?;
     let of = |name: &str| rows.get(name).copied().unwrap_or(0);
-    Ok(of("nr_foll_pin_acquired") - of("nr_foll_pin_released"))
+    // Both rows are sums over CPUs, which are not read at one moment.
+    Ok(of("nr_foll_pin_acquired").saturating_sub(of("nr_foll_pin_released")))
 }
 
 fn drop_caches() -> Result<()> {
