@@ -51,7 +51,7 @@ pub enum Suite {
     Guest,
     /// ferry top, advise and bench local in the Ferry kernel, while pages are migrated
     Operator,
-    /// the kernel's selftests of migration, rmap, device memory and parts that use them
+    /// the kernel's selftests of migration, rmap and parts that use them; the selftests of Ferry
     Selftests,
     /// invalid input to this program: one clear message, and no change left behind
     Tool,
@@ -59,7 +59,8 @@ pub enum Suite {
     Patches,
     /// KUnit alone in the debug kernel
     KunitX86,
-    /// tests of guest in the debug kernel, those that take long there as well
+    /// tests of guest in the debug kernel, those that take long there as well; selftests of device
+    /// memory and of Ferry
     Debug,
     /// tests of guest about several tasks, in the Ferry kernel with 8 and 16 CPUs
     Cpus,
@@ -120,7 +121,7 @@ impl Suite {
             Suite::Style => style::run(context, tally),
             Suite::Series => series::run(context, tally),
             Suite::Patches => series::each(context, tally),
-            Suite::Debug => guest::debug(context, tally),
+            Suite::Debug => debug(context, tally),
             Suite::Cpus => guest::on_more_cpus(context, tally),
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
@@ -138,6 +139,11 @@ impl Suite {
             Suite::Nightly => nightly::run(context, tally),
         }
     }
+}
+
+fn debug(context: &Context, tally: &mut Tally) -> Result<()> {
+    guest::debug(context, tally)?;
+    selftests::in_debug(context, tally)
 }
 
 /// Shows the suites, and the tests of the suite guest. While another ferry is at work in the cache, these

@@ -2,7 +2,7 @@
 //! The suites that take too long for the default run, and tests that no other suite has.
 
 use super::{
-    guest::{self, boot, ready, CONTROLS, USUAL},
+    guest::{self, boot, ready, CONTROLS, SOCKETS, USUAL},
     selftests, Suite, Tally,
 };
 use crate::{context::Context, kernel::Variant};
@@ -14,6 +14,9 @@ const LIMIT: Duration = Duration::from_secs(7200);
 /// calls.
 const GUESTS: [(u32, &str); 2] = [(4, CONTROLS), (2, "service/fuzz --times 10")];
 
+/// Tests that need a machine of two sockets.
+const ON_SOCKETS: &str = "nodes/ gigantic/";
+
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     guest::beside_vanilla(context, tally)?;
     // An error of one part must not hide what the others find.
@@ -24,6 +27,8 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         let guest = ready(context, &program, Variant::Debug, (cpus, &USUAL), LIMIT)?;
         boot(&guest, "on", cases)?.tell(tally);
     }
+    let guest = ready(context, &program, Variant::Ferry, (4, &SOCKETS), LIMIT)?;
+    boot(&guest, "on", ON_SOCKETS)?.tell(tally);
     for suite in [
         Suite::Patches,
         Suite::Debug,

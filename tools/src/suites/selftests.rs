@@ -103,6 +103,13 @@ fn for_seconds(context: &Context, tally: &mut Tally, seconds: &str) -> Result<()
     tally.case("the engine took part", took_part);
     own(tally, "", &guest);
     tally.case("kernel log", clean_log(&guest.dmesg()?));
+    Ok(())
+}
+
+/// Runs the program that needs emulated device memory, and those that Ferry adds, in the debug
+/// kernel.
+pub fn in_debug(context: &Context, tally: &mut Tally) -> Result<()> {
+    let folder = build(context)?;
     let shape = Shape::new(2, 1);
     let guest = ran(
         context,
