@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Cgroups of this process's own, removed on drop.
 
+use std::fs::File;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -49,6 +50,13 @@ impl Groups {
 
     pub fn set(&self, group: usize, file: &str, value: &str) -> Result<()> {
         kernel::write(self.made[group].join(file), value)
+    }
+
+    /// Opens a file for writing, also for a task that may not open it later.
+    pub fn open(&self, group: usize, file: &str) -> Result<File> {
+        let path = self.made[group].join(file);
+        let opened = File::options().write(true).open(&path);
+        opened.with_context(|| format!("opening {}", path.display()))
     }
 
     pub fn get(&self, group: usize, file: &str) -> Result<String> {

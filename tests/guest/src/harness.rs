@@ -206,7 +206,7 @@ fn selected(mut all: Vec<Case>, filters: &[String], except: &[String]) -> Vec<Ca
 }
 
 /// Returns whether a name contains a text, in which `*` stands for any characters.
-fn has(name: &str, text: &str) -> bool {
+pub fn has(name: &str, text: &str) -> bool {
     let rest = text.split('*').try_fold(name, |name, part| {
         name.find(part).map(|at| &name[at + part.len()..])
     });

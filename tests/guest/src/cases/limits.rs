@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use nix::unistd::{Pid, Uid, setuid};
+use nix::unistd::Pid;
 
 use super::crews::{AFTER_CHECKS, crewed};
+use super::rights::Identity;
 use crate::cgroup::Groups;
 use crate::child::Child;
 use crate::demotion::{Reclaim, count_on, forget_use};
@@ -41,6 +42,7 @@ const SAMPLED: usize = 64;
 
 pub fn cases() -> Vec<Case> {
     vec![
+        Case::new("limits/flag-allowed", |_| flag_allowed()).limit(SLOW),
         Case::new("limits/flag-ignored", |_| flag_ignored()).limit(SLOW),
         Case::new("limits/flag-privileged", |_| flag_privileged()).limit(SLOW),
         Case::new("limits/key-off-again", |_| key_off_again()).limit(SLOW),
@@ -156,6 +158,21 @@ fn ask_in_vain(map: &Mapping, why: &str, ask: fn(&Mapping) -> Result<()>) -> Res
     Ok(())
 }
 
+/// Checks that a task without privileges gets helpers that it asks for.
+fn flag_allowed() -> Result<()> {
+    let _off = Setting::change(SWITCH, "0")?;
+    for identity in [Identity::User, Identity::RootOfUsers] {
+        let child = Child::start(|| {
+            // Mapped before: an unprivileged task cannot check that it has no huge pages.
+            let map = list()?;
+            identity.assume()?;
+            ask_until_crewed(&map, ask)
+        })?;
+        child.finish(AFTER_CHECKS)?;
+    }
+    Ok(())
+}
+
 fn flag_ignored() -> Result<()> {
     let _off = Setting::change(SWITCH, "0")?;
     let map = list()?;
@@ -174,13 +191,16 @@ fn flag_privileged() -> Result<()> {
     let _privileged = Setting::change(&file("mt_flag"), "privileged")?;
     let map = list()?;
     ask_until_crewed(&map, ask)?;
-    let child = Child::start(|| {
-        // Mapped before setuid(2): an unprivileged task cannot check that it has no huge pages.
-        let map = list()?;
-        setuid(Uid::from_raw(65534)).context("setuid")?;
-        ask_in_vain(&map, "mt_flag", ask)
-    })?;
-    child.finish(AFTER_CHECKS)
+    for identity in [Identity::User, Identity::RootInside] {
+        let child = Child::start(|| {
+            // Mapped before: an unprivileged task cannot check that it has no huge pages.
+            let map = list()?;
+            identity.assume()?;
+            ask_in_vain(&map, "mt_flag", ask)
+        })?;
+        child.finish(AFTER_CHECKS)?;
+    }
+    Ok(())
 }
 
 /// Checks that a call that asks for helpers enables the hooks, and that they are disabled again.

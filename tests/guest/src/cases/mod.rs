@@ -29,6 +29,7 @@ mod programs;
 mod promotion;
 mod races;
 mod retained;
+mod rights;
 mod runs;
 mod seed;
 mod service;
@@ -89,9 +90,38 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
         all.extend(nodes::cases());
         all.extend(large::cases());
         all.extend(retained::cases());
+        all.extend(rights::cases());
         all.extend(runs::cases());
         all.extend(starved::cases());
         all.extend(promotion::cases());
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::every;
+    use crate::harness::has;
+
+    const SECURITY: &str = include_str!("../../../../docs/security.rst");
+
+    #[test]
+    fn tests_that_docs_name_exist() {
+        let all: Vec<String> = every().into_iter().map(|case| case.name).collect();
+        let is_group = |group: &str| {
+            all.iter()
+                .any(|name| name.starts_with(&format!("{group}/")))
+        };
+        let quoted = SECURITY.split("``").skip(1).step_by(2);
+        let named: Vec<_> = quoted
+            .filter(|text| {
+                text.split_once('/')
+                    .is_some_and(|(group, _)| is_group(group))
+            })
+            .collect();
+        assert!(named.len() > 30, "{named:?}");
+        for text in named {
+            assert!(all.iter().any(|name| has(name, text)), "no test {text}");
+        }
+    }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result, ensure};
-use nix::unistd::{Uid, setuid};
 
 use super::sysctl::is_refused;
 use crate::harness::{Case, Log, expect};
@@ -79,7 +78,6 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new("settings/accepted", accepted),
         Case::new("settings/refused", |_| refused()),
-        Case::new("settings/unprivileged", |_| unprivileged()),
         Case::new("settings/written-by-many", |_| written_by_many()),
         Case::new("settings/queue", |_| queue()),
         Case::new("settings/any-cpu", |_| any_cpu()),
@@ -127,15 +125,6 @@ fn refused() -> Result<()> {
         for bad in bad.iter().chain(&["\n", " ", "\u{0}", "x", &long]) {
             is_refused(&path(name), bad, &before)?;
         }
-    }
-    Ok(())
-}
-
-fn unprivileged() -> Result<()> {
-    setuid(Uid::from_raw(65534)).context("setuid")?;
-    for (name, at_first, _) in SETTINGS {
-        let word = at_first.split(['[', ']']).nth(1).unwrap_or(at_first);
-        kernel::rejects(path(name), word, libc::EACCES)?;
     }
     Ok(())
 }

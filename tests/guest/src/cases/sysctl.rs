@@ -4,8 +4,7 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use anyhow::{Context, Result, ensure};
-use nix::unistd::{Uid, setuid};
+use anyhow::{Result, ensure};
 
 use crate::harness::{Case, Log, expect};
 use crate::kernel::{self, CREW, PULL, SWITCH, Setting, THREADS, value};
@@ -21,7 +20,6 @@ pub fn cases() -> Vec<Case> {
         Case::new("sysctl/defaults", defaults),
         Case::new("sysctl/accepted", |_| accepted()),
         Case::new("sysctl/refused", |_| refused()),
-        Case::new("sysctl/unprivileged", |_| unprivileged()),
         Case::new("sysctl/changed-while-moving", |_| changed_while_moving()),
         Case::new("sysctl/reasons", |_| reasons()),
         Case::new("sysctl/reasons-hold", |_| reasons_hold()),
@@ -83,24 +81,6 @@ pub fn is_refused(path: &str, bad: &str, kept: &str) -> Result<()> {
     kernel::rejects(path, bad, libc::EINVAL)?;
     let what = format!("{path} after '{}'", bad.escape_default());
     expect(what, &*value(path)?, kept)
-}
-
-fn unprivileged() -> Result<()> {
-    let all = || {
-        kernel::KNOBS
-            .into_iter()
-            .map(value)
-            .collect::<Result<Vec<_>>>()
-    };
-    let before = all()?;
-    setuid(Uid::from_raw(65534)).context("setuid")?;
-    for path in kernel::KNOBS {
-        ensure!(
-            fs::write(path, "1").is_err(),
-            "expected {path} to reject an unprivileged write"
-        );
-    }
-    expect("settings", all()?, before)
 }
 
 fn changed_while_moving() -> Result<()> {

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Permissions: root, an ordinary user, root of a user namespace, and tasks in cpusets.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use libc::{ENODEV, EPERM};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Pid, Uid, seteuid, setuid};
 
 use super::{PAGES, in_child, says, small_pages, table, whole};
 use crate::cases::policy::Partner;
+use crate::cases::rights::{Identity, NOBODY};
 use crate::cgroup::Groups;
-use crate::harness::{Case, skip};
+use crate::harness::Case;
 use crate::sys::service::{Call, SHARED, Service};
 use crate::sys::{self, Mapping, PAGE};
 use crate::{kernel, pattern, region};
-
-const NOBODY: Uid = Uid::from_raw(65534);
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -59,19 +57,19 @@ fn without_rights(
 }
 
 /// Checks the calls of a child that gives up its rights.
-fn after(give_up: impl FnOnce() -> Result<()>) -> Result<()> {
+fn after(identity: Identity) -> Result<()> {
     let (map, roots) = (small_pages()?, Service::open()?);
     let frames = table(&map)?;
     let root = Partner::sharing(&map)?;
     in_child(|| {
-        give_up()?;
+        identity.assume()?;
         without_rights(&map, &Service::open()?, &roots, root.pid(), &frames)
     })?;
     root.finish()
 }
 
 fn ordinary_user() -> Result<()> {
-    after(|| setuid(NOBODY).context("setuid"))
+    after(Identity::User)
 }
 
 /// A process of an ordinary user may move memory of another one of that user, if it may ptrace it.
@@ -114,20 +112,8 @@ fn opened_by_user() -> Result<()> {
     pattern::check(map.words(), 1)
 }
 
-/// All capabilities, but only in a user namespace of its own.
 fn user_namespace() -> Result<()> {
-    if !std::path::Path::new("/proc/self/ns/user").exists() {
-        return Err(skip("this kernel has no user namespaces"));
-    }
-    after(|| {
-        unshare(CloneFlags::CLONE_NEWUSER).context("unshare")?;
-        kernel::write("/proc/self/uid_map", "0 0 1")?;
-        ensure!(
-            Uid::effective().is_root(),
-            "expected to be root of the namespace"
-        );
-        Ok(())
-    })
+    after(Identity::RootInside)
 }
 
 fn callers_cpuset() -> Result<()> {
