@@ -31,6 +31,12 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("cargo clippy", clippy)
 }
 
+/// Runs the tests of the model that take minutes.
+pub fn models(context: &Context, tally: &mut Tally) -> Result<()> {
+    let args = ["--package", "ferry-model", "--release", "--", "--ignored"];
+    cargo_test(context, tally, "models", "", &args)
+}
+
 fn step(context: &Context, name: &str) -> Step<'static> {
     context
         .cache

@@ -3,7 +3,7 @@
 
 use super::{
     guest::{self, boot, ready, CONTROLS, SOCKETS, USUAL},
-    selftests, Suite, Tally,
+    host, selftests, Suite, Tally,
 };
 use crate::{context::Context, kernel::Variant};
 use anyhow::Result;
@@ -20,6 +20,8 @@ const ON_SOCKETS: &str = "nodes/ gigantic/";
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     guest::beside_vanilla(context, tally)?;
     // An error of one part must not hide what the others find.
+    let done = host::models(context, tally);
+    tally.check("models: the suite itself", done)?;
     let done = selftests::at_length(context, tally);
     tally.check("selftests: the suite itself", done)?;
     let program = crate::guest::program(context)?;
