@@ -7,6 +7,7 @@ mod host;
 mod kunit;
 mod litmus;
 mod matrix;
+mod memory_model;
 mod nightly;
 mod operator;
 mod outcomes;
@@ -80,10 +81,13 @@ pub enum Suite {
     Rt,
     /// mm/ with Ferry in other configurations, by GCC, and under sparse and W=1
     Matrix,
+    /// memory barriers under the kernel's memory model, by herd7
+    MemoryModel,
     /// the kernel after each topic of the series: builds, boots, passes the tests of its topics
     Topics,
     /// patches, debug, kunit-uml, arm64, pages, matrix, soak, Ferry beside vanilla, migrc with hooks
-    /// disabled, a million service calls, the kernel's test `migration` at its full length
+    /// disabled, a million service calls, the kernel's test `migration` at its full length, all
+    /// tests on two sockets, the larger runs of the model
     Nightly,
 }
 
@@ -131,6 +135,7 @@ impl Suite {
             Suite::Soak => soak::run(context, tally, (Variant::Ferry, 2), soak::FOLIOS),
             Suite::Rt => rt::run(context, tally),
             Suite::Matrix => matrix::run(context, tally),
+            Suite::MemoryModel => memory_model::run(context, tally),
             Suite::Topics => topics::run(context, tally, &[]),
             Suite::Arm64 => arm64::run(context, tally),
             Suite::Pages => pages::run(context, tally),
@@ -142,7 +147,9 @@ impl Suite {
 }
 
 fn debug(context: &Context, tally: &mut Tally) -> Result<()> {
-    guest::debug(context, tally)?;
+    // An error of one part must not hide what the other finds.
+    let done = guest::debug(context, tally);
+    tally.check("guest: the suite itself", done)?;
     selftests::in_debug(context, tally)
 }
 
@@ -170,7 +177,7 @@ fn listed(tests: &[String]) -> String {
         let suites = Suite::value_variants().iter();
         for suite in suites.filter(|suite| suite.is_default() == is_default) {
             let (name, covers) = suite.named();
-            lines.push(format!("  {name:10} {covers}"));
+            lines.push(format!("  {name:12} {covers}"));
         }
     }
     lines.push("tests of guest:".to_owned());
