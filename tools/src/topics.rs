@@ -67,6 +67,7 @@ pub const TOPICS: [Topic; 9] = [
             "gigantic/",
             "nodes/batches-",
             "method/",
+            "rights/",
             "unplug/cpus-engine",
             "unplug/memory-engine",
         ],

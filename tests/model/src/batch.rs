@@ -6,7 +6,7 @@ use crate::flush::{Flush, Group};
 use crate::memory::{Entry, Owner, Translation};
 use crate::system::{State, Without};
 
-/// The task that copies a folio.
+/// Whether a folio is copied, or which task has claimed it.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 enum Claim {
     Nobody,
@@ -183,9 +183,10 @@ impl Batch {
         (can_claim || self.has_helper()) && self.work(Claim::Helper, state)
     }
 
-    /// Copies the folio that `who` has claimed, or else claims one.
-    fn work(&mut self, who: Claim, state: &mut State) -> bool {
-        if let Some(folio) = self.folios.iter_mut().find(|folio| folio.claim == who) {
+    /// Copies the folio that a task has claimed, or else claims one for it. Returns whether there was
+    /// one.
+    fn work(&mut self, task: Claim, state: &mut State) -> bool {
+        if let Some(folio) = self.folios.iter_mut().find(|folio| folio.claim == task) {
             state.memory.copy(folio.old, folio.new);
             folio.claim = Claim::Done;
             return true;
@@ -194,7 +195,7 @@ impl Batch {
             .folios
             .iter_mut()
             .find(|folio| folio.claim == Claim::Nobody);
-        next.map(|folio| folio.claim = who).is_some()
+        next.map(|folio| folio.claim = task).is_some()
     }
 
     fn must_flush_late(&self) -> bool {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Changes of a page's mapping by other tasks, step by step. The lock of the page table is held
-//! where it says so.
+//! Changes of a page's mapping by other tasks, step by step. The stages say where a change holds the
+//! lock of the page table.
 
 use crate::flush::Flush;
 use crate::memory::Entry;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! All tasks and their steps, as the checker takes them, and what must hold in each state.
+//! All tasks and their steps, as the checker takes them, and the properties of each state.
 
 use stateright::{Model, Property};
 
@@ -8,7 +8,7 @@ use crate::change::{Change, Kind};
 use crate::flush::{Flush, Group};
 use crate::memory::{CPUS, Entry, Memory, PAGES};
 
-/// A rule that the model leaves out, so that the checker must find what goes wrong without it.
+/// A rule that the model leaves out, so that the checker must find the failure that it prevents.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Without {
     Nothing,
@@ -114,7 +114,8 @@ pub enum Step {
     Map(usize),
 }
 
-/// A system: the pages of each batch, what other tasks may do, and what is left out.
+/// A system: the pages of each batch, the number of steps of other tasks, and the rule that is left
+/// out.
 #[derive(Clone, Debug)]
 pub struct System {
     pub batches: Vec<Vec<usize>>,

@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result, ensure};
 use libc::{EACCES, EPERM};
-use nix::unistd::{Pid, Uid, pipe, read, setuid, write};
+use nix::unistd::{Pid, pipe, read, write};
 
+use super::rights::Identity;
 use crate::cgroup::Groups;
 use crate::child::Child;
 use crate::harness::{Case, Log, expect};
@@ -133,7 +134,7 @@ fn unprivileged(log: &mut Log) -> Result<()> {
     let addrs = map.addrs(PAGE);
     let partner = Partner::new(|| (), || Ok(()))?;
     let root = partner.pid().as_raw();
-    setuid(Uid::from_raw(65534)).context("setuid")?;
+    Identity::User.assume()?;
     let mut refused = |name: &str, ret: Ret| {
         log.note(name, ret, &[]);
         expect(name, ret, Ret::failed(EPERM))

@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::policy::Partner;
-use super::seed::USER;
+use super::rights::NOBODY;
 use crate::harness::{Case, skip};
 use crate::plan::FolioSize;
 use crate::region::{self, check_status};
@@ -63,6 +63,11 @@ struct Said {
     err: String,
 }
 
+/// Makes a program run as an ordinary user.
+fn as_user(command: &mut Command) -> &mut Command {
+    command.uid(NOBODY.as_raw()).gid(NOBODY.as_raw())
+}
+
 fn run(command: &mut Command) -> Result<Said> {
     let output = command
         .stdin(Stdio::null())
@@ -107,7 +112,7 @@ fn ph() -> Result<()> {
     said.line("32 pages migrated, 0 failed")?;
     said.line("after:  32 on node 0, 32 on node 1")?;
     let copy = Copy::of("ph")?;
-    run(Command::new(&copy.path).uid(USER))?.fails("ph", "root")
+    run(as_user(&mut Command::new(&copy.path)))?.fails("ph", "root")
 }
 
 fn v() -> Result<()> {
@@ -119,7 +124,7 @@ fn v() -> Result<()> {
     said.line("after:  32 on node 0, 32 on node 1")?;
     // Any user may move their own memory.
     let copy = Copy::of("v")?;
-    let said = run(Command::new(&copy.path).args(["--node", "1"]).uid(USER))?;
+    let said = run(as_user(Command::new(&copy.path).args(["--node", "1"])))?;
     said.line("after:  32 on node 0, 32 on node 1")?;
     run(Command::new(&program).args(["--node", "63"]))?.fails("v", "ENODEV")
 }
@@ -249,7 +254,7 @@ fn vmig_errors() -> Result<()> {
     let [pid, address, length] = &victim.args[..] else {
         bail!("expected three arguments from victim");
     };
-    let other = run(Command::new(&copy.path).args(&victim.args).uid(USER))?;
+    let other = run(as_user(Command::new(&copy.path).args(&victim.args)))?;
     other.fails("vmig", "not permitted")?;
     let refused = vmig(&[pid, address, length, "--node", "63"])?;
     refused.fails("vmig", "ENODEV")?;

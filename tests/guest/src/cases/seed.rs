@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use page_migrate::{Error, Node, Options, PhysAddr, Pid, PidFd, Service, Stopped, Target};
 
 use super::programs::need_service;
+use super::rights::Identity;
 use crate::child::Child;
 use crate::harness::{Case, expect, skip};
 use crate::hot::{self, Placement, Shape};
@@ -20,8 +21,6 @@ const PAGES: usize = 64;
 /// A node and a process that do not exist.
 const NO_NODE: i32 = 63;
 const NOBODY: i32 = i32::MAX;
-/// An ordinary user.
-pub const USER: u32 = 65534;
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -114,7 +113,7 @@ fn errors() -> Result<()> {
 /// Runs `body` as an ordinary user, in a child.
 fn as_user(body: impl FnOnce() -> Result<()>) -> Result<()> {
     let child = Child::start(|| {
-        nix::unistd::setuid(nix::unistd::Uid::from_raw(USER)).context("setuid")?;
+        Identity::User.assume()?;
         body()
     })?;
     child.finish("the unprivileged child to exit with 0")

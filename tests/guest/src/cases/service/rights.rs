@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use libc::{ENODEV, EPERM};
 use nix::sys::prctl::set_dumpable;
-use nix::unistd::{Pid, Uid, seteuid, setuid};
+use nix::unistd::{Pid, Uid, seteuid};
 
 use super::{PAGES, in_child, says, small_pages, table, whole};
 use crate::cases::policy::Partner;
@@ -76,7 +76,7 @@ fn ordinary_user() -> Result<()> {
 fn users_processes() -> Result<()> {
     let map = small_pages()?;
     in_child(|| {
-        setuid(NOBODY).context("setuid")?;
+        Identity::User.assume()?;
         pattern::fill(map.words(), 1);
         let service = Service::open()?;
         for (visible, errno, moved) in [(false, EPERM, 0), (true, 0, PAGES), (false, EPERM, 0)] {
