@@ -96,6 +96,7 @@ pub const TOPICS: [Topic; 9] = [
             "counters/crew",
             "counters/rows",
             "crews/",
+            "faults/",
             "killed/",
             "limits/",
             "nodes/crews-",
@@ -165,6 +166,8 @@ pub const TOPICS: [Topic; 9] = [
         ],
         tests: &[
             "crews/asked-for",
+            "faults/asked",
+            "faults/service-",
             "killed/move-pages-asked",
             "killed/service-",
             "limits/flag-",

@@ -26,7 +26,7 @@ pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
 /// The limit of the time that folios are unmapped in one batch.
 pub const UNMAPPED: &str = "/sys/kernel/mm/ferry/copy/unmapped_us";
 pub const KNOBS: [&str; 6] = [SWITCH, THREADS, CREW, PULL, WORKING, UNMAPPED];
-const OTHERS: [&str; 28] = [
+const OTHERS: [&str; 32] = [
     "/sys/kernel/mm/ferry/runs/enabled",
     "/proc/sys/vm/min_free_kbytes",
     "/sys/kernel/mm/numa/demotion_enabled",
@@ -53,6 +53,10 @@ const OTHERS: [&str; 28] = [
     "/sys/kernel/debug/sched/numa_balancing/scan_size_mb",
     "/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms",
     "/sys/kernel/debug/sched/numa_balancing/scan_period_max_ms",
+    "/sys/kernel/debug/failslab/probability",
+    "/sys/kernel/debug/failslab/task-filter",
+    "/sys/kernel/debug/fail_page_alloc/probability",
+    "/sys/kernel/debug/fail_page_alloc/task-filter",
     "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages",
     "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages",
 ];

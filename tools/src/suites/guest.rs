@@ -82,8 +82,9 @@ const SOME_OF_SOCKETS: &[&str] = &["gigantic/", "nodes/batches-anon", "nodes/cre
 
 /// Tests that the debug kernel skips by default: they take long there, or differ from others in the
 /// system call, the file system or the size of folios alone. The suite `debug` runs them there. By
-/// default the Ferry kernel runs those that need neither more than two CPUs nor an emulated DMA
-/// engine. A name stands for all that contain it.
+/// default the Ferry kernel runs them, except tests that need more than two CPUs, a software DMA
+/// engine, fault injection or `CONFIG_FERRY_MIGRC_DEBUG`. A name stands for all tests whose names
+/// contain it.
 const NOT_IN_DEBUG: &[&str] = &[
     "/mbind",
     "/migrate_pages",
@@ -101,6 +102,10 @@ const NOT_IN_DEBUG: &[&str] = &[
     "dma/suspend",
     "errors/huge-pages-to-full-node",
     "errors/node-full",
+    "faults/asked",
+    "faults/huge",
+    "faults/service-crew",
+    "faults/service-long",
     "generated/2",
     "generated/3",
     "generated/4",

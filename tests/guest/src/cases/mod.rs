@@ -11,6 +11,7 @@ mod differential;
 pub mod disk;
 mod dma;
 mod errors;
+mod faults;
 mod generated;
 mod hugetlb;
 mod killed;
@@ -80,6 +81,7 @@ fn of(has_engine: bool, has_service: bool) -> Vec<Case> {
         all.extend(counters::cases());
         all.extend(hugetlb::cases());
         all.extend(killed::cases());
+        all.extend(faults::cases());
         all.extend(balance::cases());
         all.extend(balancing::cases());
         all.extend(accounting::cases());
