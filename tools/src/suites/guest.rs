@@ -95,6 +95,7 @@ const NOT_IN_DEBUG: &[&str] = &[
     "counters/balance-serial",
     "crews/memory-offline",
     "crews/regrouped",
+    "differential/1",
     "differential/2",
     "differential/3",
     "differential/4",
@@ -133,10 +134,16 @@ const NOT_IN_DEBUG: &[&str] = &[
     "limits/service-flag-ignored",
     "limits/service-quota",
     "limits/weight",
+    "litmus/collapse",
     "litmus/file-64k",
+    "litmus/file-alone",
+    "litmus/file-mapped",
     "litmus/file-punched",
     "litmus/file-xfs",
+    "litmus/ksm",
+    "litmus/nested",
     "litmus/numa-scan",
+    "litmus/pair",
     "litmus/spaces-many",
     "method/always",
     "method/demotion",
@@ -146,27 +153,44 @@ const NOT_IN_DEBUG: &[&str] = &[
     "promotion/brake",
     "promotion/cpuset",
     "promotion/crowded",
+    "promotion/forgotten",
     "promotion/mapped",
     "promotion/memcg",
+    "promotion/off",
+    "promotion/oom",
+    "promotion/policy",
     "promotion/races-generations",
     "promotion/races-tmpfs",
     "promotion/rate",
+    "promotion/remount",
     "promotion/tmpfs-policy",
     "races/forked-4k",
     "races/many-threads",
     "races/thrown-away",
     "races/written-4k",
     "service/enomem",
-    "service/killed-long",
+    "service/killed",
     "settings/any-cpu",
     "settings/min-kb",
+    "settings/written-by-many",
     "sysctl/changed-while-moving",
     "system/compaction",
+    "system/memory-offline",
     "tiers/full",
     "tiers/in-use",
-    "tiers/kswapd-generations",
+    "tiers/kswapd",
+    "tiers/long-lists-generations",
     "unplug/cpus-engine",
     "unplug/memory-engine",
+];
+
+/// Tests that Ferry's kernel skips by default: they take long, and the debug kernel runs them. The
+/// suite `nightly` runs them in Ferry's kernel as well.
+const NOT_IN_FERRY: &[&str] = &[
+    "litmus/probes",
+    "service/fuzz",
+    "unplug/cpus-crew",
+    "unplug/memory-crew",
 ];
 
 /// Litmus tests that disable a hook of migrc and must observe the failure that the hook prevents,
@@ -187,7 +211,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let sockets = (2 * USUAL_CPUS, &SOCKETS);
     let sockets = ready(context, &program, Variant::Ferry, sockets, LIMIT)?;
     boot(&sockets, "on", &SOME_OF_SOCKETS.join(" "))?.tell(tally);
-    let ferry = boot(&ferry, "on", "")?.tell(tally);
+    let ferry = boot(&ferry, "on", &without(NOT_IN_FERRY))?.tell(tally);
     tally.case(
         "same outcomes with Ferry as recorded of vanilla",
         as_recorded(&recorded(context)?, &digests(ferry.as_ref())),
@@ -253,13 +277,15 @@ fn both<A: Send, B>(
     Ok((one?, other?))
 }
 
+/// Returns the options that leave out tests.
+fn without(tests: &[&str]) -> String {
+    let options = tests.iter().map(|test| format!(" --except {test}"));
+    options.collect()
+}
+
 /// Returns all tests but some, for a kernel with many checks: numbers of CPUs, and the tests to run
 /// with each.
 pub fn divided(except: &[&str]) -> [(u32, String); 2] {
-    let without = |tests: &[&str]| -> String {
-        let options = tests.iter().map(|test| format!(" --except {test}"));
-        options.collect()
-    };
     let except = without(except);
     let few = format!("{}{except}", without(AMONG_MANY));
     let many = format!("{} --except {CONTROLS}{except}", AMONG_MANY.join(" "));
@@ -474,6 +500,18 @@ pub fn clean_log(log: &str) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_test_is_left_out_in_one_kernel_alone() {
+        for test in NOT_IN_FERRY {
+            let also = |other: &&str| test.contains(*other) || other.contains(test);
+            assert_eq!(
+                NOT_IN_DEBUG.iter().find(|other| also(other)),
+                None,
+                "{test}"
+            );
+        }
+    }
 
     #[test]
     fn words_that_a_shell_would_change_are_refused() {

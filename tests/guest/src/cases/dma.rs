@@ -229,7 +229,8 @@ fn faults() -> Result<()> {
     let (_all, _by) = (share_all()?, by("dma")?);
     let _bad = [behave("fail_ppm", "10000")?, behave("reverse", "1")?];
     let (failed, errors) = (counter("dma_failed")?, told("errors")?);
-    moves_while(8, 20, |turn| {
+    let turns = if kernel::is_slow() { 10 } else { 20 };
+    moves_while(8, turns, |turn| {
         // Few descriptors at times.
         let few = ["64", "64", "5", "1", "0"][turn as usize % 5];
         kernel::write(format!("{SOFT}/descriptors"), few)?;
