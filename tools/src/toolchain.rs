@@ -68,6 +68,12 @@ impl Toolchain {
             "KBUILD_BUILD_HOST=ferry",
             "KBUILD_BUILD_VERSION=1",
         ]);
+        // With CONFIG_KCOV, KCOV also covers these files, for the suite fuzz.
+        make.args([
+            "KCOV_INSTRUMENT_mempolicy.o=y",
+            "KCOV_INSTRUMENT_migrate.o=y",
+            "KCOV_INSTRUMENT_rmap.o=y",
+        ]);
         self.environment(&mut make);
         for variable in ["MAKEFLAGS", "RUSTFLAGS", "KCONFIG_CONFIG", "CROSS_COMPILE"] {
             make.env_remove(variable);

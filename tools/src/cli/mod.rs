@@ -153,6 +153,9 @@ pub struct TestArgs {
     /// Folios that the suite soak migrates, including those of earlier runs with the same kernel
     #[arg(long, value_name = "N", default_value_t = suites::FOLIOS)]
     pub folios: u64,
+    /// Calls for the suite fuzz to make, including earlier runs with the same kernel and fuzzer
+    #[arg(long, value_name = "N", default_value_t = suites::CALLS)]
+    pub calls: u64,
     /// Show the suites, what each covers, and the tests of the suite guest
     #[arg(long)]
     pub list: bool,

@@ -6,7 +6,7 @@ mod foreign;
 mod programs;
 mod virtme;
 
-pub use programs::{build_c, program, program_in, program_on, HOST_COMPILER};
+pub use programs::{build_c, fuzzer, logic_fuzzer, program, program_in, program_on, HOST_COMPILER};
 
 use crate::{
     cache::{read_log, write_atomic},

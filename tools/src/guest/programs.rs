@@ -25,6 +25,9 @@ pub const SERVICE_PROGRAMS: [&str; 5] = ["ph", "v", "vmig", "victim", "migstat"]
 pub const HOST_COMPILER: &str = "cc";
 /// The guest's own program.
 const PROGRAM: &str = "ferry-guest";
+/// The fuzzers of calls and of `rust/logic`.
+const FUZZER: &str = "ferry-fuzz";
+const LOGIC_FUZZER: &str = "ferry-fuzz-logic";
 
 /// Returns where the guest's program is in a cache, if it is built.
 pub fn program_in(cache: &Path) -> PathBuf {
@@ -42,6 +45,48 @@ pub fn program(context: &Context) -> Result<PathBuf> {
         &program,
         HOST_COMPILER,
     )
+}
+
+/// Builds the fuzzer of calls, for guests on this machine's files.
+pub fn fuzzer(context: &Context) -> Result<PathBuf> {
+    virtme::program(&context.cache)?;
+    build_fuzzer(context, FUZZER, cargo(context, "guest")?)?;
+    let folder = cargo::folder(context.cache.root(), "guest").join("release");
+    Ok(folder.join(FUZZER))
+}
+
+/// Builds the fuzzer of `rust/logic`, with the code that tells libFuzzer what was reached.
+pub fn logic_fuzzer(context: &Context) -> Result<PathBuf> {
+    const COVERED: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+                           -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+                           -Cllvm-args=-sanitizer-coverage-pc-table \
+                           -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions";
+    // Without a target, build scripts would be covered as well, and could not be linked.
+    const TARGET: &str = "x86_64-unknown-linux-gnu";
+    let mut command = cargo(context, "fuzz")?;
+    command
+        .env("RUSTFLAGS", COVERED)
+        .args(["--config", &format!("build.target=\"{TARGET}\"")]);
+    build_fuzzer(context, LOGIC_FUZZER, command)?;
+    let folder = cargo::folder(context.cache.root(), "fuzz").join(TARGET);
+    Ok(folder.join("release").join(LOGIC_FUZZER))
+}
+
+fn build_fuzzer(context: &Context, name: &str, mut cargo: Command) -> Result<()> {
+    context
+        .cache
+        .step("building the fuzzer", "cargo-fuzz")
+        .timeout(Duration::from_secs(1800))
+        .quiet()
+        .remedy(
+            "check the network connection, and that a C++ compiler (package g++) is installed; then read \
+             the log",
+        )
+        .run(
+            cargo
+                .args(["build", "--release", "--locked", "--package", "ferry-fuzz"])
+                .args(["--features", "libfuzzer", "--bin", name]),
+        )
 }
 
 /// As `program`, for guests of a platform.

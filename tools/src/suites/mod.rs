@@ -2,6 +2,7 @@
 //! `ferry test`: the suites, and the counts of passed, failed and skipped cases.
 
 mod arm64;
+mod fuzz;
 mod guest;
 mod host;
 mod kunit;
@@ -12,6 +13,7 @@ mod nightly;
 mod operator;
 mod outcomes;
 mod pages;
+mod progress;
 mod rt;
 mod selftests;
 mod series;
@@ -30,6 +32,7 @@ use crate::{
     ktap::{Case, Outcome},
     step,
 };
+pub use fuzz::CALLS;
 pub use soak::FOLIOS;
 
 use anyhow::{bail, ensure, Result};
@@ -77,6 +80,10 @@ pub enum Suite {
     /// settings, CPUs and memory change, until --folios folios have migrated; goes on where it was
     /// interrupted
     Soak,
+    /// libFuzzer runs random programs of system calls and setting changes in the debug kernel,
+    /// guided by kernel code coverage, until --calls calls were made; resumes after an interruption;
+    /// then cases for rust/logic on the host
+    Fuzz,
     /// KUnit and system calls in a kernel with PREEMPT_RT and lockdep
     Rt,
     /// mm/ with Ferry in other configurations, by GCC, and under sparse and W=1
@@ -85,8 +92,8 @@ pub enum Suite {
     MemoryModel,
     /// the kernel after each topic of the series: builds, boots, passes the tests of its topics
     Topics,
-    /// patches, debug, kunit-uml, arm64, pages, matrix, soak, Ferry beside vanilla, migrc with hooks
-    /// disabled, a million service calls, the kernel's test `migration` at its full length, all
+    /// patches, debug, kunit-uml, arm64, pages, matrix, soak, fuzz, Ferry beside vanilla, migrc with
+    /// hooks disabled, a million service calls, the kernel's test `migration` at its full length, all
     /// tests on two sockets, the larger runs of the model
     Nightly,
 }
@@ -133,6 +140,7 @@ impl Suite {
             Suite::Operator => operator::run(context, tally),
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Soak => soak::run(context, tally, (Variant::Ferry, 2), soak::FOLIOS),
+            Suite::Fuzz => fuzz::run(context, tally, fuzz::CALLS),
             Suite::Rt => rt::run(context, tally),
             Suite::Matrix => matrix::run(context, tally),
             Suite::MemoryModel => memory_model::run(context, tally),
@@ -236,6 +244,7 @@ pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
                 let kernel = (args.kernel, args.cpus);
                 soak::run(context, &mut tally, kernel, args.folios)
             }
+            [] if suite == Suite::Fuzz => fuzz::run(context, &mut tally, args.calls),
             [] => suite.run(context, args.times, &mut tally),
             names if suite == Suite::Topics => topics::run(context, &mut tally, names),
             tests => {

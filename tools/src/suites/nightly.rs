@@ -39,6 +39,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         Suite::Arm64,
         Suite::Pages,
         Suite::Soak,
+        Suite::Fuzz,
     ] {
         let done = suite.run(context, 1, tally);
         tally.check(&format!("{}: the suite itself", suite.named().0), done)?;

@@ -3,16 +3,14 @@
 //! have migrated. The count is kept in the cache, so an interrupted run goes on with the next boot, as
 //! long as the kernel and the guest's program are the same.
 
-use super::{guest::clean_log, Tally};
+use super::{guest::clean_log, progress::Progress, Tally};
 use crate::{
-    cache::{write_atomic, Key},
     context::Context,
     guest::{self, Guest, Shape},
     kernel::{self, Variant},
     ktap::Outcome,
-    patches::read_if_there,
 };
-use anyhow::{ensure, Context as _, Result};
+use anyhow::{ensure, Result};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -28,9 +26,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 
 /// The results of all boots of a kernel.
 #[derive(Default, Serialize, Deserialize)]
-struct Progress {
-    /// The contents of the kernel and of the program in the guest.
-    key: String,
+struct Totals {
     boots: u64,
     folios: u64,
     pages: u64,
@@ -58,32 +54,17 @@ pub fn run(
 ) -> Result<()> {
     let program = guest::program(context)?;
     let kernel = kernel::build(context, variant)?;
-    let file = format!("soak-{}-{cpus}.json", variant.name());
-    let file = context.cache.root().join(file);
-    let key = Key::default()
-        .add(&fs::read(&kernel.image)?)
-        .add(&fs::read(&program)?)
-        .finish();
-    let mut progress = match read_if_there(&file)? {
-        Some(text) => serde_json::from_slice::<Progress>(&text)
-            .with_context(|| format!("{} is damaged: remove it", file.display()))?,
-        None => Progress::default(),
-    };
-    if progress.key != key {
-        progress = Progress {
-            key,
-            ..Progress::default()
-        };
-    }
-    while progress.folios < wanted {
-        let seed = progress.boots + 1;
+    let name = format!("soak-{}-{cpus}", variant.name());
+    let mut progress = Progress::<Totals>::read(context, &name, &[&kernel.image, &program])?;
+    while progress.results().folios < wanted {
+        let seed = progress.results().boots + 1;
         let name = format!("{}: boot {seed}", variant.name());
         let results = match boot(
             context,
             (&program, &kernel.image),
             (variant, cpus),
-            &progress,
-            wanted,
+            seed,
+            wanted - progress.results().folios,
         ) {
             Ok(results) => results,
             Err(error) => {
@@ -91,17 +72,20 @@ pub fn run(
                 return Ok(());
             }
         };
-        progress.add(&results);
-        write_atomic(&file, &serde_json::to_vec(&progress)?)?;
+        progress.update(|totals| totals.add(&results))?;
         let done = format!(
             "{name}: seed {}, {} folios in {:.0} s, {} of {wanted} in all",
-            results.seed, results.folios, results.seconds, progress.folios
+            results.seed,
+            results.folios,
+            results.seconds,
+            progress.results().folios
         );
         tally.case(&done, Outcome::Passed);
     }
-    println!("{}", progress.shown());
+    let totals = progress.results();
+    println!("{}", totals.shown());
     tally.case(
-        &format!("{}: {} folios", variant.name(), progress.folios),
+        &format!("{}: {} folios", variant.name(), totals.folios),
         Outcome::Passed,
     );
     Ok(())
@@ -111,8 +95,8 @@ fn boot(
     context: &Context,
     (program, image): (&std::path::Path, &std::path::Path),
     (variant, cpus): (Variant, u32),
-    progress: &Progress,
-    wanted: u64,
+    seed: u64,
+    folios: u64,
 ) -> Result<Results> {
     let name = format!("soak-{}", variant.name());
     // The kernel log must keep its first lines until the end.
@@ -122,9 +106,7 @@ fn boot(
         .timeout(LIMIT);
     guest.bring(program)?;
     let script = format!(
-        "./ferry-guest soak --folios {} --seconds {BOOT_SECONDS} --seed {} --out results.json",
-        wanted - progress.folios,
-        progress.boots + 1
+        "./ferry-guest soak --folios {folios} --seconds {BOOT_SECONDS} --seed {seed} --out results.json"
     );
     let status = guest.run(&script)?;
     let log = guest.console().display();
@@ -139,7 +121,7 @@ fn boot(
     Ok(results)
 }
 
-impl Progress {
+impl Totals {
     fn add(&mut self, results: &Results) {
         self.boots += 1;
         self.folios += results.folios;
@@ -174,9 +156,9 @@ mod tests {
 
     #[test]
     fn boots_add_up() {
-        let mut progress = Progress::default();
+        let mut totals = Totals::default();
         for seed in [1, 2] {
-            progress.add(&Results {
+            totals.add(&Results {
                 seed,
                 seconds: 10.0,
                 folios: 5,
@@ -185,7 +167,7 @@ mod tests {
             });
         }
         assert_eq!(
-            progress.shown(),
+            totals.shown(),
             "10 folios (1200 base pages) migrated in 2 boots and 20 s; operations of actors, and counters of \
              features: small 6"
         );

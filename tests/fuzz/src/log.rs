@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The kernel log, watched for reports of errors.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+
+use anyhow::{Context, Result, bail};
+
+const FILE: &str = "/dev/kmsg";
+/// Parts of messages that report an error of the kernel.
+const BAD: [&str; 13] = [
+    "WARNING:",
+    "BUG:",
+    "KASAN:",
+    "UBSAN:",
+    "Bad page",
+    "Oops",
+    "general protection",
+    "possible circular locking",
+    "possible recursive locking",
+    "inconsistent lock state",
+    "blocked for more than",
+    "refcount_t:",
+    "rcu: INFO:",
+];
+/// More than a record of the log can have.
+const LONGEST: usize = 8192;
+
+/// The messages that were not yet seen.
+pub struct Log(File);
+
+impl Log {
+    /// Skips all messages up to now.
+    pub fn new() -> Result<Self> {
+        let mut file = File::options()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(FILE)
+            .context(FILE)?;
+        file.seek(SeekFrom::End(0)).context(FILE)?;
+        Ok(Self(file))
+    }
+
+    /// Fails if a new message reports an error.
+    pub fn check(&mut self) -> Result<()> {
+        let mut record = [0; LONGEST];
+        loop {
+            let length = match self.0.read(&mut record) {
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                // Messages were lost, or a signal came.
+                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => continue,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error).context(FILE),
+            };
+            let message = String::from_utf8_lossy(&record[..length]);
+            if BAD.iter().any(|bad| message.contains(bad)) {
+                bail!("the kernel log reports: {}", message.trim());
+            }
+        }
+    }
+}
