@@ -5,8 +5,7 @@ use crate::{
     bench::{self, Plan},
     cli::{Folio, RunArgs},
     context::Context,
-    requirements,
-    results::{engine_on, find, Report},
+    results::{engine_on, find, Figure, Report},
     table,
 };
 use anyhow::Result;
@@ -21,32 +20,35 @@ pub fn run(context: &Context, args: &RunArgs) -> Result<()> {
     let plan = Plan::new(&sizes, counts, 1, 7);
     let report = bench::measure(context, &plan)?;
     println!("{}", table::render(&report.results, "vanilla"));
-    println!("{}", requirements::summary(&report.results));
     let [json, svg] = args.files();
     bench::save(&report, "move_pages()", Some(&json), Some(&svg))?;
     println!("{}", conclusion(&report));
     Ok(())
 }
 
-/// Returns the result in one or two sentences.
+/// Returns the best and the worst result.
 fn conclusion(report: &Report) -> String {
     let figures = &report.results;
-    let best = figures
+    let mut gains: Vec<_> = figures
         .iter()
         .filter(|f| engine_on(f))
         .filter_map(|f| {
             let base = find(figures, &f.folio, f.count, "vanilla")?;
             Some((f.gbps / base.gbps, f))
         })
-        .max_by(|a, b| a.0.total_cmp(&b.0));
+        .collect();
+    gains.sort_by(|a, b| a.0.total_cmp(&b.0));
     let checked = "The contents of every page were checked after every move.";
-    match best {
-        Some((gain, f)) => format!(
-            "Linux {} with Ferry moved pages up to {gain:.2} times as fast as without it \
-             ({} folios of {}, {}). {checked}",
-            report.kernel, f.count, f.folio, f.config
+    let place = |f: &Figure| format!("{} folios of {}, {}", f.count, f.folio, f.config);
+    match (gains.first(), gains.last()) {
+        (Some((worst, least)), Some((best, most))) => format!(
+            "Linux {} with Ferry moved pages at best {best:.2} times as fast as without it ({}), and at \
+             worst {worst:.2} times ({}). {checked}",
+            report.kernel,
+            place(most),
+            place(least)
         ),
-        None => checked.to_owned(),
+        _ => checked.to_owned(),
     }
 }
 
@@ -57,7 +59,7 @@ mod tests {
     use crate::steal::Steal;
 
     #[test]
-    fn conclusion_names_the_best_case() {
+    fn conclusion_names_the_best_case_and_the_worst() {
         let mut pool = Pool::default();
         pool.add("2M", 16, "vanilla", &[2.0]);
         pool.add("2M", 16, "ferry-2", &[3.5]);
@@ -69,8 +71,9 @@ mod tests {
             unavailable: Vec::new(),
         };
         let text = conclusion(&report);
+        assert!(text.contains("1.75 times as fast"), "{text}");
         assert!(
-            text.contains("1.75 times") && text.contains("ferry-2"),
+            text.contains("1.50 times (16 folios of 2M, ferry-4)"),
             "{text}"
         );
     }

@@ -3,13 +3,13 @@
 
 use super::{cells, measure, save, Plan};
 use crate::{
-    cli::{By, CrewArgs, DemotionArgs, Folio, MovePagesArgs, OutputArgs, Preset},
+    cli::{By, CrewArgs, DemotionArgs, Folio, MeasureArgs, MovePagesArgs, Preset},
     context::Context,
     guest::Accelerator,
     kernel::{self, Variant},
     kvm,
     platform::Platform,
-    requirements, table,
+    table, targets,
 };
 use anyhow::Result;
 
@@ -114,7 +114,7 @@ pub fn move_pages(context: &Context, args: &MovePagesArgs) -> Result<()> {
         },
         ..plan
     };
-    measure_and_tell(context, &plan, "move_pages()", &measure.output)
+    measure_and_tell(context, &plan, "move_pages()", measure)
 }
 
 /// Returns the plan of the cases of 2017.
@@ -157,7 +157,7 @@ pub fn crew(context: &Context, args: &CrewArgs) -> Result<()> {
             measure.repeat.runs,
         )
     };
-    measure_and_tell(context, &plan, by.name(), &measure.output)
+    measure_and_tell(context, &plan, by.name(), measure)
 }
 
 /// Measures demotion by proactive reclaim, with crews and without.
@@ -176,18 +176,22 @@ pub fn demotion(context: &Context, args: &DemotionArgs) -> Result<()> {
         cells: DEMOTED.to_vec(),
         ..Plan::new(&[], &[], measure.repeat.boots, measure.repeat.runs)
     };
-    measure_and_tell(context, &plan, "demotion", &measure.output)
+    measure_and_tell(context, &plan, "demotion", measure)
 }
 
 fn measure_and_tell(
     context: &Context,
     plan: &Plan,
     title: &str,
-    output: &OutputArgs,
+    MeasureArgs {
+        output, targets, ..
+    }: &MeasureArgs,
 ) -> Result<()> {
     let report = measure(context, plan)?;
     println!("{}", table::render(&report.results, "vanilla"));
-    println!("{}", requirements::summary(&report.results));
+    if targets.targets {
+        println!("{}", targets::summary(&report.results));
+    }
     save(
         &report,
         title,

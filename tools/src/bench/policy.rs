@@ -9,8 +9,8 @@ use crate::{
     cli::{Folio, PolicyArgs},
     context::Context,
     guest::Nodes,
-    requirements::{self, Other},
     results::{Figure, Measure, Report},
+    targets::{self, Other},
 };
 use anyhow::Result;
 use clap::ValueEnum;
@@ -164,8 +164,10 @@ pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
         .flatten()
         .cloned()
         .collect();
-    let chosen = chosen(&choice).into_iter().collect();
-    println!("\n{}", requirements::summary_with(&all, chosen));
+    if args.targets.targets {
+        let chosen = chosen(&choice).into_iter().collect();
+        println!("\n{}", targets::summary_with(&all, chosen));
+    }
     let drawn = draw_all(args, &report.results, &stressor, &fairness);
     let measures = |name, figures: Vec<Figure>| {
         let named = move |figure| Measure::new(name, figure);
@@ -182,7 +184,7 @@ pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
     drawn
 }
 
-/// Returns the slowest choice, as a requirement.
+/// Returns the slowest choice, as a target.
 fn chosen(choices: &[Choice]) -> Option<Other> {
     let slowest = choices
         .iter()

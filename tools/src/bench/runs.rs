@@ -7,9 +7,9 @@
 use super::{draw, measure_all, of, save_json, tell_as, Plan, PAGE};
 use crate::{
     chart::Sheet,
-    cli::{Folio, RepeatedArgs},
+    cli::{Folio, RunsArgs},
     context::Context,
-    requirements,
+    targets,
 };
 use anyhow::Result;
 
@@ -40,7 +40,13 @@ const BY_MBIND: &[(Folio, u32)] = &[
 /// Ferry off, runs alone, and all that a task without helpers gets.
 const FERRY: &[&str] = &["ferry-off", "ferry-off@../runs/enabled=always", "ferry-1"];
 
-pub fn runs(context: &Context, args: &RepeatedArgs) -> Result<()> {
+pub fn runs(
+    context: &Context,
+    RunsArgs {
+        repeated: args,
+        targets,
+    }: &RunsArgs,
+) -> Result<()> {
     let plan = |name, stuff, cells: &[(Folio, u32)]| Plan {
         instructions: true,
         stuff,
@@ -66,7 +72,9 @@ pub fn runs(context: &Context, args: &RepeatedArgs) -> Result<()> {
     tell_as("instructions for each base page", &report.results, |gbps| {
         format!("{:.0}", PAGE / gbps)
     });
-    println!("{}", requirements::summary(&report.results));
+    if targets.targets {
+        println!("{}", targets::summary(&report.results));
+    }
     save_json(&report, args.output.json.as_deref())?;
     let own = of(&report.results, &plans[0].bench());
     draw(&[Sheet::by_count("runs", &own)], args.output.svg.as_deref())

@@ -31,7 +31,7 @@ pub enum Bench {
     Profile(ProfileArgs),
     /// Instructions that a task without helpers needs for a page, by runs and without them, for
     /// memory of one process and of nine
-    Runs(RepeatedArgs),
+    Runs(RunsArgs),
     /// Cost and benefit of helpers: with every CPU busy, as in the second tables of 2025, on two
     /// sockets, with few folios, with several processes at once
     Policy(PolicyArgs),
@@ -93,7 +93,8 @@ impl Bench {
             Bench::Crew(args) => &args.measure.output,
             Bench::Demotion(args) => &args.measure.output,
             Bench::Policy(args) => &args.output,
-            Bench::Runs(args) | Bench::Settings(args) => &args.output,
+            Bench::Runs(args) => &args.repeated.output,
+            Bench::Settings(args) => &args.output,
             Bench::Migrc(args) => &args.repeated.output,
             Bench::Service(args) => &args.output,
             Bench::Copy(args) | Bench::Dma(args) => args,
@@ -115,6 +116,22 @@ pub struct OutputArgs {
     /// Draw the figures into this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+/// Options for developers of Ferry.
+#[derive(Args)]
+pub struct TargetsArgs {
+    /// Also show which performance targets the figures meet
+    #[arg(long)]
+    pub targets: bool,
+}
+
+#[derive(Args)]
+pub struct RunsArgs {
+    #[command(flatten)]
+    pub repeated: RepeatedArgs,
+    #[command(flatten)]
+    pub targets: TargetsArgs,
 }
 
 #[derive(Args)]
@@ -155,6 +172,8 @@ pub struct MeasureArgs {
     pub busy: bool,
     #[command(flatten)]
     pub repeat: RepeatArgs,
+    #[command(flatten)]
+    pub targets: TargetsArgs,
 }
 
 #[derive(Args)]
@@ -211,6 +230,8 @@ pub struct PolicyArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub repeat: RepeatArgs,
+    #[command(flatten)]
+    pub targets: TargetsArgs,
     /// Measure only these parts
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<bench::Part>,

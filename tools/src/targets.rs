@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The performance that Ferry promises relative to the vanilla kernel, and the worst measured case
-//! of each.
+//! Performance targets relative to the vanilla kernel, and the worst measured case of each.
 
 use crate::{
     results::{engine_on, Figure},
     table,
 };
 
-struct Requirement {
+struct Target {
     measure: &'static str,
     at_least: f64,
-    /// Benchmarks with figures for this requirement.
+    /// Benchmarks with figures for this target.
     benches: &'static [&'static str],
     /// The configuration to compare with; `None` if the figure itself is a ratio.
     base: Option<&'static str>,
@@ -52,8 +51,8 @@ const ANY: &[&str] = &[
     "crew_damon",
 ];
 
-const REQUIREMENTS: [Requirement; 19] = [
-    Requirement {
+const TARGETS: [Target; 19] = [
+    Target {
         measure: "2M, 16 or more folios, 2 threads",
         at_least: 1.7,
         benches: &[IDLE, CREW],
@@ -61,7 +60,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: |f| f.folio == "2M" && f.count >= 16 && f.config == "ferry-2",
     },
-    Requirement {
+    Target {
         measure: "2M, one folio, 2 threads",
         at_least: 1.0,
         benches: &[IDLE, CREW],
@@ -69,7 +68,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: |f| f.folio == "2M" && f.count == 1 && f.config == "ferry-2",
     },
-    Requirement {
+    Target {
         measure: "2M, 16 or 128 folios, 2 threads",
         at_least: 1.8,
         benches: &[IDLE, CREW],
@@ -77,7 +76,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: |f| f.folio == "2M" && [16, 128].contains(&f.count) && f.config == "ferry-2",
     },
-    Requirement {
+    Target {
         measure: "4K, 16384 folios, 2 threads",
         at_least: 1.6,
         benches: &[IDLE, CREW],
@@ -85,7 +84,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: |f| f.folio == "4K" && f.count == 16384 && f.config == "ferry-2",
     },
-    Requirement {
+    Target {
         measure: "the same against two user threads",
         at_least: 1.0,
         benches: &[IDLE, CREW],
@@ -93,7 +92,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: |f| f.folio == "4K" && f.count == 16384 && f.config == "ferry-2",
     },
-    Requirement {
+    Target {
         measure: "4K, 1024 folios, 2 threads",
         at_least: 1.4,
         benches: &[IDLE, CREW],
@@ -101,7 +100,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: |f| f.folio == "4K" && f.count == 1024 && f.config == "ferry-2",
     },
-    Requirement {
+    Target {
         measure: "4K, 64 or more folios, one CPU",
         at_least: 1.7,
         benches: &[RUNS],
@@ -109,7 +108,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: |f| f.folio == "4K" && f.count >= 64 && f.config == "ferry-1",
     },
-    Requirement {
+    Target {
         measure: "64K, one CPU",
         at_least: 1.3,
         benches: &[RUNS],
@@ -117,7 +116,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: |f| f.folio == "64K" && f.config == "ferry-1",
     },
-    Requirement {
+    Target {
         measure: "pages of nine processes, one CPU",
         at_least: 1.5,
         benches: &["runs_shared_instructions", "runs_shared_file_instructions"],
@@ -125,7 +124,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: |f| f.config == "ferry-1",
     },
-    Requirement {
+    Target {
         measure: "any size, count and thread setting",
         at_least: 0.95,
         benches: ANY,
@@ -133,7 +132,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: engine_on,
     },
-    Requirement {
+    Target {
         measure: "switched off",
         at_least: 0.98,
         benches: ANY,
@@ -141,7 +140,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: |f| f.config == "ferry-off",
     },
-    Requirement {
+    Target {
         measure: "all CPUs busy, any thread setting",
         at_least: 0.90,
         benches: &[BUSY, CREW_BUSY],
@@ -149,7 +148,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: engine_on,
     },
-    Requirement {
+    Target {
         measure: "demotion: 4K, 16384 folios, 2 threads",
         at_least: 1.3,
         benches: &[DEMOTION, DEMOTION_GENERATIONS],
@@ -157,7 +156,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: |f| f.folio == "4K" && f.count == 16384 && f.config == "ferry-2",
     },
-    Requirement {
+    Target {
         measure: "all CPUs busy: a stream of calls, any thread setting",
         at_least: 0.95,
         benches: &["policy_busy"],
@@ -165,7 +164,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: engine_on,
     },
-    Requirement {
+    Target {
         measure: "all CPUs busy: work of the other tasks",
         at_least: 0.95,
         benches: &["policy_busy_stressor"],
@@ -173,7 +172,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: engine_on,
     },
-    Requirement {
+    Target {
         measure: "1 to 8 folios, any thread setting",
         at_least: 0.95,
         benches: &["policy_few"],
@@ -181,7 +180,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: engine_on,
     },
-    Requirement {
+    Target {
         measure: "1 to 8 folios, any thread setting: the median",
         at_least: 1.0,
         benches: &["policy_few"],
@@ -189,7 +188,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Median,
         applies: engine_on,
     },
-    Requirement {
+    Target {
         measure: "2, 4 and 8 processes: all together",
         at_least: 1.0,
         benches: &["policy_crowd"],
@@ -197,7 +196,7 @@ const REQUIREMENTS: [Requirement; 19] = [
         pick: Pick::Worst,
         applies: engine_on,
     },
-    Requirement {
+    Target {
         measure: "2, 4 and 8 processes: the slowest over the fastest",
         at_least: 0.5,
         benches: &["policy_crowd_fairness"],
@@ -207,20 +206,20 @@ const REQUIREMENTS: [Requirement; 19] = [
     },
 ];
 
-/// The case that decides whether a requirement is met.
+/// The case that decides whether a target is met.
 struct Decisive<'a> {
-    requirement: &'a Requirement,
+    target: &'a Target,
     ratio: f64,
     figure: &'a Figure,
 }
 
 impl Decisive<'_> {
     fn reached(&self) -> bool {
-        let ratio = match self.requirement.pick {
+        let ratio = match self.target.pick {
             Pick::Worst => self.ratio,
             Pick::Median => (100.0 * self.ratio).round() / 100.0,
         };
-        ratio >= self.requirement.at_least
+        ratio >= self.target.at_least
     }
 
     fn place(&self) -> String {
@@ -237,9 +236,9 @@ impl Decisive<'_> {
     }
 }
 
-fn decisive<'a>(requirement: &'a Requirement, figures: &'a [Figure]) -> Option<Decisive<'a>> {
+fn decisive<'a>(target: &'a Target, figures: &'a [Figure]) -> Option<Decisive<'a>> {
     let base = |figure: &Figure| {
-        let Some(config) = requirement.base else {
+        let Some(config) = target.base else {
             return Some(1.0);
         };
         let case = |f: &Figure| (f.bench.clone(), f.folio.clone(), f.count, f.processes);
@@ -248,24 +247,24 @@ fn decisive<'a>(requirement: &'a Requirement, figures: &'a [Figure]) -> Option<D
     };
     let mut all: Vec<Decisive> = figures
         .iter()
-        .filter(|f| requirement.benches.contains(&f.bench.as_str()) && (requirement.applies)(f))
+        .filter(|f| target.benches.contains(&f.bench.as_str()) && (target.applies)(f))
         .filter_map(|figure| {
             Some(Decisive {
-                requirement,
+                target,
                 ratio: figure.gbps / base(figure)?,
                 figure,
             })
         })
         .collect();
     all.sort_by(|a, b| a.ratio.total_cmp(&b.ratio));
-    let at = match requirement.pick {
+    let at = match target.pick {
         Pick::Worst => 0,
         Pick::Median => all.len() / 2,
     };
     all.into_iter().nth(at)
 }
 
-/// A requirement that is decided elsewhere, as a row of the table.
+/// A target that is decided elsewhere, as a row of the table.
 pub struct Other {
     pub what: String,
     pub wanted: String,
@@ -274,20 +273,20 @@ pub struct Other {
     pub reached: bool,
 }
 
-/// Returns a table of the requirements that the figures can answer.
+/// Returns a table of the targets that the figures can answer.
 pub fn summary(figures: &[Figure]) -> String {
     summary_with(figures, Vec::new())
 }
 
 pub fn summary_with(figures: &[Figure], others: Vec<Other>) -> String {
-    let header = ["requirement", "at least", "worst", "where", "met"];
+    let header = ["target", "at least", "worst", "where", "met"];
     let mut table = table::plain(&header.map(str::to_owned));
-    let decided = REQUIREMENTS
+    let decided = TARGETS
         .iter()
         .filter_map(|r| decisive(r, figures))
         .map(|d| Other {
-            what: d.requirement.measure.to_owned(),
-            wanted: format!("{:.2}x", d.requirement.at_least),
+            what: d.target.measure.to_owned(),
+            wanted: format!("{:.2}x", d.target.at_least),
             found: format!("{:.2}x", d.ratio),
             place: d.place(),
             reached: d.reached(),
@@ -318,9 +317,9 @@ mod tests {
             pool.add("2M", count, "ferry-2", &[ferry]);
         }
         let figures = pool.figures("move_pages", false);
-        let found = decisive(&REQUIREMENTS[0], &figures).unwrap();
+        let found = decisive(&TARGETS[0], &figures).unwrap();
         assert_eq!((found.ratio, found.figure.count), (1.5, 128));
-        assert!(decisive(&REQUIREMENTS[1], &figures).is_none());
+        assert!(decisive(&TARGETS[1], &figures).is_none());
         let text = summary(&figures);
         assert!(
             text.contains("NO") && text.contains("128 x 2M ferry-2"),
@@ -405,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_figures_answer_the_busy_requirement_alone() {
+    fn busy_figures_answer_the_busy_target_alone() {
         let mut pool = Pool::default();
         pool.add("4K", 16, "vanilla", &[1.0]);
         pool.add("4K", 16, "ferry-32", &[0.92]);
