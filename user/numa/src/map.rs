@@ -217,8 +217,10 @@ impl Mapping {
     pub fn take(&self, offset: usize, len: usize) -> Result<Self> {
         let at = self.checked(offset, len) as *mut libc::c_void;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+        // With this flag the kernel takes the fifth argument as a hint.
+        let hint = std::ptr::null_mut::<libc::c_void>();
         // SAFETY: The kernel picks free addresses. `self` owns the source, which stays mapped.
-        let addr = unsafe { libc::mremap(at, len, len, flags) };
+        let addr = unsafe { libc::mremap(at, len, len, flags, hint) };
         if addr == libc::MAP_FAILED {
             return Err(Errno::last()).context("mremap with MREMAP_DONTUNMAP");
         }
