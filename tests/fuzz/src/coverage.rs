@@ -11,7 +11,7 @@ use ferry_numa::{Mapping, page_size};
 use crate::sys;
 
 const FILE: &str = "/sys/kernel/debug/kcov";
-/// Addresses of code that the kernel can report in one program; more are lost.
+/// Addresses of code that the kernel can report for one call; more are lost.
 const WORDS: usize = 1 << 20;
 /// One for each step from one address of code to another, by a hash of both.
 const COUNTERS: usize = 1 << 16;

@@ -49,7 +49,7 @@ impl Log {
             let length = match self.0.read(&mut record) {
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // Messages were lost, or a signal came.
+                // Messages were lost.
                 Err(error) if error.raw_os_error() == Some(libc::EPIPE) => continue,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error).context(FILE),

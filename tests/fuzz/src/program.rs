@@ -65,10 +65,10 @@ pub struct Move {
     pub first: Address,
     pub count: u8,
     pub order: Order,
-    /// Another address in the list, at every such place.
+    /// Another address, at each place that is a multiple of the number.
     pub also: Option<(u8, Address)>,
     pub node: Node,
-    /// Another node, for every such place.
+    /// Another node, in the same way.
     pub also_to: Option<(u8, Node)>,
     pub flags: Either<u8, i32>,
     pub arrays: Arrays,
@@ -95,7 +95,7 @@ pub enum Arrays {
     InvalidPages,
     InvalidNodes,
     InvalidStatus,
-    /// The number of pages is larger by this than what the arrays have.
+    /// The number of pages exceeds the length of the arrays by this.
     Longer(u32),
 }
 
@@ -127,7 +127,7 @@ pub enum Kind {
     Wild,
 }
 
-/// A number that is often small.
+/// A value of the usual range, or any value.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Either<A, B> {
     Usual(A),

@@ -11,7 +11,7 @@ use ferry_numa::files::{self, Setting};
 use crate::program::Value;
 
 const OWN: &str = "/sys/kernel/mm/ferry";
-/// Hooks that are switched off here let stale contents be read.
+/// With a hook disabled here, tasks may read stale contents.
 const EXCEPT: &str = "/sys/kernel/mm/ferry/migrc/debug";
 const OTHERS: [&str; 6] = [
     "/proc/sys/vm/mt_page_copy",
@@ -68,7 +68,7 @@ impl Settings {
     pub fn write(&self, number: u8, value: &Value) -> Option<Setting> {
         let file = self.0.get(usize::from(number) % self.0.len())?;
         let kept = Setting::keep(&file.path).ok();
-        // An error is an answer too.
+        // The kernel may refuse the value.
         let _ = fs::write(&file.path, file.text(value));
         kept
     }

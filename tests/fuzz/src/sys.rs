@@ -86,7 +86,8 @@ pub fn mbind(addr: usize, len: usize, mode: i32, nodes: &u64, flags: u32) -> Ret
     })
 }
 
-/// Makes an ioctl of `/dev/page_migrate` with a structure that `argument` gets, one page at least.
+/// Writes `structure` to `argument`, which has a page at least, and makes an ioctl of
+/// `/dev/page_migrate` with it.
 pub fn service(
     file: &File,
     request: u32,

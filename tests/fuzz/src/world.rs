@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, ensure};
@@ -72,7 +73,7 @@ impl Pages {
         }
     }
 
-    fn word(&self, page: usize, at: usize) -> &std::sync::atomic::AtomicU64 {
+    fn word(&self, page: usize, at: usize) -> &AtomicU64 {
         &self.map.words()[page * page_size() / 8 + at]
     }
 
@@ -312,11 +313,11 @@ impl World {
                 node,
                 flags,
             } => {
-                let mut table = self.frames(*at, usize::from(*pages))?;
+                let mut table = self.frames(*at, *pages)?;
                 if let (Some(instead), Some(first)) = (instead, table.first_mut()) {
                     *first = *instead;
                 }
-                let start = MOST - table.len().min(MOST);
+                let start = MOST - table.len();
                 for (word, address) in self.pages.words()[start..MOST].iter().zip(&table) {
                     word.store(*address, Relaxed);
                 }
@@ -422,8 +423,8 @@ impl World {
     }
 
     /// Returns the physical addresses of at most `pages` pages.
-    fn frames(&self, at: Address, pages: usize) -> Result<Vec<u64>> {
-        let Some((map, offset, len)) = self.part(at, pages.min(MOST)) else {
+    fn frames(&self, at: Address, pages: u8) -> Result<Vec<u64>> {
+        let Some((map, offset, len)) = self.part(at, usize::from(pages)) else {
             return Ok(Vec::new());
         };
         let first = offset / page_size();

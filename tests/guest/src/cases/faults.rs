@@ -174,12 +174,13 @@ fn each(engine: Engine, by: By, size: FolioSize, pages: usize) -> Result<()> {
         let crews = kernel::counter("crews")?;
         nth_file.write_at(nth.to_string().as_bytes(), 0)?;
         let errno = call();
-        let mut left = [0; 16];
-        let length = nth_file.read_at(&mut left, 0)?;
+        // The kernel counts the number down to 0.
+        let mut rest = [0; 16];
+        let length = nth_file.read_at(&mut rest, 0)?;
         nth_file.write_at(b"0", 0)?;
         drop(call);
         had_crew |= kernel::counter("crews")? > crews;
-        let has_failed = nth > 0 && left[..length].trim_ascii() == b"0";
+        let has_failed = nth > 0 && rest[..length].trim_ascii() == b"0";
         let left = sys::places(0, &addrs)?.contains(&0);
         whole(&map, &addrs, errno).with_context(|| match has_failed {
             true => format!("after allocation {nth} failed"),
