@@ -14,6 +14,7 @@ use crate::{
     table,
 };
 use anyhow::{Context as _, Result};
+use ferry_numa::stats;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{fs, time::Duration};
@@ -188,11 +189,9 @@ fn spread(numbers: impl Iterator<Item = f64>) -> String {
     format!("{:.2} ({least:.2}-{most:.2})", median(all.into_iter()))
 }
 
-/// Returns the median; of an even number, the upper of the two in the middle.
+/// Returns the median.
 fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut numbers: Vec<f64> = numbers.collect();
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+    stats::median(&numbers.collect::<Vec<_>>()).unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]

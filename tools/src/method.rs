@@ -12,6 +12,7 @@ use crate::{
     table,
 };
 use anyhow::{bail, Context, Result};
+use ferry_numa::stats;
 use serde::Serialize;
 use std::{collections::BTreeMap, fs, sync::Barrier, thread, time::Instant};
 
@@ -256,7 +257,7 @@ fn bystanders(cpu: usize) -> Result<Vec<Bystander>> {
                     walks.push(set.walk());
                 }
             }
-            let undisturbed_us = median(alone);
+            let undisturbed_us = median(&alone);
             results.extend(
                 times
                     .into_iter()
@@ -266,8 +267,8 @@ fn bystanders(cpu: usize) -> Result<Vec<Bystander>> {
                         copied_bytes: copied,
                         working_set_bytes: set_bytes,
                         method,
-                        copy_us: median(copies),
-                        after_us: median(walks),
+                        copy_us: median(&copies),
+                        after_us: median(&walks),
                         undisturbed_us,
                         runs,
                     }),
@@ -283,9 +284,8 @@ fn warm(set: &WorkingSet) {
     }
 }
 
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
+fn median(samples: &[f64]) -> f64 {
+    stats::median(samples).unwrap_or(f64::NAN)
 }
 
 /// Returns the bytes of a CPU's second-level and last-level cache.

@@ -6,24 +6,9 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 
 use anyhow::{Context, Result, bail};
+use ferry_numa::alarms::is_alarm;
 
 const FILE: &str = "/dev/kmsg";
-/// Parts of messages that report an error of the kernel.
-const BAD: [&str; 13] = [
-    "WARNING:",
-    "BUG:",
-    "KASAN:",
-    "UBSAN:",
-    "Bad page",
-    "Oops",
-    "general protection",
-    "possible circular locking",
-    "possible recursive locking",
-    "inconsistent lock state",
-    "blocked for more than",
-    "refcount_t:",
-    "rcu: INFO:",
-];
 /// More than a record of the log can have.
 const LONGEST: usize = 8192;
 
@@ -55,7 +40,7 @@ impl Log {
                 Err(error) => return Err(error).context(FILE),
             };
             let message = String::from_utf8_lossy(&record[..length]);
-            if BAD.iter().any(|bad| message.contains(bad)) {
+            if is_alarm(&message) {
                 bail!("the kernel log reports: {}", message.trim());
             }
         }

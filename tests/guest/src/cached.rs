@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -17,6 +17,7 @@ use crate::demotion::{self, generations};
 use crate::kernel::{self, Setting};
 use crate::memory;
 use crate::promotion::{self, ENABLED, counter, is_built, knob, place, warm_up};
+use crate::stats::median;
 use crate::sys::{PAGE, nodes_of};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -97,11 +98,6 @@ fn read_once(file: &File, len: usize, step: usize) -> Result<f64> {
     Ok((own_time()? - start) * 1e9 / (len / step) as f64)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 /// Measures reads with the whole file on the top tier.
 fn cost(lru: &str, readings: &mut Readings) -> Result<()> {
     const LEN: usize = 16 << 20;
@@ -117,7 +113,7 @@ fn cost(lru: &str, readings: &mut Readings) -> Result<()> {
             let _on = switch(on)?;
             warm_up(&file, LEN)?;
             let runs = (0..9).map(|_| read_once(&file, LEN, PAGE));
-            let each = median(runs.collect::<Result<_>>()?);
+            let each = median(&runs.collect::<Result<Vec<_>>>()?).context("no run")?;
             readings.add(format!("read of 4K, {kind} folios, {lru}"), on, each, "ns");
         }
     }
@@ -324,7 +320,8 @@ fn linear(lru: &str, readings: &mut Readings) -> Result<()> {
             let passes = wall[usize::from(on)].len();
             let gbps = (len * passes) as f64 / seconds / 1e9;
             readings.add(format!("linear, {name}, {lru}"), on, gbps, "GB/s");
-            let usual = len as f64 / median(std::mem::take(&mut wall[usize::from(on)])) / 1e9;
+            let pass = median(&wall[usize::from(on)]).context("no pass")?;
+            let usual = len as f64 / pass / 1e9;
             readings.add(
                 format!("linear, {name}, {lru}, median pass"),
                 on,

@@ -17,6 +17,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
+use ferry_numa::stats;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -214,9 +215,7 @@ fn change(values: &[Option<f64>]) -> Option<f64> {
 }
 
 fn median(samples: &Samples, row: &str) -> Option<f64> {
-    let mut values = samples.get(row)?.clone();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    stats::median(samples.get(row)?)
 }
 
 #[cfg(test)]

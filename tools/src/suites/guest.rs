@@ -18,6 +18,7 @@ use crate::{
     step,
 };
 use anyhow::{anyhow, ensure, Result};
+use ferry_numa::alarms::is_alarm;
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
 
@@ -471,26 +472,13 @@ pub fn boot((guest, prefix): &(Guest, String), engine: &str, cases: &str) -> Res
 
 /// Fails if the kernel log has a report of a bug.
 pub fn clean_log(log: &str) -> Outcome {
-    const ALARMS: [&str; 9] = [
-        "BUG:",
-        "WARNING:",
-        "Oops:",
-        "Kernel panic",
-        "possible circular locking",
-        "possible recursive locking",
-        "inconsistent lock state",
-        "blocked for more than",
-        "Bad page state",
-    ];
     // A kernel without a root device ends in this after its tests, as KUnit's does by design. The
     // guest's init warns of programs that the distribution lacks.
     let expected = |line: &str| {
         line.contains("Kernel panic") && line.contains("root fs")
             || line.contains("virtme-ng-init:")
     };
-    let alarm = log
-        .lines()
-        .find(|line| ALARMS.iter().any(|alarm| line.contains(alarm)) && !expected(line));
+    let alarm = log.lines().find(|line| is_alarm(line) && !expected(line));
     match alarm {
         None => Outcome::Passed,
         Some(line) => Outcome::Failed(line.trim().to_owned()),

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Memory on NUMA nodes: mappings whose contents are checked, the system calls that move their pages,
-//! and the kernel's files about nodes and pages.
+//! the kernel's files about nodes and pages, and its log.
 //!
 //! All functions but one are safe. The words of a [`Mapping`] are atomics, so the kernel and other threads may
 //! change them at any time.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod alarms;
 pub mod files;
 pub mod folios;
 #[allow(unsafe_code)]
