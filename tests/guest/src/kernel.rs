@@ -26,7 +26,7 @@ pub const NONTEMPORAL: &str = "/sys/kernel/mm/ferry/copy/nontemporal";
 /// The limit of the time that folios are unmapped in one batch.
 pub const UNMAPPED: &str = "/sys/kernel/mm/ferry/copy/unmapped_us";
 pub const KNOBS: [&str; 6] = [SWITCH, THREADS, CREW, PULL, WORKING, UNMAPPED];
-const OTHERS: [&str; 32] = [
+const OTHERS: [&str; 33] = [
     "/sys/kernel/mm/ferry/runs/enabled",
     "/proc/sys/vm/min_free_kbytes",
     "/sys/kernel/mm/numa/demotion_enabled",
@@ -57,6 +57,7 @@ const OTHERS: [&str; 32] = [
     "/sys/kernel/debug/failslab/task-filter",
     "/sys/kernel/debug/fail_page_alloc/probability",
     "/sys/kernel/debug/fail_page_alloc/task-filter",
+    "/sys/kernel/debug/fail_make_request/probability",
     "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages",
     "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages",
 ];

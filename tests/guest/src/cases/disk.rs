@@ -249,6 +249,13 @@ impl Swap {
         sys::swap_on(&device.device)?;
         Ok(Self(device))
     }
+
+    /// Returns the file by which requests to the device can fail, in a kernel that injects such
+    /// faults.
+    pub fn fault_switch(&self) -> String {
+        let name = self.0.device.trim_start_matches("/dev/");
+        format!("/sys/block/{name}/make-it-fail")
+    }
 }
 
 impl Drop for Swap {

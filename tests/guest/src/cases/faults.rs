@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tests of failing allocations, in a kernel with fault injection: one allocation of the caller in
-//! each call, or many at random. The call may fail with `ENOMEM` or leave pages in place. Contents
-//! must stay, and the next call without faults must migrate all pages.
+//! Tests with fault injection: one allocation of the caller fails in each call, or many at random, or
+//! writes to swap space fail. The call may fail with `ENOMEM` or leave pages in place. Contents must
+//! stay, and the next call without faults must migrate all pages.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -10,12 +10,14 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use libc::ENOMEM;
 
+use super::disk::Swap;
 use crate::harness::{Case, expect_some, skip};
 use crate::kernel::{self, Setting};
 use crate::patience::repeat_until;
 use crate::plan::{Engine, FolioSize};
 use crate::sys::service::{Call as ServiceCall, LONG, Service};
 use crate::sys::{self, MF_MOVE, MF_MOVE_MT, Mapping, PAGE, UNSET};
+use crate::threads::beside;
 use crate::{pattern, region};
 
 /// Debugfs folders of fault injection: slab objects, and pages.
@@ -23,6 +25,8 @@ const FAULTS: [&str; 2] = [
     "/sys/kernel/debug/failslab",
     "/sys/kernel/debug/fail_page_alloc",
 ];
+/// The same for requests to block devices.
+const REQUESTS: &str = "/sys/kernel/debug/fail_make_request";
 /// More faults than a test causes: the file counts them down.
 const MOST_FAULTS: &str = "1000000";
 const THREADS: u32 = 4;
@@ -69,6 +73,7 @@ pub fn cases() -> Vec<Case> {
         cases.push(Case::new(format!("faults/{name}"), run).limit(SLOW));
     }
     cases.push(Case::new("faults/helpers", |_| helpers()).limit(SLOW));
+    cases.push(Case::new("faults/swap", |_| swap()).limit(SLOW));
     cases
 }
 
@@ -272,5 +277,41 @@ fn helpers() -> Result<()> {
         Ok(sys::places(0, &addrs)?.contains(&left_on) && kernel::helped()? > helped)
     })?;
     drop(injection);
+    whole(&map, &addrs, 0)
+}
+
+/// Lets half of the writes to swap space fail while compaction migrates pages, those in the swap cache
+/// as well. A page whose write failed stays in memory.
+fn swap() -> Result<()> {
+    const ROUNDS: u32 = 16;
+    if !Path::new(REQUESTS).exists() {
+        return Err(skip("this kernel has no fault injection for block devices"));
+    }
+    kernel::set_engine(Engine::On(THREADS))?;
+    let swap = Swap::new()?;
+    let set = |file: &str, value: &str| Setting::change(&format!("{REQUESTS}/{file}"), value);
+    let _limits = [set("verbose", "0")?, set("times", MOST_FAULTS)?];
+    let _fails = Setting::change(&swap.fault_switch(), "1")?;
+    let map = region::filled(FolioSize::Small, MANY, 1)?;
+    let addrs = map.addrs(PAGE);
+    let faults_left = || kernel::number(format!("{REQUESTS}/times"));
+    let migrated = || kernel::vmstat_sum("pgmigrate_success");
+    let (faults, moved) = (faults_left()?, migrated()?);
+    for round in 0..ROUNDS {
+        let failing = set("probability", "50")?;
+        let page_out = || map.advise(0, map.len(), libc::MADV_PAGEOUT);
+        beside("the task that pages out", page_out, || {
+            for node in [1, 0] {
+                kernel::compact();
+                sys::move_to(0, &addrs, node, MF_MOVE);
+            }
+            Ok(())
+        })?;
+        drop(failing);
+        // Reads all pages that are in swap space.
+        pattern::check(map.words(), 1).with_context(|| format!("round {round}"))?;
+    }
+    ensure!(faults_left()? < faults, "expected writes that fail");
+    ensure!(migrated()? > moved, "expected pages that migrate");
     whole(&map, &addrs, 0)
 }
