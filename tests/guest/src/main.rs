@@ -22,6 +22,7 @@ mod promotion;
 mod region;
 mod soak;
 mod stressor;
+mod suspend;
 #[allow(unsafe_code)]
 mod sys;
 mod threads;

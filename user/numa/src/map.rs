@@ -98,6 +98,12 @@ impl Mapping {
         Self::aligned(len, align, flags, -1)
     }
 
+    /// Maps shared anonymous memory, aligned to `align`.
+    pub fn shared(len: usize, align: usize) -> Result<Self> {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::aligned(len, align, flags, -1)
+    }
+
     /// Maps `len` bytes, and an inaccessible page behind them as a part of the mapping.
     pub fn before_a_hole(len: usize) -> Result<Self> {
         let map = Self::anon(len + page_size(), page_size())?;

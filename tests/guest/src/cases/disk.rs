@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! File systems for a test in the guest: a tmpfs, and an ext4, an XFS or a swap area on a loop device
-//! whose image is there.
+//! File systems for a test in the guest: a tmpfs, and an ext4, an XFS, a btrfs or a swap area on a loop
+//! device whose image is there.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -113,14 +113,23 @@ pub enum FileSystem {
     /// Its page cache has buffer heads.
     Ext4,
     Xfs,
+    /// Not all kernels here have it.
+    Btrfs,
 }
 
 impl FileSystem {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
         }
+    }
+
+    /// Returns whether this kernel has it.
+    pub fn is_built(self) -> Result<bool> {
+        let types = fs::read_to_string("/proc/filesystems")?;
+        Ok(types.split_whitespace().any(|name| name == self.name()))
     }
 
     fn make_on(self, device: &str) -> Result<()> {
@@ -131,6 +140,7 @@ impl FileSystem {
             Self::Xfs => make
                 .args(["-q", "-f"])
                 .envs(["TEST_DIR", "TEST_DEV", "QA_CHECK_FS"].map(|name| (name, "1"))),
+            Self::Btrfs => make.args(["-q", "-f"]),
         };
         output_of(make.arg(device)).map(drop)
     }
@@ -155,8 +165,7 @@ impl Disk {
 
     /// Creates a file system of `len` bytes, including its own data.
     pub fn of(kind: FileSystem, len: u64) -> Result<Self> {
-        let types = fs::read_to_string("/proc/filesystems")?;
-        if !types.split_whitespace().any(|name| name == kind.name()) {
+        if !kind.is_built()? {
             return Err(skip(format!("this kernel has no {}", kind.name())));
         }
         let device = Loop::new(len)?;

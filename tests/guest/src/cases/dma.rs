@@ -19,6 +19,7 @@ use crate::harness::{Case, expect, skip};
 use crate::kernel::{self, SWITCH, Setting, counter, rejects, value, write_error};
 use crate::patience::wait_until;
 use crate::plan::{Engine, FolioSize};
+use crate::suspend::SuspendsTo;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 use crate::{pattern, region};
 
@@ -29,9 +30,6 @@ const STATUS: &str = "/sys/kernel/mm/ferry/copy/dma_status";
 const SOFT: &str = "/sys/module/ferry_soft_dma/parameters";
 const DRIVER: &str = "/sys/bus/platform/drivers/ferry_soft_dma";
 const DEVICE: &str = "ferry_soft_dma";
-const PM_TEST: &str = "/sys/power/pm_test";
-const PM_TEST_DELAY: &str = "/sys/module/suspend/parameters/pm_test_delay";
-const SUSPEND: &str = "/sys/power/state";
 
 /// Number of channels of the software engine.
 const ALL: &str = "4";
@@ -353,36 +351,11 @@ fn hooks_off() -> Result<()> {
     Ok(())
 }
 
-/// Makes suspends stop at a test level and wait there for some seconds, until dropped.
-struct SuspendsTo {
-    _wait: Setting,
-}
-
-impl SuspendsTo {
-    fn new(level: &str, seconds: &str) -> Result<Self> {
-        if !Path::new(PM_TEST).exists() {
-            return Err(skip("this kernel has no pm_test"));
-        }
-        let to = Self {
-            _wait: Setting::change(PM_TEST_DELAY, seconds)?,
-        };
-        kernel::write(PM_TEST, level)?;
-        Ok(to)
-    }
-}
-
-impl Drop for SuspendsTo {
-    fn drop(&mut self) {
-        // As with settings, the error cannot be reported.
-        let _ = fs::write(PM_TEST, "none");
-    }
-}
-
 /// Freezes the moving tasks as each suspend does, with copies in flight. Afterwards copies use DMA
 /// again. Devices are not suspended, because one of them has the guest's files.
 fn suspend() -> Result<()> {
     need_soft()?;
-    let _to = SuspendsTo::new("freezer", "1")?;
+    let to = SuspendsTo::new("freezer", "1")?;
     kernel::set_engine(Engine::CopyOnly(4))?;
     let _patient = Setting::change(TIMEOUT, PATIENT)?;
     let _by = by("dma")?;
@@ -390,7 +363,7 @@ fn suspend() -> Result<()> {
     let suspends = AtomicU32::new(0);
     moves_while(8, 8, |_| {
         sleep(Duration::from_millis(100));
-        kernel::write(SUSPEND, "freeze")?;
+        to.suspend()?;
         suspends.fetch_add(1, Relaxed);
         Ok(())
     })?;

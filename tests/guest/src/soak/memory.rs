@@ -17,6 +17,7 @@ use nix::unistd::pipe;
 use crate::child::Child;
 use crate::kernel;
 use crate::pattern;
+use crate::sys::uffd::Uffd;
 use crate::sys::{self, MF_MOVE, Mapping, PAGE};
 
 const WORDS: usize = PAGE / 8;
@@ -29,6 +30,8 @@ const HUGE: usize = 2 << 20;
 pub struct MemoryKind {
     pub name: &'static str,
     pub pages: usize,
+    /// Whether children share it, or have a copy.
+    pub is_shared: bool,
     /// `MADV_HUGEPAGE`, `MADV_NOHUGEPAGE`, `MADV_MERGEABLE` or none.
     pub advice: i32,
 }
@@ -43,14 +46,15 @@ pub struct Memory {
 
 type Operation = fn(&mut Memory, &mut Rng) -> Result<()>;
 
-/// The operations, each as likely as the others.
-const OPERATIONS: [Operation; 14] = [
+/// The operations on private memory, each as likely as the others.
+const PRIVATE: &[Operation] = &[
     Memory::write,
     Memory::write,
     Memory::check_some,
     Memory::check_some,
     Memory::discard,
     Memory::protect,
+    Memory::protect_by_userfaultfd,
     Memory::fork,
     Memory::page_out,
     Memory::collapse,
@@ -61,8 +65,28 @@ const OPERATIONS: [Operation; 14] = [
     Memory::read_through_kernel,
 ];
 
+/// The operations on shared memory.
+const SHARED: &[Operation] = &[
+    Memory::write,
+    Memory::write,
+    Memory::check_some,
+    Memory::check_some,
+    Memory::punch,
+    Memory::protect,
+    Memory::protect_by_userfaultfd,
+    Memory::share,
+    Memory::page_out,
+    Memory::collapse,
+    Memory::hold_references,
+    Memory::pin_for_long,
+    Memory::lock,
+    Memory::bind,
+    Memory::read_through_kernel,
+];
+
 /// Operations that divide the mapping for good, or replace all of it: one in [`RARE`].
-const RARE_OPERATIONS: [Operation; 3] = [Memory::replace, Memory::remap, Memory::renew];
+const RARE_PRIVATE: &[Operation] = &[Memory::replace, Memory::remap, Memory::renew];
+const RARE_SHARED: &[Operation] = &[Memory::remap, Memory::renew];
 const RARE: u32 = 100;
 
 impl Memory {
@@ -76,16 +100,24 @@ impl Memory {
     }
 
     fn fresh(kind: MemoryKind) -> Result<Mapping> {
-        let map = Mapping::anon(kind.pages * PAGE, HUGE)?;
+        let len = kind.pages * PAGE;
+        let map = match kind.is_shared {
+            false => Mapping::anon(len, HUGE)?,
+            true => Mapping::shared(len, HUGE)?,
+        };
         map.advise(0, map.len(), kind.advice)?;
         Ok(map)
     }
 
     /// Does one random operation.
     pub fn step(&mut self, rng: &mut Rng) -> Result<()> {
+        let (frequent, rare) = match self.kind.is_shared {
+            false => (PRIVATE, RARE_PRIVATE),
+            true => (SHARED, RARE_SHARED),
+        };
         let operation = match rng.u32(..RARE) {
-            0 => rng.choice(RARE_OPERATIONS),
-            _ => rng.choice(OPERATIONS),
+            0 => rng.choice(rare),
+            _ => rng.choice(frequent),
         };
         operation.map_or(Ok(()), |operation| operation(self, rng))
     }
@@ -156,6 +188,29 @@ impl Memory {
         self.check_pages(first, pages)
     }
 
+    /// Frees a part for all processes that share it.
+    fn punch(&mut self, rng: &mut Rng) -> Result<()> {
+        let (first, pages) = self.part(rng);
+        let (at, len) = (first * PAGE, pages * PAGE);
+        self.map.advise(at, len, libc::MADV_REMOVE)?;
+        self.written[first..first + pages].fill(0);
+        self.check_pages(first, pages)
+    }
+
+    /// Lets a child check a part, and write it for both.
+    fn share(&mut self, rng: &mut Rng) -> Result<()> {
+        let (first, pages) = self.part(rng);
+        let child = Child::start(|| {
+            self.check_pages(first, pages)?;
+            self.write_pages(first, pages);
+            Ok(())
+        })?;
+        child.finish("the child to find the shared memory intact")?;
+        self.writes += 1;
+        self.written[first..first + pages].fill(self.writes);
+        self.check_pages(first, pages)
+    }
+
     /// Writes a part that was read-only, for which migrc may have deferred flushes.
     fn protect(&mut self, rng: &mut Rng) -> Result<()> {
         let (first, pages) = self.part(rng);
@@ -169,6 +224,16 @@ impl Memory {
         move_to_any_cpu(rng);
         self.write_pages(first, pages);
         move_to_any_cpu(rng);
+        self.check_pages(first, pages)
+    }
+
+    /// Write-protects a part by userfaultfd and writes it; the kernel resolves the faults.
+    fn protect_by_userfaultfd(&mut self, rng: &mut Rng) -> Result<()> {
+        let (first, pages) = self.part(rng);
+        let uffd = Uffd::new()?;
+        uffd.protect(&self.map, first * PAGE, pages * PAGE)?;
+        self.check_pages(first, pages)?;
+        self.write_pages(first, pages);
         self.check_pages(first, pages)
     }
 
@@ -273,7 +338,7 @@ impl Memory {
             return Ok(());
         }
         let empty = Mapping::anon(PAGE, PAGE)?;
-        self.map = std::mem::replace(&mut self.map, empty).remap()?;
+        self.map = std::mem::replace(&mut self.map, empty).remap_below(HUGE, 0)?;
         self.check()
     }
 

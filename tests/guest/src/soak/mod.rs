@@ -30,30 +30,21 @@ use crate::kernel::{self, Setting};
 use crate::patience::{self, wait_until};
 use crate::sys::{Mapping, PAGE};
 use accounts::Accounts;
+use chaos::Chaos;
 use file::RecordedFile;
 use memory::{Memory, MemoryKind, move_to_any_cpu};
 
 /// The actors with anonymous memory.
-const KINDS: [MemoryKind; 4] = [
+const KINDS: [MemoryKind; 5] = [
+    private("small", libc::MADV_NOHUGEPAGE),
+    private("huge", libc::MADV_HUGEPAGE),
+    private("as-set", libc::MADV_NORMAL),
+    private("merged", libc::MADV_MERGEABLE),
     MemoryKind {
-        name: "small",
+        name: "shared",
         pages: 6144,
-        advice: libc::MADV_NOHUGEPAGE,
-    },
-    MemoryKind {
-        name: "huge",
-        pages: 6144,
-        advice: libc::MADV_HUGEPAGE,
-    },
-    MemoryKind {
-        name: "as-set",
-        pages: 6144,
+        is_shared: true,
         advice: libc::MADV_NORMAL,
-    },
-    MemoryKind {
-        name: "merged",
-        pages: 6144,
-        advice: libc::MADV_MERGEABLE,
     },
 ];
 /// Processes that move the memory of the actors.
@@ -78,6 +69,16 @@ const TAKE_PART: [&str; 6] = [
 ];
 /// More of them: files in Ferry's folder.
 const FILES: [&str; 2] = ["migrc/deferred_pages", "service/successful"];
+
+/// Returns private memory of 24 MB.
+const fn private(name: &'static str, advice: i32) -> MemoryKind {
+    MemoryKind {
+        name,
+        pages: 6144,
+        is_shared: false,
+        advice,
+    }
+}
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -175,10 +176,12 @@ struct Environment {
 impl Environment {
     fn new() -> Result<Self> {
         let (mut folders, mut disks) = (Vec::new(), Vec::new());
-        for (name, kind) in [("ext4", FileSystem::Ext4), ("xfs", FileSystem::Xfs)] {
-            let disk = Disk::of(kind, DISK)?;
-            folders.push((name, disk.path("")));
-            disks.push(disk);
+        for kind in [FileSystem::Ext4, FileSystem::Xfs, FileSystem::Btrfs] {
+            if kind.is_built()? {
+                let disk = Disk::of(kind, DISK)?;
+                folders.push((kind.name(), disk.path("")));
+                disks.push(disk);
+            }
         }
         let tmpfs = Tmpfs::new()?;
         folders.push(("tmpfs", tmpfs.dir().to_path_buf()));
@@ -223,14 +226,14 @@ fn soak(options: &Options, environment: &Environment) -> Result<Results> {
             movers::run(&pids, &mut rng, || shared.goes_on(STOP_MOVERS))
         })?);
     }
-    chaos::start();
+    let mut chaos = Chaos::start(&environment.groups, &pids, rng);
     let (start, before) = (Instant::now(), Counts::now()?);
     let mut seen = (start, vec![0; actors.len()]);
     let moved = loop {
         for process in actors.iter().chain(&movers) {
             process.still_runs()?;
         }
-        chaos::change(&environment.groups, &pids, &mut rng)?;
+        chaos.change()?;
         let moved = Counts::now()?.since(&before);
         let (took, folios) = (start.elapsed(), moved.folios());
         if seen.0.elapsed() >= PROGRESS {
@@ -242,13 +245,15 @@ fn soak(options: &Options, environment: &Environment) -> Result<Results> {
             }
             seen.0 = Instant::now();
         }
-        let is_enough = folios >= options.folios && moved.taking_part().is_ok();
+        let all_took_part = moved.taking_part().is_ok() && chaos.made().is_ok();
+        let is_enough = folios >= options.folios && all_took_part;
         if is_enough || took.as_secs() >= options.seconds {
             break moved;
         }
         sleep(PAUSE);
     };
     let mut counts = moved.taking_part()?;
+    counts.extend(chaos.made()?);
     for (nr, actor) in actors.iter().enumerate() {
         counts.insert(actor.name.clone(), shared.count(nr).load(Relaxed));
     }

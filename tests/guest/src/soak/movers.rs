@@ -16,10 +16,10 @@ use crate::sys::{self, MF_MOVE_ALL, MF_MOVE_MT, PAGE};
 const MOST: usize = 4096;
 
 /// Addresses of a process.
-struct AddressRange {
+pub struct AddressRange {
     pid: i32,
-    addr: usize,
-    pages: usize,
+    pub addr: usize,
+    pub pages: usize,
 }
 
 /// Moves parts of the memory of random processes until `go_on` returns false.
@@ -47,7 +47,7 @@ pub fn run(pids: &[i32], rng: &mut Rng, mut go_on: impl FnMut() -> bool) -> Resu
 }
 
 /// Chooses a part of neighbouring mappings that can be read.
-fn choose(pid: i32, rng: &mut Rng) -> Option<AddressRange> {
+pub fn choose(pid: i32, rng: &mut Rng) -> Option<AddressRange> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let (start, end) = *rng.choice(&readable(&maps))?;
     let pages = (end - start) / PAGE;
