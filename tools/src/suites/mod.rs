@@ -7,6 +7,7 @@ mod guest;
 mod host;
 mod kunit;
 mod litmus;
+mod load;
 mod matrix;
 mod memory_model;
 mod nightly;
@@ -84,6 +85,9 @@ pub enum Suite {
     /// guided by kernel code coverage, until --calls calls were made; resumes after an interruption;
     /// then cases for rust/logic on the host
     Fuzz,
+    /// stress-ng --verify in the Ferry and debug kernels, with most features on, while its memory is
+    /// migrated
+    Stress,
     /// KUnit and system calls in a kernel with PREEMPT_RT and lockdep
     Rt,
     /// mm/ with Ferry in other configurations, by GCC, and under sparse and W=1
@@ -141,6 +145,7 @@ impl Suite {
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Soak => soak::run(context, tally, (Variant::Ferry, 2), soak::FOLIOS),
             Suite::Fuzz => fuzz::run(context, tally, fuzz::CALLS),
+            Suite::Stress => load::stress(context, tally),
             Suite::Rt => rt::run(context, tally),
             Suite::Matrix => matrix::run(context, tally),
             Suite::MemoryModel => memory_model::run(context, tally),
