@@ -27,7 +27,7 @@ impl Log {
         Ok(Self(file))
     }
 
-    /// Fails if a new message reports an error.
+    /// Fails if a new message reports an error, or a stall of RCU: an input may have caused it.
     pub fn check(&mut self) -> Result<()> {
         let mut record = [0; LONGEST];
         loop {
@@ -40,7 +40,7 @@ impl Log {
                 Err(error) => return Err(error).context(FILE),
             };
             let message = String::from_utf8_lossy(&record[..length]);
-            if is_alarm(&message) {
+            if is_alarm(&message) || message.contains("rcu: INFO:") {
                 bail!("the kernel log reports: {}", message.trim());
             }
         }

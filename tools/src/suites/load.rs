@@ -38,11 +38,13 @@ const COMPLAINTS: [&str; 5] = [
 
 /// Runs stress-ng in the vanilla kernel, as a control, and in two kernels with Ferry.
 pub fn stress(context: &Context, tally: &mut Tally) -> Result<()> {
-    needs(&["stress-ng"], "stress-ng")?;
+    if which("stress-ng").is_none() {
+        bail!("there is no stress-ng in PATH\n  what to do: install the package stress-ng");
+    }
     let script = format!("set -- {SECONDS}\n{FEATURES}\n{STRESS_NG}");
     for variant in [Variant::Vanilla, Variant::Ferry, Variant::Debug] {
         let name = variant.name();
-        let guest = with_programs(context, variant, (&format!("stress-{name}"), 2))?;
+        let guest = with_programs(context, variant)?;
         let status = guest.run(&script);
         if matches!(&status, Err(error) if was_interrupted(error)) {
             return status.map(drop);
@@ -73,26 +75,12 @@ fn complaints(log: &str) -> Vec<&str> {
     log.lines().filter(is_one).collect()
 }
 
-/// Fails if a program is missing; `packages` contain the programs.
-fn needs(programs: &[&str], packages: &str) -> Result<()> {
-    for program in programs {
-        let is_there = |dir: &str| Path::new(dir).join(program).exists();
-        if which(program).is_none() && !["/usr/sbin", "/sbin"].into_iter().any(is_there) {
-            bail!("there is no {program}\n  what to do: install {packages}, and try again");
-        }
-    }
-    Ok(())
-}
-
 /// Returns a guest with four CPUs that has the programs of the service.
-fn with_programs(
-    context: &Context,
-    variant: Variant,
-    (name, node_gib): (&str, u32),
-) -> Result<Guest> {
+fn with_programs(context: &Context, variant: Variant) -> Result<Guest> {
     let program = guest::program(context)?;
     let kernel = kernel::build(context, variant)?;
-    let guest = Guest::new(context, &kernel.image, name, Shape::new(4, node_gib))?
+    let name = format!("stress-{}", variant.name());
+    let guest = Guest::new(context, &kernel.image, &name, Shape::new(4, 2))?
         .kernel_args("kunit.enable=0 log_buf_len=16M")
         .kernel_args(variant.boot_args())
         .timeout(LIMIT);

@@ -86,7 +86,7 @@ pub enum Suite {
     /// then cases for rust/logic on the host
     Fuzz,
     /// stress-ng --verify in the Ferry and debug kernels, with most features on, while its memory is
-    /// migrated
+    /// migrated; in the vanilla kernel as a control
     Stress,
     /// KUnit and system calls in a kernel with PREEMPT_RT and lockdep
     Rt,

@@ -51,8 +51,13 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
+/// Returns whether this kernel has the software engine.
+pub fn has_engine() -> bool {
+    Path::new(SOFT).exists()
+}
+
 fn need_soft() -> Result<()> {
-    match Path::new(SOFT).exists() {
+    match has_engine() {
         true => Ok(()),
         false => Err(skip("this kernel has no software DMA engine")),
     }

@@ -280,8 +280,8 @@ fn helpers() -> Result<()> {
     whole(&map, &addrs, 0)
 }
 
-/// Lets half of the writes to swap space fail while compaction migrates pages, those in the swap cache
-/// as well. A page whose write failed stays in memory.
+/// Lets half of the writes to swap space fail while pages are paged out, compacted and migrated. A page
+/// whose write failed stays in memory.
 fn swap() -> Result<()> {
     const ROUNDS: u32 = 16;
     if !Path::new(REQUESTS).exists() {

@@ -9,7 +9,7 @@ mod counters;
 mod crews;
 mod differential;
 pub mod disk;
-mod dma;
+pub mod dma;
 mod errors;
 mod faults;
 mod generated;

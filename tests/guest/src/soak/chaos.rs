@@ -211,11 +211,10 @@ fn setting(rng: &mut Rng) {
 
 /// Lets DAMON migrate a part of a process's memory for a moment. Returns whether it did.
 fn damon(pids: &[i32], rng: &mut Rng) -> Result<bool> {
-    if !damon::is_built() {
-        return Ok(false);
-    }
     let node = rng.i32(0..2);
-    let pid = rng.choice(pids).copied().unwrap_or_default();
+    let (Some(&pid), true) = (rng.choice(pids), damon::is_built()) else {
+        return Ok(false);
+    };
     // The process may be changing its mappings.
     let Some(range) = movers::choose(pid, rng) else {
         return Ok(false);

@@ -71,7 +71,7 @@ const SHARED: &[Operation] = &[
     Memory::write,
     Memory::check_some,
     Memory::check_some,
-    Memory::punch,
+    Memory::discard,
     Memory::protect,
     Memory::protect_by_userfaultfd,
     Memory::share,
@@ -180,19 +180,14 @@ impl Memory {
         self.check_pages(first, pages)
     }
 
+    /// Frees a part; of shared memory, for all processes.
     fn discard(&mut self, rng: &mut Rng) -> Result<()> {
         let (first, pages) = self.part(rng);
-        let (at, len) = (first * PAGE, pages * PAGE);
-        self.map.advise(at, len, libc::MADV_DONTNEED)?;
-        self.written[first..first + pages].fill(0);
-        self.check_pages(first, pages)
-    }
-
-    /// Frees a part for all processes that share it.
-    fn punch(&mut self, rng: &mut Rng) -> Result<()> {
-        let (first, pages) = self.part(rng);
-        let (at, len) = (first * PAGE, pages * PAGE);
-        self.map.advise(at, len, libc::MADV_REMOVE)?;
+        let advice = match self.kind.is_shared {
+            false => libc::MADV_DONTNEED,
+            true => libc::MADV_REMOVE,
+        };
+        self.map.advise(first * PAGE, pages * PAGE, advice)?;
         self.written[first..first + pages].fill(0);
         self.check_pages(first, pages)
     }

@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use crate::bench;
 use crate::cases::disk::{Disk, FileSystem, Swap, Tmpfs};
+use crate::cases::dma;
 use crate::cgroup::Groups;
 use crate::child::Child;
 use crate::kernel::{self, Setting};
@@ -350,7 +351,8 @@ impl Counts {
     /// Returns the gains of the features that must take part, each of which must have some.
     fn taking_part(&self) -> Result<BTreeMap<String, u64>> {
         let mut counts = BTreeMap::new();
-        for name in TAKE_PART.into_iter().chain(FILES) {
+        let by_dma = dma::has_engine().then_some("pages_dma");
+        for name in TAKE_PART.into_iter().chain(FILES).chain(by_dma) {
             ensure!(self.of(name) > 0, "{name} did not grow");
             counts.insert(name.to_owned(), self.of(name));
         }
