@@ -527,8 +527,8 @@ fn hanging_guest(context: &Context) -> Result<()> {
         "the guest did not boot: {error}"
     );
     let share = guest.share().to_string_lossy().into_owned();
-    ensure!(!in_use(&share)?, "a process of the guest is still running");
-    Ok(())
+    // A killed process takes a moment to disappear.
+    wait_until(|| Ok(!in_use(&share)?)).context("a process of the guest is still running")
 }
 
 /// Returns whether the command line of any process contains the text.
