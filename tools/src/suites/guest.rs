@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! KUnit, and page migration by system call, in booted kernels. The tests must pass in the debug
 //! kernel, and in Ferry's every outcome must match the recorded outcome of the vanilla kernel. The
-//! suite `debug` runs all of them in the debug kernel, `guest` a part.
+//! suite `guest` runs a few of them in the debug kernel, `debug` all.
 
 use super::{
     kunit,
@@ -28,6 +28,8 @@ pub const LIMIT: Duration = Duration::from_secs(3600);
 const NODE_GIB: u32 = 2;
 /// The number of CPUs of most guests. More make a guest slow on hosts that have two.
 const USUAL_CPUS: u32 = 2;
+/// The number of CPUs of guests in which several tasks and helpers run at once.
+const MANY_CPUS: u32 = 4;
 /// A way to boot the kernel: its name in the results, the kernel arguments, the guest's nodes and its
 /// platform.
 #[derive(Clone, Copy)]
@@ -61,8 +63,8 @@ const WITH_KUNIT: Booting = Booting {
     ..USUAL
 };
 
-/// Tests that need more than two CPUs to be thorough. The debug kernel runs them with four. The
-/// Ferry kernel runs all with two.
+/// Tests that need more than two CPUs to be thorough. The suites `debug` and `rt` run them with
+/// four, and the other tests with two. Ferry's kernel runs all with two.
 const AMONG_MANY: &[&str] = &[
     "crews/",
     "races/",
@@ -79,117 +81,85 @@ const AMONG_MANY: &[&str] = &[
 
 /// Tests on a machine of two sockets that run by default: each kind of batch and of memory once.
 /// The suite `nightly` runs all.
-const SOME_OF_SOCKETS: &[&str] = &["gigantic/", "nodes/batches-anon", "nodes/crews-file"];
-
-/// Tests that the debug kernel skips by default: they take long there, or differ from others in the
-/// system call, the file system or the size of folios alone. The suite `debug` runs them there. By
-/// default the Ferry kernel runs them, except tests that need more than two CPUs, a software DMA
-/// engine, fault injection or `CONFIG_FERRY_MIGRC_DEBUG`. A name stands for all tests whose names
-/// contain it.
-const NOT_IN_DEBUG: &[&str] = &[
-    "/mbind",
-    "/migrate_pages",
-    "counters/balance-auto",
-    "counters/balance-cpu",
-    "counters/balance-dma",
-    "counters/balance-hybrid",
-    "counters/balance-serial",
-    "crews/memory-offline",
-    "crews/regrouped",
-    "differential/1",
-    "differential/2",
-    "differential/3",
-    "differential/4",
-    "differential/5",
-    "dma/suspend",
-    "errors/huge-pages-to-full-node",
-    "errors/node-full",
-    "faults/asked",
-    "faults/huge",
-    "faults/service-crew",
-    "faults/service-long",
-    "generated/2",
-    "generated/3",
-    "generated/4",
-    "generated/5",
-    "generated/6",
-    "generated/7",
-    "generated/8",
-    "generated/9",
-    "killed/looked-up",
-    "killed/migrate-pages",
-    "killed/move-pages-asked",
-    "killed/move-pages-copied",
-    "killed/service-phys",
-    "limits/confined-meanwhile",
-    "limits/crews-off-meanwhile",
-    "limits/fewer-threads-meanwhile",
-    "limits/flag-ignored",
-    "limits/flag-privileged",
-    "limits/lanes-for-reclaim",
-    "limits/list-switched-off-meanwhile",
-    "limits/nice",
-    "limits/nodes-meanwhile",
-    "limits/quota-meanwhile",
-    "limits/real-time",
-    "limits/service-flag-ignored",
-    "limits/service-quota",
-    "limits/weight",
-    "litmus/collapse",
-    "litmus/file-64k",
-    "litmus/file-alone",
-    "litmus/file-mapped",
-    "litmus/file-punched",
-    "litmus/file-xfs",
-    "litmus/ksm",
-    "litmus/nested",
-    "litmus/numa-scan",
-    "litmus/pair",
-    "litmus/spaces-many",
-    "method/always",
-    "method/demotion",
-    "method/never",
-    "pinned/direct-io",
-    "programs/",
-    "promotion/brake",
-    "promotion/cpuset",
-    "promotion/crowded",
-    "promotion/forgotten",
-    "promotion/mapped",
-    "promotion/memcg",
-    "promotion/off",
-    "promotion/oom",
-    "promotion/policy",
-    "promotion/races-generations",
-    "promotion/races-tmpfs",
-    "promotion/rate",
-    "promotion/remount",
-    "promotion/tmpfs-policy",
-    "races/forked-4k",
-    "races/many-threads",
-    "races/thrown-away",
-    "races/written-4k",
-    "service/enomem",
-    "service/killed",
-    "settings/any-cpu",
-    "settings/min-kb",
-    "settings/written-by-many",
-    "sysctl/changed-while-moving",
-    "system/compaction",
-    "system/memory-offline",
-    "tiers/full",
-    "tiers/in-use",
-    "tiers/kswapd",
-    "tiers/long-lists-generations",
-    "unplug/cpus-engine",
-    "unplug/memory-engine",
+const SOME_OF_SOCKETS: &[&str] = &[
+    "gigantic/",
+    "nodes/batches-anon-without-cpus",
+    "nodes/crews-file-near",
 ];
 
-/// Tests that Ferry's kernel skips by default: they take long, and the debug kernel runs them. The
-/// suite `nightly` runs them in Ferry's kernel as well.
+/// Tests that the debug kernel runs by default: each kind of memory, of race and of failure once. A
+/// name stands for all tests whose names contain it. The suite `debug` runs all tests there, and
+/// Ferry's kernel runs nearly all by default.
+const IN_DEBUG: &[&str] = &[
+    "/move_pages",
+    "accounting/crew-2m",
+    "balancing/tiering-2m",
+    "counters/hugetlb-shared",
+    "crews/callers-4",
+    "crews/confined-by-cpuset",
+    "crews/frozen",
+    "crews/killed",
+    "crews/same-huge-page",
+    "differential/0",
+    "dma/driver-goes",
+    "dma/hugetlb",
+    "dma/late",
+    "faults/helpers",
+    "faults/move-pages",
+    "faults/service-range",
+    "generated/0",
+    "killed/move-pages-crew",
+    "large/discarded-meanwhile",
+    "large/whole",
+    "limits/switched-off-meanwhile",
+    "litmus/file-truncated",
+    "litmus/force",
+    "litmus/protect",
+    "litmus/replace",
+    "litmus/secondary",
+    "litmus/write",
+    "lru-caches/locked-meanwhile",
+    "migrc/atomic",
+    "migrc/freed-by",
+    "migrc/node-share",
+    "migrc/owner-gone",
+    "migrc/poisoned",
+    "migrc/refused",
+    "migrc/soft-offlined",
+    "pinned/io_uring-64k",
+    "policy/",
+    "promotion/small",
+    "races/forked-2m",
+    "races/split",
+    "races/unmapped",
+    "runs/large-discarded-meanwhile",
+    "runs/locked-meanwhile",
+    "runs/notifications",
+    "runs/truncated-while-sorted",
+    "service/hugetlb-crew",
+    "service/offline",
+    "service/poisoned",
+    "service/race-exiting",
+    "service/race-unmapped",
+    "service/race-written",
+    "settings/queue",
+    "sysctl/reasons",
+    "tiers/proactive-generations",
+    "unplug/cpus-crew",
+];
+
+/// Tests that Ferry's kernel skips by default, because they take long or differ from others in the
+/// LRU or the file system alone. The suite `debug` runs them in the debug kernel, and `nightly` in
+/// both.
 const NOT_IN_FERRY: &[&str] = &[
+    "litmus/file-xfs-punched",
+    "litmus/nested",
     "litmus/probes",
+    "promotion/races-generations",
     "service/fuzz",
+    "tiers/full-generations",
+    "tiers/in-use-generations",
+    "tiers/kswapd-generations",
     "unplug/cpus-crew",
     "unplug/memory-crew",
 ];
@@ -208,8 +178,14 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         (USUAL_CPUS, &USUAL),
         LIMIT,
     )?;
-    in_debug(context, tally, &program, NOT_IN_DEBUG)?;
-    let sockets = (2 * USUAL_CPUS, &SOCKETS);
+    let cases = format!("{}{}", IN_DEBUG.join(" "), without(&[CONTROLS]));
+    let debug = (MANY_CPUS, &WITH_KUNIT);
+    let debug = ready(context, &program, Variant::Debug, debug, 2 * LIMIT)?;
+    let booted = boot(&debug, "on", &cases)?;
+    kunit::booted(context, tally, &debug.0, &debug.1)?;
+    tally.case("each name in the list has a test", booted.has_all(IN_DEBUG));
+    booted.tell(tally);
+    let sockets = (MANY_CPUS, &SOCKETS);
     let sockets = ready(context, &program, Variant::Ferry, sockets, LIMIT)?;
     boot(&sockets, "on", &SOME_OF_SOCKETS.join(" "))?.tell(tally);
     let ferry = boot(&ferry, "on", &without(NOT_IN_FERRY))?.tell(tally);
@@ -222,29 +198,12 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
 
 /// Runs KUnit, and all tests but [`CONTROLS`], in the debug kernel.
 pub fn debug(context: &Context, tally: &mut Tally) -> Result<()> {
-    in_debug(context, tally, &guest::program(context)?, &[])
-}
-
-/// Numbers of CPUs of guests that only the suite `cpus` has. The host usually has fewer CPUs, so
-/// these guests show nothing about speed.
-const MORE_CPUS: [u32; 2] = [8, 16];
-
-/// Runs the tests of several tasks and CPUs with more CPUs than other suites.
-pub fn on_more_cpus(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
-    let cases = format!("{} --except {CONTROLS}", AMONG_MANY.join(" "));
-    for cpus in MORE_CPUS {
-        let limit = LIMIT * cpus / USUAL_CPUS;
-        let guest = ready(context, &program, Variant::Ferry, (cpus, &USUAL), limit)?;
-        boot(&guest, "on", &cases)?.tell(tally);
-    }
-    Ok(())
-}
-
-/// Runs KUnit, and all tests but some and [`CONTROLS`], in the debug kernel.
-fn in_debug(context: &Context, tally: &mut Tally, program: &Path, except: &[&str]) -> Result<()> {
-    let [few, many] = divided(except);
-    let ready = |cpus, booting| ready(context, program, Variant::Debug, (cpus, booting), 2 * LIMIT);
+    let [few, many] = divided();
+    let ready = |cpus, booting| {
+        let variant = Variant::Debug;
+        ready(context, &program, variant, (cpus, booting), 2 * LIMIT)
+    };
     let (with_few, with_many) = (ready(few.0, &WITH_KUNIT)?, ready(many.0, &USUAL)?);
     let (few, many) = both(
         few.0 + many.0,
@@ -255,6 +214,22 @@ fn in_debug(context: &Context, tally: &mut Tally, program: &Path, except: &[&str
     kunit::booted(context, tally, guest, prefix)?;
     few.tell(tally);
     many.tell(tally);
+    Ok(())
+}
+
+/// Numbers of CPUs of guests that only the suite `cpus` has. The host usually has fewer CPUs, so
+/// these guests show nothing about speed.
+const MORE_CPUS: [u32; 2] = [8, 16];
+
+/// Runs the tests of several tasks and CPUs with more CPUs than other suites.
+pub fn on_more_cpus(context: &Context, tally: &mut Tally) -> Result<()> {
+    let program = guest::program(context)?;
+    let [_, (_, cases)] = divided();
+    for cpus in MORE_CPUS {
+        let limit = LIMIT * cpus / USUAL_CPUS;
+        let guest = ready(context, &program, Variant::Ferry, (cpus, &USUAL), limit)?;
+        boot(&guest, "on", &cases)?.tell(tally);
+    }
     Ok(())
 }
 
@@ -284,13 +259,11 @@ fn without(tests: &[&str]) -> String {
     options.collect()
 }
 
-/// Returns all tests but some, for a kernel with many checks: numbers of CPUs, and the tests to run
-/// with each.
-pub fn divided(except: &[&str]) -> [(u32, String); 2] {
-    let except = without(except);
-    let few = format!("{}{except}", without(AMONG_MANY));
-    let many = format!("{} --except {CONTROLS}{except}", AMONG_MANY.join(" "));
-    [(USUAL_CPUS, few), (4, many)]
+/// Returns all tests but [`CONTROLS`], for a kernel with many checks: numbers of CPUs, and the
+/// tests to run with each.
+pub fn divided() -> [(u32, String); 2] {
+    let many = format!("{}{}", AMONG_MANY.join(" "), without(&[CONTROLS]));
+    [(USUAL_CPUS, without(AMONG_MANY)), (MANY_CPUS, many)]
 }
 
 /// Runs all tests in the vanilla and the Ferry kernel. The tests must pass in both, and the
@@ -380,6 +353,15 @@ pub struct Booted {
 }
 
 impl Booted {
+    /// Fails if one of the names stands for no test that was run.
+    fn has_all(&self, names: &[&str]) -> Outcome {
+        let has = |name: &&&str| self.cases.iter().any(|(case, _)| case.contains(**name));
+        match names.iter().find(|name| !has(name)) {
+            Some(name) => Outcome::Failed(format!("no test `{name}`")),
+            None => Outcome::Passed,
+        }
+    }
+
     /// Reports the results. Returns the outcomes to compare, if the guest left any.
     pub fn tell(self, tally: &mut Tally) -> Option<Value> {
         let prefix = self.prefix;
@@ -488,18 +470,6 @@ pub fn clean_log(log: &str) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_test_is_left_out_in_one_kernel_alone() {
-        for test in NOT_IN_FERRY {
-            let also = |other: &&str| test.contains(*other) || other.contains(test);
-            assert_eq!(
-                NOT_IN_DEBUG.iter().find(|other| also(other)),
-                None,
-                "{test}"
-            );
-        }
-    }
 
     #[test]
     fn words_that_a_shell_would_change_are_refused() {

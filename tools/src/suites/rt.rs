@@ -19,7 +19,7 @@ pub const WITH_KUNIT: Booting = Booting {
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
-    for (cpus, cases) in divided(&[]) {
+    for (cpus, cases) in divided() {
         let ready = ready(context, &program, Variant::Rt, (cpus, &WITH_KUNIT), LIMIT)?;
         let booted = boot(&ready, "on", &cases)?;
         let (guest, prefix) = &ready;
