@@ -56,6 +56,11 @@ impl Failures {
         self.0.iter().sum()
     }
 
+    /// Returns whether some pages may be migrated once no CPU has them in a batch.
+    pub fn may_pass(self) -> bool {
+        self.0[Failure::Busy as usize] > 0 || self.0[Failure::Move as usize] > 0
+    }
+
     /// Adds the pages to the counters of this CPU, by reason and in all.
     pub fn count(self) {
         ServiceEvent::Failed.count(self.sum());

@@ -68,7 +68,7 @@ pub fn migrate(
     if pages.len() <= SHORT_PAGES * PAGE_SIZE {
         let result = walk(job, pages.clone(), counts);
         let is_final = |error: Error| error == ENOMEM || error == EINTR;
-        if counts.failed.sum() == 0 || result.is_err_and(is_final) {
+        if !counts.failed.may_pass() || result.is_err_and(is_final) {
             return result;
         }
         // Folios in the batches of CPUs could not be isolated, or have an extra reference. The next

@@ -13,9 +13,12 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 
-use crate::harness::{Case, skip};
+use super::policy::Partner;
+use crate::harness::{Case, expect, skip};
 use crate::kernel::{self, CREW, Setting};
 use crate::patience::{repeat_until, wait_until};
+use crate::plan::FolioSize;
+use crate::sys::service::{Call, Service};
 use crate::sys::{self, MF_MOVE, MF_MOVE_ALL, MF_STRICT, Mapping, PAGE, run_on};
 use crate::threads::{Stop, join};
 use crate::trace::Tracing;
@@ -55,6 +58,7 @@ pub fn cases() -> Vec<Case> {
     cases.extend([
         Case::new("lru-caches/left-alone", |_| left_alone(region::move_map)),
         Case::new("lru-caches/left-alone/mbind", |_| left_alone(by_mbind)),
+        Case::new("lru-caches/left-alone/service", |_| shared_range()),
         Case::new("lru-caches/added-to-many/mbind", |_| added_to_many()),
         Case::new("lru-caches/locked-meanwhile", |_| {
             locked_meanwhile(by_move_all)
@@ -245,6 +249,22 @@ fn left_alone(way: Way) -> Result<()> {
             Ok(empties)
         },
     )
+}
+
+/// A range of pages that a child maps too: they stay, and the caches of other CPUs are left alone.
+fn shared_range() -> Result<()> {
+    let service = Service::open()?;
+    let map = region::filled(FolioSize::Small, PAGES, 1)?;
+    let _partner = Partner::sharing(&map)?;
+    let tracing = Tracing::new()?;
+    let call = Call::range(map.addr(), map.len(), 1);
+    wait_until("a call leaves the caches of other CPUs alone", || {
+        let empties = empties_caches(&tracing, || {
+            let failed = service.range(call).failed;
+            expect("pages that stayed", failed, PAGES as u64)
+        })?;
+        Ok(!empties)
+    })
 }
 
 /// Returns a file in memory that the second CPU has just written. Another program writes it: a
