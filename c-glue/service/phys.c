@@ -7,7 +7,7 @@
  * Lock order:
  *
  * 1. the memory hotplug lock, for reading;
- * 2. the lock of a folio;
+ * 2. the lock of a folio, by trylock;
  * 3. the rmap locks;
  * 4. a PTL.
  *

@@ -5,7 +5,7 @@
 //! Lock order:
 //!
 //! 1. the memory hotplug lock, see [`MemHotplugGuard`];
-//! 2. the lock of a folio, to find the processes that map it;
+//! 2. the lock of a folio, by trylock, to find the processes that map it;
 //! 3. the locks of rmap.
 //!
 //! C file: [`mm/ferry/c-glue/service/service.c`](srctree/mm/ferry/c-glue/service/service.c)

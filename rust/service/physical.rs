@@ -129,8 +129,7 @@ fn at_once(job: &CheckedRequest, table: &mut Table<'_>, counts: &mut Counts) -> 
     let mut folios = Moving::new(folios, job.node);
     let mut moved = 0;
     let mut work = || -> Result {
-        table.isolate_all(&mut folios.folios().list())?;
-        if move_isolated(job, folios.folios(), &mut moved)? && table.unsettled == 0 {
+        if one_pass(job, table, &mut folios, &mut moved)? && table.unsettled == 0 {
             return Ok(());
         }
         // Folios in the batches of CPUs cannot be isolated, or have a reference that prevents
@@ -139,12 +138,32 @@ fn at_once(job: &CheckedRequest, table: &mut Table<'_>, counts: &mut Counts) -> 
         move_isolated(job, folios.folios(), &mut moved)?;
         folios.put_back();
         table.look_again();
-        table.isolate_all(&mut folios.folios().list())?;
-        move_isolated(job, folios.folios(), &mut moved).map(drop)
+        one_pass(job, table, &mut folios, &mut moved).map(drop)
     };
     let result = work();
     counts.add(table.isolated, moved);
     result
+}
+
+/// Isolates the folios of all page frames of a pass, and migrates them. Returns whether all were
+/// migrated. `folios` must be empty.
+fn one_pass(
+    job: &CheckedRequest,
+    table: &mut Table<'_>,
+    folios: &mut Moving<'_>,
+    moved: &mut u64,
+) -> Result<bool> {
+    let mut all = true;
+    loop {
+        table.isolate_all(&mut folios.folios().list())?;
+        all &= move_isolated(job, folios.folios(), moved)?;
+        if !core::mem::take(&mut table.busy) {
+            return Ok(all);
+        }
+        // A memory block does not go offline while one of its folios is isolated.
+        folios.put_back();
+        table.wait_for_next();
+    }
 }
 
 /// Migrates the isolated folios. Returns whether all were migrated. May sleep. Fails like
@@ -180,6 +199,10 @@ const MAX_LOOKED: usize = 65536;
 /// Page frames that are looked up at once while a crew is at work.
 const MAX_LOOKED_NOW: usize = 4096;
 
+/// Number of times that the caller waits for the lock of a folio in a pass. If another task has
+/// locked the folio again each time, its frame is unsettled.
+const MAX_WAITS: u32 = 8;
+
 /// The page frames of a table, and the results so far.
 ///
 /// # Invariants
@@ -196,11 +219,11 @@ struct Table<'a> {
     looked: usize,
     /// Value of `next` when the list was begun.
     list_from: usize,
-    /// Whether another task holds a lock that the next frame needs. Before the next list, the
-    /// caller waits for it. It then waits for the locks of that frame in any case, so that it makes
-    /// progress (`was_busy`).
+    /// Whether another task holds a lock that the next frame needs. The caller waits for the lock of
+    /// the folio without the memory hotplug lock, and looks the frame up again.
     busy: bool,
-    was_busy: bool,
+    /// Number of such waits for the next frame.
+    waits: u32,
     /// Number of frames to look up again.
     unsettled: usize,
     /// The address at which the process maps the next frame, if the table is in the order of
@@ -238,7 +261,7 @@ fn around(frame: u64, nr: usize) -> core::ops::Range<u64> {
     first..first + nr as u64
 }
 
-/// Whether to wait for the lock of a folio.
+/// Whether to wait for the locks of rmap, under which no task waits for user space.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
     Wait,
@@ -255,7 +278,7 @@ impl<'a> Table<'a> {
             looked: 0,
             list_from: 0,
             busy: false,
-            was_busy: false,
+            waits: 0,
             unsettled: 0,
             follows: 0,
             in_order: false,
@@ -279,24 +302,37 @@ impl<'a> Table<'a> {
     }
 
     /// Waits for the lock of the next folio. The next lookup notices if the caller is being killed.
-    fn wait_for_next(&self) {
+    fn wait_for_next(&mut self) {
+        self.waits += 1;
         let online = MemHotplugGuard::begin();
         let found = (self.frames.get(self.next)).map(|&frame| page_frame::find(&online, frame));
-        // Memory hotplug must not wait for the holder of a folio lock.
+        // Memory hotplug must not wait for the holder of a folio lock, which may wait for user
+        // space.
         drop(online);
-        if let Some(Found::Folio(folio)) = found {
-            drop(FolioGuard::lock(&folio));
+        match found {
+            Some(Found::Folio(folio)) if self.is_candidate(&folio) => {
+                drop(FolioGuard::lock(&folio));
+            }
+            _ => {}
         }
     }
 
-    /// Isolates the folios of all page frames of this pass. `list` must be empty.
+    /// Returns whether the folio may have to move. The caller does not wait for an unmapped folio,
+    /// which may be locked for I/O on a slow disk or server.
+    fn is_candidate(&self, folio: &FolioRef) -> bool {
+        folio.nid() != NodeId(self.job.node.nid()) && page_frame::is_mapped(folio)
+    }
+
+    /// Isolates the folios of all page frames of this pass. Stops where another task holds the lock
+    /// of a folio (`busy`).
     fn isolate_all(&mut self, list: &mut IsolatedList<'_>) -> Result {
         let online = MemHotplugGuard::begin();
         self.isolate_some(&online, (usize::MAX, usize::MAX), list, Patience::Wait)
     }
 
     /// Isolates up to `want` base pages, and looks up at most `looks` page frames. Stops where
-    /// another task holds a lock, if `patience` says so.
+    /// another task holds the lock of a folio; with [`Patience::Pass`] also where one holds a lock of
+    /// rmap, unless the caller has waited for that frame.
     fn isolate_some(
         &mut self,
         online: &MemHotplugGuard,
@@ -319,10 +355,6 @@ impl<'a> Table<'a> {
                 break;
             };
             if !self.last.contains(&frame) {
-                let patience = match self.was_busy && self.next == self.list_from {
-                    true => Patience::Wait,
-                    false => patience,
-                };
                 match self.look(online, frame, list, patience)? {
                     LookupResult::Isolated(folio, at) => {
                         let nr = folio.nr_pages();
@@ -351,6 +383,7 @@ impl<'a> Table<'a> {
             // INVARIANT: There was a frame at `next`.
             self.next += 1;
             self.looked += 1;
+            self.waits = 0;
         }
         Ok(())
     }
@@ -396,24 +429,20 @@ impl<'a> Table<'a> {
             Found::Unsettled => return Ok(LookupResult::Unsettled),
             Found::Nothing => return Ok(LookupResult::Ignored),
         };
-        // The caller does not wait for an unmapped folio, which may be locked for I/O on a slow
-        // disk or server.
-        if folio.nid() == NodeId(self.job.node.nid()) || !page_frame::is_mapped(&folio) {
+        if !self.is_candidate(&folio) {
             return Ok(LookupResult::Ignored);
         }
         let pages = folio.nr_pages();
-        let waits = patience == Patience::Wait;
-        let found = match waits {
-            true => Some(FolioGuard::lock(&folio)?),
-            false => FolioGuard::try_lock(&folio),
-        }
-        .and_then(|guard| {
+        let waits = patience == Patience::Wait || self.waits > 0;
+        let found = FolioGuard::try_lock(&folio).and_then(|guard| {
             let mapped_by = self.job.target.mapped_by(guard.folio(), waits)?;
             Some((mapped_by, guard.is_refused()))
         });
         let (mapped_by, refused) = match found {
             Some(found) => found,
             None if is_being_killed() => return Err(EINTR),
+            // The folio may be another process's, of which the counts must tell nothing.
+            None if self.waits >= MAX_WAITS => return Ok(LookupResult::Unsettled),
             None => return Ok(LookupResult::Busy),
         };
         Ok(match mapped_by {
@@ -438,11 +467,10 @@ impl FolioSource for Table<'_> {
     type Held = MemHotplugGuard;
 
     fn hold(&mut self) -> MemHotplugGuard {
-        let busy = core::mem::take(&mut self.busy);
-        if busy {
+        if core::mem::take(&mut self.busy) {
             self.wait_for_next();
         }
-        (self.list_from, self.was_busy) = (self.next, busy);
+        self.list_from = self.next;
         MemHotplugGuard::begin()
     }
 

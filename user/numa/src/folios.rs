@@ -11,6 +11,10 @@ use crate::{Mapping, page_size};
 /// Bits of `/proc/kpageflags`: the first page of a large folio, and the others.
 const HEAD: u64 = 1 << 15;
 const TAIL: u64 = 1 << 16;
+/// The bit of `/proc/kpageflags` of a locked page.
+pub const LOCKED: u64 = 1 << 0;
+/// The bit of `/proc/kpageflags` of a page that is written back.
+pub const WRITEBACK: u64 = 1 << 8;
 /// The bit of `/proc/kpageflags` of a hardware-poisoned page.
 pub const HWPOISON: u64 = 1 << 19;
 

@@ -79,26 +79,32 @@ fn output_of(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-/// A loop device whose image is a file on a tmpfs.
+/// A loop device whose image is a file.
 pub struct Loop {
     pub device: String,
-    _tmpfs: Tmpfs,
+    _tmpfs: Option<Tmpfs>,
 }
 
 impl Loop {
+    /// Attaches a new image on a tmpfs.
     pub fn new(len: u64) -> Result<Self> {
         let tmpfs = Tmpfs::new()?;
-        let image = tmpfs.dir().join("image");
-        create(&image)?.set_len(len)?;
-        let image = image
-            .to_str()
-            .context("the path of the image is not UTF-8")?;
-        let device = output("losetup", &["--find", "--show", image])?;
         Ok(Self {
-            device,
-            _tmpfs: tmpfs,
+            device: attach(&tmpfs.dir().join("image"), len)?,
+            _tmpfs: Some(tmpfs),
         })
     }
+}
+
+/// Attaches a new image to a loop device, and returns the device's name.
+fn attach(image: &Path, len: u64) -> Result<String> {
+    create(image)?.set_len(len)?;
+    output("losetup", &["--find", "--show", utf8(image)?])
+}
+
+fn utf8(path: &Path) -> Result<&str> {
+    path.to_str()
+        .with_context(|| format!("{}: not UTF-8", path.display()))
 }
 
 impl Drop for Loop {
@@ -168,7 +174,19 @@ impl Disk {
         if !kind.is_built()? {
             return Err(skip(format!("this kernel has no {}", kind.name())));
         }
-        let device = Loop::new(len)?;
+        Self::on(kind, Loop::new(len)?)
+    }
+
+    /// Creates a file system of `len` bytes whose image is a file of this one.
+    pub fn inside(&self, len: u64) -> Result<Self> {
+        let device = Loop {
+            device: attach(&self.path("image"), len)?,
+            _tmpfs: None,
+        };
+        Self::on(self.kind, device)
+    }
+
+    fn on(kind: FileSystem, device: Loop) -> Result<Self> {
         kind.make_on(&device.device)?;
         let dir = nix::unistd::mkdtemp("/run/ferry-guest-XXXXXX").context("mkdtemp")?;
         let disk = Self { kind, dir, device };
@@ -191,6 +209,12 @@ impl Disk {
     pub fn remount(&mut self) -> Result<()> {
         umount2(&self.dir, MntFlags::empty()).context("unmounting")?;
         self.mount()
+    }
+
+    /// Freezes the file system: writes wait.
+    pub fn freeze(&self) -> Result<Frozen<'_>> {
+        output("fsfreeze", &["--freeze", utf8(&self.dir)?])?;
+        Ok(Frozen(&self.dir))
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -238,6 +262,16 @@ impl Drop for Disk {
     fn drop(&mut self) {
         let _ = umount2(&self.dir, MntFlags::empty());
         let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// A frozen file system; thawed on drop.
+pub struct Frozen<'a>(&'a Path);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        // Fails only if it is not frozen.
+        let _ = utf8(self.0).and_then(|dir| output("fsfreeze", &["--unfreeze", dir]));
     }
 }
 

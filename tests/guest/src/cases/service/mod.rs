@@ -6,6 +6,7 @@ mod errnos;
 mod fuzz;
 mod kinds;
 mod layout;
+mod locked;
 mod owners;
 mod races;
 mod rights;
@@ -27,6 +28,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(errnos::cases());
     all.extend(layout::cases());
     all.extend(kinds::cases());
+    all.extend(locked::cases());
     all.extend(owners::cases());
     all.extend(rights::cases());
     all.extend(statistics::cases());
