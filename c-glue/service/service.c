@@ -170,9 +170,19 @@ bool ferry_folio_is_refused(struct folio *folio)
 struct ferry_walk {
 	struct ferry_range *range;
 	struct list_head *folios;
-	struct folio *large;	/* the last large folio */
 	struct ferry_moving moving;
 };
+
+/*
+ * Returns whether the page is of the last large folio that was isolated. If that
+ * was migrated, and the frame has another page now, then the page was mapped
+ * after the call began, and may be left out.
+ */
+static bool ferry_is_isolated(const struct ferry_range *range,
+			      unsigned long pfn)
+{
+	return pfn >= range->large_pfn && pfn < range->large_end;
+}
 
 /* Handles a folio that maps @nr_pages of the range. */
 static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
@@ -181,13 +191,8 @@ static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
 	enum page_migrate_failure failure = PAGE_MIGRATE_FAILED_UNMOVABLE;
 	struct ferry_range *range = walk->range;
 
-	if (folio_test_large(folio)) {
-		/* Isolated or rejected already. */
-		if (folio == walk->large)
-			return;
-		walk->large = folio;
-	}
-	if (folio_nid(folio) == range->node)
+	if (folio_nid(folio) == range->node ||
+	    ferry_is_isolated(range, folio_pfn(folio)))
 		return;
 	if (!ferry_folio_is_refused(folio)) {
 		int rc = __add_folio_for_migration(folio, range->node,
@@ -196,6 +201,11 @@ static void ferry_walk_folio(struct ferry_walk *walk, struct folio *folio,
 		if (rc > 0) {
 			ferry_moving_add(&walk->moving, folio);
 			range->isolated += folio_nr_pages(folio);
+		}
+		if (rc > 0 && folio_test_large(folio)) {
+			range->large_pfn = folio_pfn(folio);
+			range->large_end = folio_pfn(folio) +
+					   folio_nr_pages(folio);
 		}
 		if (rc >= 0)
 			return;
@@ -245,6 +255,7 @@ static int ferry_walk_table(pmd_t *pmd, unsigned long addr, unsigned long end,
 	struct vm_area_struct *vma = mm_walk->vma;
 	pte_t *start, *ptep, pte;
 	struct folio *folio;
+	softleaf_t entry;
 	unsigned int nr;
 	spinlock_t *ptl;	/* PTL of the page table */
 
@@ -267,7 +278,9 @@ static int ferry_walk_table(pmd_t *pmd, unsigned long addr, unsigned long end,
 		if (pte_none(pte))
 			continue;
 		if (!pte_present(pte)) {
-			if (softleaf_is_migration(softleaf_from_pte(pte)))
+			entry = softleaf_from_pte(pte);
+			if (softleaf_is_migration(entry) &&
+			    !ferry_is_isolated(range, softleaf_to_pfn(entry)))
 				range->failed[PAGE_MIGRATE_FAILED_BUSY]++;
 			continue;
 		}

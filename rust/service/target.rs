@@ -168,6 +168,8 @@ impl Target {
             want: 0,
             isolated: 0,
             failed: Default::default(),
+            large_pfn: 0,
+            large_end: 0,
         };
         // INVARIANT: By its type invariant `Target`, which is borrowed, has a user reference. Both
         // addresses are rounded.

@@ -36,6 +36,10 @@ struct ferry_target {
  * @want: base pages to isolate before returning
  * @isolated: base pages isolated
  * @failed: base pages that could not be isolated, by reason
+ * @large_pfn: first page frame of the last large folio that was isolated. PTEs
+ *	of the next page table may map the rest of it. It may have been
+ *	migrated meanwhile.
+ * @large_end: the page frame after its last one
  * @hugetlb: hugetlb folios are among the isolated ones
  */
 struct ferry_range {
@@ -51,6 +55,8 @@ struct ferry_range {
 	unsigned long want;
 	unsigned long isolated;
 	unsigned long failed[PAGE_MIGRATE_NR_FAILURES];
+	unsigned long large_pfn;
+	unsigned long large_end;
 };
 
 /**

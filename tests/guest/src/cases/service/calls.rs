@@ -24,6 +24,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("service/named-twice", |_| named_twice()),
         Case::new("service/long-tables", |_| long_tables()),
         Case::new("service/orders", |_| orders()),
+        Case::new("service/across-tables", |_| across_tables()).limit(120),
         Case::new("service/holes", |_| holes()),
     ]
 }
@@ -87,6 +88,23 @@ fn named_twice() -> Result<()> {
     says(service.phys(&table, Call::to(1)), 0, PAGES, 0)?;
     region::check_on(&map.addrs(PAGE), 1)?;
     pattern::check(map.words(), 1)
+}
+
+/// Huge folios that two page tables map each, because `mremap(2)` has moved them by half a table.
+/// The walk may end between the two parts while a crew migrates the folio. Each page counts once.
+fn across_tables() -> Result<()> {
+    const HUGE: usize = FolioSize::Huge.bytes();
+    let service = Service::open()?;
+    for _ in 0..4 {
+        let map = memory(FolioSize::Huge, 16)?.remap_below(HUGE, HUGE / 2)?;
+        for node in [1, 0] {
+            let call = whole(&map, node).flags(MT);
+            says(service.range(call), 0, map.len() / PAGE, 0)?;
+            region::check_on(&map.addrs(PAGE), node)?;
+        }
+        pattern::check(map.words(), 1)?;
+    }
+    Ok(())
 }
 
 /// A table longer than a page has entries of other processes' pages and of no page among its own,
