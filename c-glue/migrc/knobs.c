@@ -22,7 +22,7 @@ static DEFINE_PER_CPU(unsigned long [FERRY_NR_REFUSALS], ferry_refused);
 static DEFINE_PER_CPU(unsigned long [FERRY_NR_DRAINS], ferry_drained);
 static DEFINE_PER_CPU(unsigned long [FERRY_NR_MIGRC_EVENTS], ferry_events);
 
-/* Counts translations; one for a batch without memory for a group. */
+/* Counts batches. */
 void ferry_count_refused(enum ferry_refusal why, unsigned int nr)
 {
 	this_cpu_add(ferry_refused[why], nr);

@@ -384,7 +384,8 @@ void ferry_drain_all(void)
 /**
  * ferry_retention_disable() - disable retention of folios
  *
- * Called before pageblocks are isolated. From the return of this function to
+ * Called before pageblocks are isolated, and before a page is handled that has
+ * an error or is taken offline. From the return of this function to
  * the matching ferry_retention_enable() no folio of any node is retained, and
  * no batch keeps one. Other tasks may still be freeing folios that were
  * retained before. Calls nest: only the first one drains.
@@ -411,7 +412,8 @@ void ferry_retention_disable(void)
 /**
  * ferry_retention_enable() - undo one ferry_retention_disable()
  *
- * Called when no pageblock is isolated for the caller any more.
+ * Called when no pageblock is isolated for the caller any more, or the page was
+ * handled.
  *
  * Context: process context, may sleep. Does not wait for a drain: while the
  * caller's own call keeps the count above 0, no other call is the first.

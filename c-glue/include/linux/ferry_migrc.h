@@ -326,8 +326,7 @@ static inline void ferry_after_batch_flush(u64 flush)
 /**
  * ferry_drain() - flush and free all retained folios
  *
- * Called with mf_mutex held, before a page is taken offline or is poisoned, and
- * without it when a setting changes. On return, all folios that were retained at
+ * Called when a setting changes. On return, all folios that were retained at
  * the call are free or being freed by another task, and batches already unmapped
  * will not retain folios. Batches that are unmapped later may: see
  * ferry_retention_disable().
@@ -485,8 +484,6 @@ static inline void ferry_after_protect(struct mm_struct *mm) { }
 #define ferry_before_batch_flush(arch)	0
 
 static inline void ferry_after_batch_flush(u64 flush) { }
-
-static inline void ferry_drain(void) { }
 
 static inline void ferry_drain_for_kswapd(struct pglist_data *pgdat, int order,
 					  int highest_zoneidx) { }
