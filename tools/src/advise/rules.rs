@@ -494,7 +494,7 @@ fn promotion_off(facts: &Facts) -> Option<Advice> {
         Advice::new("promotion-off", limit, because)
             .command("echo 1 > /sys/kernel/mm/numa/pagecache_promotion_enabled")
             .cost(
-                "0.2 % more instructions for a read, 1.6 % during promotion, and up to \
+                "0.2 % more instructions for a read, 1.5 % during promotion, and up to \
                    promotion/rate_mbps of copies",
             ),
     )

@@ -31,7 +31,7 @@ use std::{
 use walkdir::WalkDir;
 
 /// Objects in mm/ whose code the series may change without CONFIG_FERRY: those of the files that the
-/// topics `preparation`, `demotion` and `migrc` restructure, and of the callers of functions that
+/// topics `preparation`, `demotion`, `migrc` and `runs` restructure, and of the callers of functions that
 /// they rename.
 const RESTRUCTURED: [&str; 8] = [
     "damon/ops-common.o",
