@@ -22,10 +22,6 @@ use kernel::{
     page::PAGE_SIZE,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         new_mutex,
         Arc,
         Mutex,
@@ -67,8 +63,6 @@ struct Channels {
     sweeper: Arc<DelayedFn>,
     /// Releases the hold on the hooks when drivers have left the last channels.
     releaser: Arc<DelayedFn>,
-    /// Number of channels without a copy that timed out. A hint, so relaxed.
-    usable: Atomic<u32>,
     #[pin]
     lock: Mutex<()>,
 }
@@ -88,7 +82,6 @@ impl Channels {
                 slots,
                 sweeper,
                 releaser,
-                usable: Atomic::new(0),
                 lock <- new_mutex!((), "ferry::Channels::lock"),
             }),
             GFP_KERNEL,
@@ -101,12 +94,6 @@ impl Channels {
 
     fn open_slots(&'static self) -> impl Iterator<Item = &'static DmaChannel<DmaPages>> {
         self.slots().filter(|slot| slot.is_open())
-    }
-
-    /// Recounts `usable`, after channels were opened or closed, or a copy timed out.
-    fn count(&'static self) {
-        let usable = self.open_slots().filter(|slot| slot.nr_timed_out() == 0);
-        self.usable.store(usable.count() as u32, Relaxed);
     }
 }
 
@@ -121,7 +108,8 @@ pub fn nr_open() -> usize {
 
 /// Returns the number of open channels without a copy that timed out. For any context.
 pub fn nr_usable() -> u32 {
-    channels().map_or(0, |all| all.usable.load(Relaxed))
+    let usable = |slot: &&DmaChannel<DmaPages>| slot.nr_timed_out() == 0;
+    channels().map_or(0, |all| all.open_slots().filter(usable).count() as u32)
 }
 
 /// Opens or closes channels until `nr` are open, or until no more are available. May sleep; one
@@ -159,12 +147,10 @@ pub fn open(nr: usize) -> Result {
     let well = all.open_slots().filter(move |slot| !stuck(slot));
     let first = Iterator::chain(all.open_slots().filter(stuck), well);
     // An error of one channel does not keep the others open.
-    let closed = first
+    first
         .take(surplus)
         .map(DmaChannel::close)
-        .fold(Ok(()), Result::and);
-    all.count();
-    closed?;
+        .fold(Ok(()), Result::and)?;
     match nr_open() {
         0 if nr > 0 => Err(ENODEV),
         _ => Ok(()),
@@ -181,11 +167,7 @@ pub fn leave(device: usize) {
     if dmaengine::leave(device) {
         pr_warn!("a DMA engine leaves that did not answer: folios stay with it\n");
     }
-    let Some(all) = all else {
-        return;
-    };
-    all.count();
-    if nr_open() == 0 {
+    if let Some(all) = all.filter(|_| nr_open() == 0) {
         DelayedFn::after(&all.releaser, 0);
     }
 }
@@ -207,8 +189,8 @@ pub fn read_out<R>(
 /// Returns whether there are usable channels, and a batch of `pages` base pages is large enough for
 /// them. For any context.
 pub fn is_for(pages: u32) -> bool {
-    nr_usable() > 0
-        && pages as usize * PAGE_SIZE >= settings::dma_min_bytes() as usize
+    pages as usize * PAGE_SIZE >= settings::dma_min_bytes() as usize
+        && nr_usable() > 0
         && !is_suspending()
 }
 
@@ -235,7 +217,6 @@ pub fn take(node: Option<NodeId>, most: u32) -> impl Iterator<Item = InUse<DmaPa
 /// with it.
 pub fn sweep() {
     if let Some(all) = channels() {
-        all.count();
         DelayedFn::after(&all.sweeper, SWEEP_MS);
     }
 }
@@ -252,11 +233,6 @@ fn look_after(_: FlushToken<'_>) {
         if slot.is_late(PATIENCE_NS) && slot.may_stop() && slot.reclaim(0).is_err() {
             pr_warn!("a DMA engine does not answer: folios stay with it until it does\n");
         }
-    }
-    {
-        // With the lock held, no older count can overwrite a newer one.
-        let _guard = all.lock.lock();
-        all.count();
     }
     if all.slots().any(|slot| slot.nr_timed_out() > 0) {
         DelayedFn::after(&all.sweeper, SWEEP_MS);
