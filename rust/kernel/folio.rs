@@ -216,13 +216,8 @@ fn copies(op: usize) -> bool {
 ///
 /// # Invariants
 ///
-/// `0` points to a folio. This value and [`FolioRef`]s hold all references to it.
-pub struct OwnedFolio(NonNull<bindings::folio>);
-
-// SAFETY: Any task may use and free a folio.
-unsafe impl Send for OwnedFolio {}
-// SAFETY: A shared reference gives out only `&Folio` and a shared view of the content.
-unsafe impl Sync for OwnedFolio {}
+/// This value and other [`FolioRef`]s hold all references to the folio.
+pub struct OwnedFolio(FolioRef);
 
 impl OwnedFolio {
     /// Allocates a zeroed folio of `order`. May sleep.
@@ -231,7 +226,7 @@ impl OwnedFolio {
         // SAFETY: The function has no requirements.
         let ptr = unsafe { bindings::ferry_folio_alloc(gfp, order) };
         // INVARIANT: The folio was just allocated, and this is its only reference.
-        NonNull::new(ptr).map(Self).ok_or(ENOMEM)
+        Ok(Self(FolioRef(NonNull::new(ptr).ok_or(ENOMEM)?)))
     }
 
     /// Returns the content.
@@ -254,7 +249,7 @@ impl OwnedFolio {
 
     fn address(&self) -> *mut u8 {
         // SAFETY: By the type invariant the folio exists.
-        unsafe { bindings::ferry_folio_address(self.0.as_ptr()) }.cast()
+        unsafe { bindings::ferry_folio_address(self.as_raw()) }.cast()
     }
 }
 
@@ -262,15 +257,7 @@ impl core::ops::Deref for OwnedFolio {
     type Target = Folio;
 
     fn deref(&self) -> &Folio {
-        // SAFETY: By the type invariant the folio exists, and `Folio` is transparent.
-        unsafe { self.0.cast().as_ref() }
-    }
-}
-
-impl Drop for OwnedFolio {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant this value holds a reference, which it does not use again.
-        unsafe { bindings::ferry_folio_put(self.0.as_ptr()) };
+        &self.0
     }
 }
 
@@ -283,6 +270,8 @@ pub struct FolioRef(NonNull<bindings::folio>);
 
 // SAFETY: Any task may use and drop a reference.
 unsafe impl Send for FolioRef {}
+// SAFETY: A shared reference gives out only `&Folio`.
+unsafe impl Sync for FolioRef {}
 
 impl FolioRef {
     /// Takes a reference to a folio.
