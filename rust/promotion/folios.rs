@@ -14,7 +14,6 @@ use core::{
 };
 use kernel::{
     bindings,
-    interop::list::CListHead,
     prelude::*,
     sync::atomic::{
         atomic_load,
@@ -25,7 +24,10 @@ use kernel::{
 
 use crate::kernel::{
     flush_token::FlushToken,
-    folio::FolioRef,
+    folio::{
+        FolioRef,
+        IsolatedFolios, //
+    },
     mem_hotplug::MemHotplugGuard,
     sched::NodeId, //
 };
@@ -163,13 +165,12 @@ impl Candidate<'_> {
 ///
 /// # Invariants
 ///
-/// The list has no other user. It links folios that `migrate_misplaced_folio_prepare()` has
-/// isolated for `to`, and counted as isolated. `pages` is the number of their base pages. If there
-/// are any, `to` has, or had, memory.
-#[pin_data(PinnedDrop)]
+/// `migrate_misplaced_folio_prepare()` has isolated the folios for `to`, and counted them as
+/// isolated. `pages` is the number of their base pages. If there are any, `to` has, or had, memory.
+#[pin_data]
 pub struct Isolated {
     #[pin]
-    list: CListHead,
+    folios: IsolatedFolios,
     to: NodeId,
     pages: u32,
     _task: NotThreadSafe,
@@ -181,7 +182,7 @@ impl Isolated {
     pub fn new(to: NodeId) -> impl PinInit<Self> {
         // INVARIANT: There are no folios.
         pin_init!(Self {
-            list <- CListHead::new(),
+            folios <- IsolatedFolios::new(),
             to,
             pages: 0,
             _task: NotThreadSafe,
@@ -205,9 +206,9 @@ impl Isolated {
     pub fn add(self: Pin<&mut Self>, candidate: Candidate<'_>) -> bool {
         let pages = candidate.nr_pages();
         let this = self.project();
-        let list = this.list.as_raw();
-        // SAFETY: `candidate` has a reference to the folio. By the type invariant the list has no
-        // other user. Any node number is accepted.
+        let list = this.folios.list().as_raw();
+        // SAFETY: `candidate` has a reference to the folio. The list has no other user while it is
+        // borrowed. Any node number is accepted.
         let added =
             unsafe { bindings::ferry_isolate_promoted(candidate.0.as_raw(), this.to.0, list) };
         if added {
@@ -227,15 +228,6 @@ impl Isolated {
         }
         // SAFETY: By the type invariant the list links isolated folios. There are some, so `to` is
         // the number of a node with memory.
-        unsafe { bindings::ferry_promote(this.list.as_raw(), this.to.0) }
-    }
-}
-
-#[pinned_drop]
-impl PinnedDrop for Isolated {
-    fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant the list links isolated folios. The function corrects the
-        // counts of isolated pages.
-        unsafe { bindings::putback_movable_pages(self.list.as_raw()) };
+        unsafe { bindings::ferry_promote(this.folios.list().as_raw(), this.to.0) }
     }
 }
