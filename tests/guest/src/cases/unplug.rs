@@ -62,9 +62,12 @@ impl Away {
         Self::new(state.into(), "0", "1")
     }
 
-    /// Takes a memory block offline.
+    /// Takes a memory block offline. It comes back in the same zone.
     pub fn memory(block: &Path) -> Result<Self> {
-        Self::block(block, "online")
+        match kernel::read(block.join("valid_zones"))?.trim() {
+            "Movable" => Self::movable(block),
+            _ => Self::block(block, "online"),
+        }
     }
 
     /// Takes a block with only movable pages offline. It comes back as a movable block.
