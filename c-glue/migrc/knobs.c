@@ -22,10 +22,10 @@ static DEFINE_PER_CPU(unsigned long [FERRY_NR_REFUSALS], ferry_refused);
 static DEFINE_PER_CPU(unsigned long [FERRY_NR_DRAINS], ferry_drained);
 static DEFINE_PER_CPU(unsigned long [FERRY_NR_MIGRC_EVENTS], ferry_events);
 
-/* Counts batches. */
-void ferry_count_refused(enum ferry_refusal why, unsigned int nr)
+/* Counts a batch. */
+void ferry_count_refused(enum ferry_refusal why)
 {
-	this_cpu_add(ferry_refused[why], nr);
+	this_cpu_inc(ferry_refused[why]);
 }
 
 /* Counts pages. */

@@ -6,7 +6,8 @@
  * condition is a flag, so there is nothing to compute for Rust.
  *
  * Locks: ferry_disable_lock, taken only by ferry_retention_disable() and
- * ferry_retention_enable(). c-glue/migrc/spaces.c tracks the address spaces
+ * ferry_retention_enable(), inside mf_mutex, the memory hotplug lock and CMA's
+ * locks; inside it, the spinlocks of a drain. c-glue/migrc/spaces.c tracks the address spaces
  * that may have stale translations.
  */
 #include <linux/atomic.h>
@@ -115,7 +116,7 @@ void ferry_note_pending(struct ferry_unmaps *unmaps, const struct folio *folio,
 	}
 	for (why = 0; refused >> why; why++) {
 		if (refused & BIT(why))
-			ferry_count_refused(why, 1);
+			ferry_count_refused(why);
 	}
 	unmaps->refused = refused;
 }
@@ -155,7 +156,7 @@ struct ferry_group *ferry_group_alloc(void)
 	group = kzalloc_obj(*group,
 			    GFP_NOWAIT | __GFP_NOWARN | __GFP_NOMEMALLOC);
 	if (!group) {
-		ferry_count_refused(FERRY_REFUSED_MEMORY, 1);
+		ferry_count_refused(FERRY_REFUSED_MEMORY);
 		return NULL;
 	}
 	spin_lock_init(&group->lock);
@@ -385,10 +386,10 @@ void ferry_drain_all(void)
  * ferry_retention_disable() - disable retention of folios
  *
  * Called before pageblocks are isolated, and before a page is handled that has
- * an error or is taken offline. From the return of this function to
- * the matching ferry_retention_enable() no folio of any node is retained, and
- * no batch keeps one. Other tasks may still be freeing folios that were
- * retained before. Calls nest: only the first one drains.
+ * an error or is taken offline. From the return of this function to the
+ * matching ferry_retention_enable() no folio of any node is retained, and no
+ * batch keeps one. Other tasks may still be freeing folios that were retained
+ * before. Calls nest: only the first one drains.
  *
  * A batch reads ferry_disabled under the lock that protects the list of
  * batches in flight, to which it is added. If it reads 0,
@@ -412,8 +413,8 @@ void ferry_retention_disable(void)
 /**
  * ferry_retention_enable() - undo one ferry_retention_disable()
  *
- * Called when no pageblock is isolated for the caller any more, or the page was
- * handled.
+ * Called when no pageblock is isolated for the caller any more, or when the page
+ * was handled.
  *
  * Context: process context, may sleep. Does not wait for a drain: while the
  * caller's own call keeps the count above 0, no other call is the first.

@@ -123,7 +123,7 @@ pub fn migrate(call: &Phys, job: &CheckedRequest, counts: &mut Counts) -> Result
     result
 }
 
-/// Migrates a table as one list.
+/// Migrates a table as one list, or as several if other tasks have locked folios.
 fn at_once(job: &CheckedRequest, table: &mut Table<'_>, counts: &mut Counts) -> Result {
     stack_pin_init!(let folios = IsolatedFolios::new());
     let mut folios = Moving::new(folios, job.node);
@@ -160,7 +160,8 @@ fn one_pass(
         if !core::mem::take(&mut table.busy) {
             return Ok(all);
         }
-        // A memory block does not go offline while one of its folios is isolated.
+        // A memory block does not go offline while one of its folios is isolated. Folios that failed
+        // so far are not tried again.
         folios.put_back();
         table.wait_for_next();
     }

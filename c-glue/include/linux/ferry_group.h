@@ -137,7 +137,7 @@ bool ferry_group_has_file(const struct ferry_group *group, unsigned int file);
 void ferry_forget_files(struct ferry_unmaps *unmaps);
 
 /* c-glue/migrc/knobs.c */
-void ferry_count_refused(enum ferry_refusal why, unsigned int nr);
+void ferry_count_refused(enum ferry_refusal why);
 void ferry_count_drained(enum ferry_drain why, unsigned int nr);
 void ferry_count_migrc(enum ferry_migrc_event what, unsigned int nr);
 

@@ -326,8 +326,8 @@ static inline void ferry_after_batch_flush(u64 flush)
 /**
  * ferry_drain() - flush and free all retained folios
  *
- * Called when a setting changes. On return, all folios that were retained at
- * the call are free or being freed by another task, and batches already unmapped
+ * Called when a setting changes. On return, all folios that were retained at the
+ * call are free or being freed by another task, and batches already unmapped
  * will not retain folios. Batches that are unmapped later may: see
  * ferry_retention_disable().
  *

@@ -31,8 +31,8 @@ use std::{
 use walkdir::WalkDir;
 
 /// Objects in mm/ whose code the series may change without CONFIG_FERRY: those of the files that the
-/// topics `preparation`, `demotion`, `migrc` and `runs` restructure, and of the callers of functions that
-/// they rename.
+/// topics `preparation`, `demotion`, `migrc` and `runs` restructure, and of the callers of functions
+/// that they rename.
 const RESTRUCTURED: [&str; 8] = [
     "damon/ops-common.o",
     "huge_memory.o",

@@ -52,8 +52,8 @@ impl<'scope> Asleep<'scope> {
     }
 }
 
-/// The lock's holder waits for a disk whose image is on a frozen file system. A call with a long table
-/// may wait once more before it has isolated anything.
+/// The lock's holder waits for a disk whose image is on a frozen file system. The call waits for that
+/// lock until the thaw; it must not keep memory from going offline meanwhile.
 fn locked(flags: u32) -> Result<()> {
     let service = Service::open()?;
     let outer = Disk::of(FileSystem::Ext4, 64 << 20)?;
