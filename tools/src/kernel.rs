@@ -29,8 +29,9 @@ pub enum Variant {
     Ferry,
     /// With Ferry, KUnit, KASAN, lockdep and DEBUG_VM
     Debug,
-    /// With Ferry and only the debug option of migrc: fast enough to reproduce rare races
-    Litmus,
+    /// With Ferry and the options of the suites litmus, tracing, cxl and xfstests, without slow
+    /// checks. Suits long runs of fuzz and soak
+    Extra,
     /// With Ferry, PREEMPT_RT, KUnit, lockdep and DEBUG_VM
     Rt,
     /// With Ferry, as a user-space program at native speed
@@ -45,7 +46,7 @@ impl Variant {
             Variant::Vanilla => "vanilla",
             Variant::Ferry => "ferry",
             Variant::Debug => "debug",
-            Variant::Litmus => "litmus",
+            Variant::Extra => "extra",
             Variant::Rt => "rt",
             Variant::Uml => "uml",
             Variant::Arm64 => "arm64",
@@ -60,7 +61,7 @@ impl Variant {
             (Variant::Ferry, Platform::X86) => &[FERRY],
             (Variant::Ferry, _) => &[FERRY, "tools/configs/arm64-ferry.config"],
             (Variant::Debug, _) => &[FERRY, "tools/configs/debug.config"],
-            (Variant::Litmus, _) => &[FERRY, "tools/configs/litmus.config"],
+            (Variant::Extra, _) => &[FERRY, "tools/configs/extra.config"],
             (Variant::Rt, _) => &[FERRY, "tools/configs/rt.config"],
             (Variant::Uml, _) => return vec![".kunitconfig"],
             (Variant::Arm64, _) => return vec!["tools/configs/arm64.config"],

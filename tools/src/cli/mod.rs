@@ -132,11 +132,11 @@ pub struct TestArgs {
     /// `topics`: the topics, by their names
     #[arg(value_name = "SUITE|TEST")]
     pub words: Vec<String>,
-    /// The kernel for the suite soak and for the named tests of the suite guest; the suite rt always
-    /// uses `rt`
-    #[arg(long, value_enum, default_value_t = Variant::Ferry)]
-    pub kernel: Variant,
-    /// Number of CPUs of that kernel
+    /// The kernel to test. Default: `debug` for the suite fuzz, which accepts `debug` or `extra`;
+    /// `ferry` for the suite soak and for named tests of guest. The suite rt always uses `rt`
+    #[arg(long, value_enum)]
+    pub kernel: Option<Variant>,
+    /// Number of CPUs of the guest, for the suite soak and for named tests
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
     /// Platform of the guest for the named tests of the suite guest. Other platforms than x86-64 need

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! libFuzzer with `tests/fuzz`: programs of calls, in one boot of the debug kernel after the other,
-//! until enough calls were made; then cases for `rust/logic`, on this machine. The inputs that reach
+//! libFuzzer with `tests/fuzz`: programs of calls, in successive boots of one kernel, until it has
+//! made enough calls; then cases for `rust/logic`, on this machine. The inputs that reach
 //! new code, and those that failed, are kept in the cache for all later runs.
 
 use super::{guest::clean_log, progress::Progress, Tally};
@@ -50,20 +50,32 @@ struct Totals {
     calls: u64,
 }
 
-/// Runs until `wanted` calls were made.
-pub fn run(context: &Context, tally: &mut Tally, wanted: u64) -> Result<()> {
+/// Runs the fuzzer in the kernel `variant`, which must have KCOV, until it has made `wanted` calls.
+pub fn run(context: &Context, tally: &mut Tally, variant: Variant, wanted: u64) -> Result<()> {
+    ensure!(
+        kernel::of_variant(&context.repo, variant)?.is_set("CONFIG_KCOV"),
+        "the {} kernel has no KCOV\n  what to do: use --kernel debug or --kernel extra",
+        variant.name()
+    );
     let program = guest::fuzzer(context)?;
-    let kernel = kernel::build(context, Variant::Debug)?;
+    let kernel = kernel::build(context, variant)?;
     let inputs = Inputs {
         corpus: context.cache.dir("fuzz-corpus")?,
         failed: context.cache.dir("fuzz-failed")?,
     };
-    let mut progress = Progress::<Totals>::read(context, "fuzz", &[&kernel.image, &program])?;
+    let kept = format!("fuzz-{}", variant.name());
+    let mut progress = Progress::<Totals>::read(context, &kept, &[&kernel.image, &program])?;
     while progress.results().calls < wanted {
         let Totals { boots, calls } = progress.results();
         let (seed, rest) = (boots + 1, wanted - calls);
-        let name = format!("boot {seed}");
-        match boot(context, (&program, &kernel.image), &inputs, seed, rest) {
+        let name = format!("{}: boot {seed}", variant.name());
+        match boot(
+            context,
+            (&program, variant, &kernel.image),
+            &inputs,
+            seed,
+            rest,
+        ) {
             Ok(calls) => {
                 progress.update(|totals| {
                     totals.boots += 1;
@@ -108,18 +120,23 @@ fn logic(context: &Context) -> Result<()> {
 /// Runs the fuzzer in one boot. Returns the number of calls.
 fn boot(
     context: &Context,
-    (program, image): (&Path, &Path),
+    (program, variant, image): (&Path, Variant, &Path),
     inputs: &Inputs,
     seed: u64,
     calls: u64,
 ) -> Result<u64> {
     // The kernel log must keep its first lines until the end.
-    let guest = Guest::new(context, image, "fuzz", Shape::new(CPUS, NODE_GIB))?
-        .kernel_args("kunit.enable=0 log_buf_len=16M")
-        .kernel_args(Variant::Debug.boot_args())
-        .folder(&inputs.corpus)
-        .folder(&inputs.failed)
-        .timeout(LIMIT);
+    let guest = Guest::new(
+        context,
+        image,
+        &format!("fuzz-{}", variant.name()),
+        Shape::new(CPUS, NODE_GIB),
+    )?
+    .kernel_args("kunit.enable=0 log_buf_len=16M")
+    .kernel_args(variant.boot_args())
+    .folder(&inputs.corpus)
+    .folder(&inputs.failed)
+    .timeout(LIMIT);
     guest.bring(program)?;
     let done = guest
         .run(&script(inputs, seed, calls))
@@ -133,7 +150,7 @@ fn boot(
 /// Keeps the input of a run that failed, and says how to go on.
 fn advice(guest: &Guest, inputs: &Inputs, seed: u64) -> String {
     let failed = &inputs.failed;
-    let input = keep_input(guest.share(), failed, seed);
+    let input = keep_input((guest.name(), guest.share()), failed, seed);
     format!(
         "{}; log: {}\n  what to do: read the end of the log; the next run begins with the inputs in {}",
         input.unwrap_or_else(|error| format!("no input is known: {error:#}")),
@@ -157,12 +174,12 @@ fn judge(guest: &Guest, status: i32) -> Result<u64> {
 
 /// Keeps the last input of a run that failed: if the kernel stopped, libFuzzer could not. Returns a
 /// message that names the file.
-fn keep_input(share: &Path, failed: &Path, seed: u64) -> Result<String> {
+fn keep_input((name, share): (&str, &Path), failed: &Path, seed: u64) -> Result<String> {
     let file = fs::read(share.join("input"))?;
     let (length, input) = file.split_first_chunk().context("it is empty")?;
     let length = u32::from_le_bytes(*length) as usize;
     let input = input.get(..length).context("it is cut off")?;
-    let kept = failed.join(format!("last-of-seed-{seed}"));
+    let kept = failed.join(format!("last-of-{name}-seed-{seed}"));
     fs::write(&kept, input)?;
     Ok(format!("last input: {}", kept.display()))
 }
@@ -194,11 +211,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let keep = |file: &[u8]| {
             fs::write(dir.path().join("input"), file).unwrap();
-            keep_input(dir.path(), dir.path(), 7)
+            keep_input(("fuzz", dir.path()), dir.path(), 7)
         };
         // An earlier input was longer.
-        assert!(keep(b"\x02\0\0\0abcd").unwrap().ends_with("last-of-seed-7"));
-        assert_eq!(fs::read(dir.path().join("last-of-seed-7")).unwrap(), b"ab");
+        assert!(keep(b"\x02\0\0\0abcd")
+            .unwrap()
+            .ends_with("last-of-fuzz-seed-7"));
+        assert_eq!(
+            fs::read(dir.path().join("last-of-fuzz-seed-7")).unwrap(),
+            b"ab"
+        );
         for cut in [&b""[..], b"\x02\0", b"\x02\0\0\0a"] {
             assert!(keep(cut).is_err());
         }

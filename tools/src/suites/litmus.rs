@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Accesses through translations that migrc leaves unflushed, repeated for hours: one pass in the
-//! debug kernel, which has the most checks, and the wanted number of iterations in the faster
-//! litmus kernel.
+//! debug kernel, which has the most checks, and the wanted number of iterations in the kernel
+//! `extra`, which is faster.
 
 use super::{
     guest::{boot, ready, Booting, USUAL},
@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// Iterations of each test, in all boots together.
 const ITERATIONS: u64 = 100_000;
-/// Boots of the litmus kernel that every test runs in; some tests need three CPUs.
+/// Boots of the kernel `extra` that every test runs in; some tests need three CPUs.
 const BOOTS: u64 = 2;
 /// Time limit of a boot. A single pass of a test has its own limit of minutes.
 const LIMIT: Duration = Duration::from_secs(7200);
@@ -32,7 +32,7 @@ pub fn run(context: &Context, tally: &mut Tally, times: u32) -> Result<()> {
     let program = guest::program(context)?;
     let wanted = ITERATIONS * u64::from(times);
     let mut counts = BTreeMap::new();
-    for (variant, iterations) in [(Variant::Debug, 0), (Variant::Litmus, wanted / BOOTS)] {
+    for (variant, iterations) in [(Variant::Debug, 0), (Variant::Extra, wanted / BOOTS)] {
         for shape in SHAPES {
             let ready = ready(context, &program, variant, shape, LIMIT * times)?;
             let cases = format!("litmus/ --iterations {iterations}");

@@ -81,9 +81,9 @@ pub enum Suite {
     /// settings, CPUs and memory change, until --folios folios have migrated; goes on where it was
     /// interrupted
     Soak,
-    /// libFuzzer runs random programs of system calls and setting changes in the debug kernel,
-    /// guided by kernel code coverage, until --calls calls were made; resumes after an interruption;
-    /// then cases for rust/logic on the host
+    /// libFuzzer runs random programs of system calls and setting changes until it has made --calls
+    /// calls, guided by kernel code coverage; then cases for rust/logic on the host. Runs in the debug
+    /// kernel, or in `extra` with --kernel extra. Resumes after an interruption
     Fuzz,
     /// stress-ng --verify in the Ferry and debug kernels, with most features on, while its memory is
     /// migrated; in the vanilla kernel as a control
@@ -144,7 +144,7 @@ impl Suite {
             Suite::Operator => operator::run(context, tally),
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Soak => soak::run(context, tally, (Variant::Ferry, 2), soak::FOLIOS),
-            Suite::Fuzz => fuzz::run(context, tally, fuzz::CALLS),
+            Suite::Fuzz => fuzz::run(context, tally, Variant::Debug, fuzz::CALLS),
             Suite::Stress => load::stress(context, tally),
             Suite::Rt => rt::run(context, tally),
             Suite::Matrix => matrix::run(context, tally),
@@ -246,16 +246,19 @@ pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
         let mut tally = Tally::default();
         let ran = match tests {
             [] if suite == Suite::Soak => {
-                let kernel = (args.kernel, args.cpus);
+                let kernel = (args.kernel.unwrap_or(Variant::Ferry), args.cpus);
                 soak::run(context, &mut tally, kernel, args.folios)
             }
-            [] if suite == Suite::Fuzz => fuzz::run(context, &mut tally, args.calls),
+            [] if suite == Suite::Fuzz => {
+                let kernel = args.kernel.unwrap_or(Variant::Debug);
+                fuzz::run(context, &mut tally, kernel, args.calls)
+            }
             [] => suite.run(context, args.times, &mut tally),
             names if suite == Suite::Topics => topics::run(context, &mut tally, names),
             tests => {
                 let kernel = match suite {
                     Suite::Rt => Variant::Rt,
-                    _ => args.kernel,
+                    _ => args.kernel.unwrap_or(Variant::Ferry),
                 };
                 let usual = match args.sockets {
                     true => guest::SOCKETS,
