@@ -34,6 +34,13 @@ const TIERS: &str = "-machine hmat=on \
     -numa hmat-lb,initiator=0,target=0,hierarchy=memory,data-type=access-bandwidth,bandwidth=10G \
     -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=40 \
     -numa hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=2G";
+/// A CXL memory device behind its own root port, and its fixed memory window. QEMU emulates each
+/// access to the device separately, so it is far slower than other memory.
+const CXL: &str = "-machine cxl=on,cxl-fmw.0.targets.0=cxl,cxl-fmw.0.size=1G \
+    -object memory-backend-ram,id=cxl-memory,size=1G \
+    -device pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl \
+    -device cxl-rp,port=0,bus=cxl,id=cxl-port,chassis=0,slot=2 \
+    -device cxl-type3,bus=cxl-port,volatile-memdev=cxl-memory,id=cxl-device";
 /// The file with the exit status; the script writes it when the guest's command has ended.
 const STATUS: &str = "status";
 
@@ -81,7 +88,8 @@ impl Accelerator {
     }
 }
 
-/// CPUs and memory. All nodes have the same amount of memory.
+/// CPUs and memory. All nodes have `node_gib` GiB of memory, except that of a CXL device, which has
+/// 1 GiB.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub cpus: u32,
@@ -96,6 +104,9 @@ pub enum Nodes {
     Tiers,
     /// Half of the CPUs are on node 0, half on node 1. Node 2 is nearer to node 1 than to node 0.
     Sockets,
+    /// All CPUs are on node 0. Node 1 gets the memory of a CXL device, once the guest has made a
+    /// region of it.
+    Cxl,
 }
 
 impl Shape {
@@ -122,20 +133,22 @@ impl Shape {
                 let first = format!(",cpus=0-{}", half - 1);
                 vec![first, format!(",cpus={half}-{last}"), String::new()]
             }
+            Nodes::Cxl => vec![format!(",cpus=0-{last}")],
         };
         let mut args = vec![
             format!("--cpus={cpus}"),
-            format!("--memory={}G", self.gib()),
+            format!("--memory={}G", numa.len() as u32 * node_gib),
         ];
         args.extend(numa.iter().map(|more| format!("--numa={node_gib}G{more}")));
         args
     }
 
-    /// Returns the memory of all nodes.
+    /// Returns the memory of all nodes and devices.
     fn gib(self) -> u32 {
         match self.nodes {
             Nodes::Tiers => 2 * self.node_gib,
             Nodes::Sockets => 3 * self.node_gib,
+            Nodes::Cxl => self.node_gib + 1,
         }
     }
 
@@ -147,6 +160,7 @@ impl Shape {
                  -numa dist,src=0,dst=2,val=20 -numa dist,src=1,dst=2,val=15",
                 self.cpus
             ),
+            Nodes::Cxl => CXL.to_owned(),
         }
     }
 }

@@ -355,7 +355,7 @@ pub struct Booted {
 
 impl Booted {
     /// Fails if one of the names stands for no test that was run.
-    fn has_all(&self, names: &[&str]) -> Outcome {
+    pub fn has_all(&self, names: &[&str]) -> Outcome {
         let lacks = |name: &&&str| !self.cases.iter().any(|(case, _)| case.contains(**name));
         match names.iter().find(lacks) {
             Some(name) => Outcome::Failed(format!("no test `{name}`")),
@@ -412,13 +412,28 @@ pub fn ready_image(
 }
 
 /// Runs the tests in one kernel: those that match `cases`, or all if it is empty.
-pub fn boot((guest, prefix): &(Guest, String), engine: &str, cases: &str) -> Result<Booted> {
+pub fn boot(ready: &(Guest, String), engine: &str, cases: &str) -> Result<Booted> {
+    boot_between(ready, engine, cases, ["", ""])
+}
+
+/// Runs the shell commands `before`, the tests, and the commands `after`. Stops at the first failure,
+/// and reports the boot as failed.
+pub fn boot_between(
+    (guest, prefix): &(Guest, String),
+    engine: &str,
+    cases: &str,
+    [before, after]: [&str; 2],
+) -> Result<Booted> {
     // The results also go to a file, because kernel messages can interleave on the console.
     let script = format!(
-        "./ferry-guest test {cases} --engine {engine} --parity parity.json --counts counts.json \
+        "sh -ex before.sh || exit 1\n\
+         ./ferry-guest test {cases} --engine {engine} --parity parity.json --counts counts.json \
          >tap 2>notes\n\
-         status=$?\ncat tap notes\nexit $status\n"
+         status=$?\ncat tap notes\n[ $status = 0 ] || exit $status\nsh -ex after.sh\n"
     );
+    for (name, commands) in [("before.sh", before), ("after.sh", after)] {
+        write_atomic(&guest.share().join(name), commands.as_bytes())?;
+    }
     let ended = match guest.run(&script) {
         Err(error) if step::was_interrupted(&error) => return Err(error),
         ended => ended,

@@ -2,6 +2,8 @@
 //! `ferry test`: the suites, and the counts of passed, failed and skipped cases.
 
 mod arm64;
+mod cxl;
+mod documented;
 mod fuzz;
 mod guest;
 mod host;
@@ -77,6 +79,9 @@ pub enum Suite {
     Pages,
     /// accesses through translations that migrc leaves unflushed; takes hours
     Litmus,
+    /// the commands of docs/tiering.rst on an emulated CXL memory device, and tests of demotion,
+    /// promotion and unplugging there. Needs QEMU 9 or later, cxl and daxctl 77 or later
+    Cxl,
     /// anonymous memory and files under most features at once, with all contents checked, while
     /// settings, CPUs and memory change, until --folios folios have migrated; goes on where it was
     /// interrupted
@@ -143,6 +148,7 @@ impl Suite {
             Suite::Guest => guest::run(context, tally),
             Suite::Operator => operator::run(context, tally),
             Suite::Litmus => litmus::run(context, tally, times),
+            Suite::Cxl => cxl::run(context, tally),
             Suite::Soak => soak::run(context, tally, (Variant::Ferry, 2), soak::FOLIOS),
             Suite::Fuzz => fuzz::run(context, tally, Variant::Debug, fuzz::CALLS),
             Suite::Stress => load::stress(context, tally),
