@@ -25,6 +25,7 @@ mod style;
 mod text;
 mod tool;
 mod topics;
+mod tracing;
 
 use crate::{
     cache::Cache,
@@ -82,6 +83,9 @@ pub enum Suite {
     /// the commands of docs/tiering.rst on an emulated CXL memory device, and tests of demotion,
     /// promotion and unplugging there. Needs QEMU 9 or later, cxl and daxctl 77 or later
     Cxl,
+    /// the commands for perf and bpftrace in docs/admin-guide.rst, while pages are migrated. Needs
+    /// linux-perf, bpftrace and pahole
+    Tracing,
     /// anonymous memory and files under most features at once, with all contents checked, while
     /// settings, CPUs and memory change, until --folios folios have migrated; goes on where it was
     /// interrupted
@@ -149,6 +153,7 @@ impl Suite {
             Suite::Operator => operator::run(context, tally),
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Cxl => cxl::run(context, tally),
+            Suite::Tracing => tracing::run(context, tally),
             Suite::Soak => soak::run(context, tally, (Variant::Ferry, 2), soak::FOLIOS),
             Suite::Fuzz => fuzz::run(context, tally, Variant::Debug, fuzz::CALLS),
             Suite::Stress => load::stress(context, tally),
