@@ -156,6 +156,9 @@ pub struct TestArgs {
     /// Calls for the suite fuzz to make, including earlier runs with the same kernel and fuzzer
     #[arg(long, value_name = "N", default_value_t = suites::CALLS)]
     pub calls: u64,
+    /// A checkout of xfstests in which `make` has run, for the suite xfstests
+    #[arg(long, value_name = "DIR")]
+    pub xfstests: Option<PathBuf>,
     /// Show the suites, what each covers, and the tests of the suite guest
     #[arg(long)]
     pub list: bool,

@@ -14,7 +14,7 @@ use anyhow::{bail, ensure, Context as _, Result};
 use std::{fs, path::Path, time::Duration};
 
 /// Shell functions of the script.
-const FEATURES: &str = include_str!("../../load/features.sh");
+pub const FEATURES: &str = include_str!("../../load/features.sh");
 const STRESS_NG: &str = include_str!("../../load/stress-ng.sh");
 /// Seconds that stress-ng runs.
 const SECONDS: u32 = 300;
@@ -44,7 +44,7 @@ pub fn stress(context: &Context, tally: &mut Tally) -> Result<()> {
     let script = format!("set -- {SECONDS}\n{FEATURES}\n{STRESS_NG}");
     for variant in [Variant::Vanilla, Variant::Ferry, Variant::Debug] {
         let name = variant.name();
-        let guest = with_programs(context, variant)?;
+        let guest = with_programs(context, variant, "stress")?;
         let status = guest.run(&script);
         if matches!(&status, Err(error) if was_interrupted(error)) {
             return status.map(drop);
@@ -75,11 +75,11 @@ fn complaints(log: &str) -> Vec<&str> {
     log.lines().filter(is_one).collect()
 }
 
-/// Returns a guest with four CPUs that has the programs of the service.
-fn with_programs(context: &Context, variant: Variant) -> Result<Guest> {
+/// Returns a guest of a suite with four CPUs that has the programs of the service.
+pub fn with_programs(context: &Context, variant: Variant, suite: &str) -> Result<Guest> {
     let program = guest::program(context)?;
     let kernel = kernel::build(context, variant)?;
-    let name = format!("stress-{}", variant.name());
+    let name = format!("{suite}-{}", variant.name());
     let guest = Guest::new(context, &kernel.image, &name, Shape::new(4, 2))?
         .kernel_args("kunit.enable=0 log_buf_len=16M")
         .kernel_args(variant.boot_args())
@@ -89,7 +89,7 @@ fn with_programs(context: &Context, variant: Variant) -> Result<Guest> {
 }
 
 /// Checks the counters, the isolated pages and the kernel log of a guest.
-fn check_results(tally: &mut Tally, variant: Variant, guest: &Guest) -> Result<()> {
+pub fn check_results(tally: &mut Tally, variant: Variant, guest: &Guest) -> Result<()> {
     let name = variant.name();
     let counters = guest.share().join("counters");
     let take_part = match variant {

@@ -26,6 +26,7 @@ mod text;
 mod tool;
 mod topics;
 mod tracing;
+mod xfstests;
 
 use crate::{
     cache::Cache,
@@ -97,6 +98,9 @@ pub enum Suite {
     /// stress-ng --verify in the Ferry and debug kernels, with most features on, while its memory is
     /// migrated; in the vanilla kernel as a control
     Stress,
+    /// tests of xfstests on ext4, XFS and btrfs, while pages move and memory goes offline. Needs
+    /// --xfstests DIR and btrfs-progs
+    Xfstests,
     /// KUnit and system calls in a kernel with PREEMPT_RT and lockdep
     Rt,
     /// mm/ with Ferry in other configurations, by GCC, and under sparse and W=1
@@ -156,6 +160,7 @@ impl Suite {
             Suite::Tracing => tracing::run(context, tally),
             Suite::Soak => soak::run(context, tally, (Variant::Ferry, 2), soak::FOLIOS),
             Suite::Fuzz => fuzz::run(context, tally, Variant::Debug, fuzz::CALLS),
+            Suite::Xfstests => xfstests::run(context, tally, None),
             Suite::Stress => load::stress(context, tally),
             Suite::Rt => rt::run(context, tally),
             Suite::Matrix => matrix::run(context, tally),
@@ -263,6 +268,9 @@ pub fn run(context: &Context, args: &TestArgs) -> Result<bool> {
             [] if suite == Suite::Fuzz => {
                 let kernel = args.kernel.unwrap_or(Variant::Debug);
                 fuzz::run(context, &mut tally, kernel, args.calls)
+            }
+            [] if suite == Suite::Xfstests => {
+                xfstests::run(context, &mut tally, args.xfstests.as_deref())
             }
             [] => suite.run(context, args.times, &mut tally),
             names if suite == Suite::Topics => topics::run(context, &mut tally, names),
