@@ -156,13 +156,14 @@ const NOT_IN_FERRY: &[&str] = &[
     "litmus/file-xfs-punched",
     "litmus/nested",
     "litmus/probes",
+    "litmus/replace",
+    "promotion/crowded-generations",
     "promotion/races-generations",
     "service/fuzz",
     "tiers/full-generations",
     "tiers/in-use-generations",
     "tiers/kswapd-generations",
-    "unplug/cpus-crew",
-    "unplug/memory-crew",
+    "unplug/",
 ];
 
 /// Litmus tests that disable a hook of migrc and must observe the failure that the hook prevents,
