@@ -5,10 +5,11 @@
  * cleared PTE may be deferred, which must be decided with the PTL held. Each
  * condition is a flag, so there is nothing to compute for Rust.
  *
- * Locks: ferry_disable_lock, taken only by ferry_retention_disable() and
- * ferry_retention_enable(), inside mf_mutex, the memory hotplug lock and CMA's
- * locks; inside it, the spinlocks of a drain. c-glue/migrc/spaces.c tracks the address spaces
- * that may have stale translations.
+ * Locks: ferry_retention_disable() and ferry_retention_enable() take the mutex
+ * ferry_disable_lock, inside mf_mutex, the memory hotplug lock and
+ * cma->alloc_mutex. A drain takes its spinlocks inside it.
+ * c-glue/migrc/spaces.c tracks the address spaces that may have stale
+ * translations.
  */
 #include <linux/atomic.h>
 #include <linux/cleanup.h>

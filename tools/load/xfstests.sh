@@ -2,7 +2,8 @@
 # Runs tests of xfstests, in the folder $1, on each file system in $2, while the
 # pages of their programs move and memory blocks go offline and come back. The
 # rest of the arguments are the tests. Leaves the output of each run in the file
-# check-FS.
+# check-FS, and the number of times that a block went offline in the counter
+# `offlined`.
 
 xfstests=$1 systems=$2
 shift 2
@@ -13,7 +14,8 @@ mkdir -p /run/test /run/scratch
 # that cannot move stays online.
 unplug() {
 	for state in /sys/devices/system/node/node1/memory*/state; do
-		timeout 5 sh -c "echo offline >$state"
+		timeout 5 sh -c "echo offline >$state" || continue
+		echo >>offlined
 		echo online >"$state"
 	done
 }
@@ -31,6 +33,7 @@ move_pages() {
 	done
 }
 
+touch offlined
 move_pages &
 for system in $systems; do
 	case $system in
@@ -46,3 +49,4 @@ done
 touch ended
 wait
 leave_counters
+wc -l <offlined >counters/offlined

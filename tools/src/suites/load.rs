@@ -114,7 +114,7 @@ pub fn check_results(tally: &mut Tally, variant: Variant, guest: &Guest) -> Resu
 }
 
 /// Fails if the number in a file is 0.
-fn positive(folder: &Path, name: &str) -> Result<()> {
+pub fn positive(folder: &Path, name: &str) -> Result<()> {
     match number(folder, name)? {
         0 => bail!("{name}: expected more than 0"),
         _ => Ok(()),

@@ -124,7 +124,8 @@ fn checked(share: &Path, nr: usize, command: &str) -> Result<()> {
         let file = share.join(format!("{name}-{nr}"));
         fs::read_to_string(file).with_context(|| format!("the guest left no {name}-{nr}"))
     };
-    let (_, words) = words(command).context("OUTPUT in this file has no row for the command")?;
+    let (_, words) = words(command)
+        .context("OUTPUT in tools/src/suites/tracing.rs has no row for the command")?;
     let (status, text) = (read("status")?, read("output")?);
     ensure!(status.trim() == "0", "exit status {status}: {text}");
     match words.iter().find(|word| !text.contains(**word)) {

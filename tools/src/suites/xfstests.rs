@@ -3,7 +3,7 @@
 //! offline. The user builds xfstests.
 
 use super::{
-    load::{check_results, with_programs, FEATURES},
+    load::{check_results, positive, with_programs, FEATURES},
     Tally,
 };
 use crate::{
@@ -15,7 +15,8 @@ use std::{fs, path::Path, time::Duration};
 const SCRIPT: &str = include_str!("../../load/xfstests.sh");
 const SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 /// fsstress: a fixed number of operations, and for two minutes with compaction; fsx, which checks the
-/// contents, with asynchronous I/O. On two CPUs they take about five minutes on each file system.
+/// contents, with asynchronous I/O. On a busy host with two CPUs they take eight minutes on each file
+/// system.
 const TESTS: [&str; 3] = ["generic/013", "generic/112", "generic/750"];
 /// Files of a built checkout that the tests need.
 const BUILT: [&str; 5] = [
@@ -97,6 +98,8 @@ pub fn run(context: &Context, tally: &mut Tally, xfstests: Option<&Path>) -> Res
         _ => bail!("exit status {status}; log: {}", guest.console().display()),
     });
     tally.check("the guest's script", ended)?;
+    let offlined = positive(&guest.share().join("counters"), "offlined");
+    tally.check("memory blocks went offline", offlined)?;
     check_results(tally, variant, &guest)
 }
 
