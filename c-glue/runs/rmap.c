@@ -449,7 +449,7 @@ static __always_inline void run_restore_part(const struct run_range *part,
 
 		dst = run->dst[slot];
 		page = folio_page(dst, nr);
-		pteval = restore_migration_pte(dst, page, vma, pteval,
+		pteval = restore_migration_pte(dst, page, vma, pteval, entry,
 					       &rmap_flags);
 		if (order && added) {
 			added--;
