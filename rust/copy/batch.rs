@@ -239,7 +239,7 @@ impl<'b, 'a> Batch<'b, 'a> {
         layout.helper_ns.store(0, Relaxed);
         let grains = layout.grains.count();
         for pair in layout.pairs.iter() {
-            // SAFETY: The pair is valid, and no other task uses its `migrate_info`, if it has one.
+            // SAFETY: The pair is valid, and no other task uses the state in its destination.
             unsafe { pair.mark() };
         }
         let state = self.owner.state();

@@ -46,8 +46,8 @@ use crate::{
 ///
 /// - Both folios are locked for `'a` and have the same number of pages.
 /// - The source is not mapped.
-/// - The destination is new: only the holder of this value reads or writes its content, and its
-///   `migrate_info`, which a hugetlb folio does not have.
+/// - The destination is new: only the holder of this value reads or writes its content, and the
+///   state that migration stores in it, which a hugetlb folio does not have.
 /// - After the pair was posted on a [`CopyTable`](super::table::CopyTable) and taken back as
 ///   [`TimedOut`](crate::logic::batch::FolioOutcome::TimedOut), no task reads or writes
 ///   the destination until its last reference is dropped.
@@ -135,11 +135,11 @@ impl PostedPair {
     ///
     /// # Safety
     ///
-    /// The pair must be valid, and no other task may use the `migrate_info` of its destination, if it
-    /// has one.
+    /// The pair must be valid, and no other task may use the state that migration stores in its
+    /// destination.
     pub(super) unsafe fn mark(&self) {
-        // SAFETY: The caller guarantees that the destination exists and that its `migrate_info` is
-        // not in use.
+        // SAFETY: The caller guarantees that the destination exists and that the state in it is not
+        // in use.
         unsafe { bindings::ferry_folio_mark_posted(self.dst.as_ptr().cast()) };
     }
 

@@ -165,7 +165,7 @@ impl OwnedPairs {
     /// Returns whether destination `nr` is marked as posted, and clears the mark.
     pub fn take_mark(&mut self, nr: usize) -> bool {
         self.0.get_mut(nr).is_some_and(|pair| {
-            // SAFETY: The folio exists, and no other task uses its `migrate_info`.
+            // SAFETY: The folio exists, and no other task uses the state in it.
             unsafe { bindings::ferry_folio_take_posted(pair.dst.as_raw()) }
         })
     }

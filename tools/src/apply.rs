@@ -23,11 +23,11 @@ pub fn apply(tree: &Path) -> Result<()> {
         .with_context(|| format!("cannot find the kernel tree {}", tree.display()))?;
     no_session(&tree)?;
     let repo = context::repo()?;
-    let version = check_tree(&tree)?;
-    let series = patches::load(&repo)?;
+    let (version, release) = check_tree(&tree)?;
+    let series = patches::load(&repo, release)?;
     // The patches are applied in a scratch folder first: if one fails, the tree is not touched.
     let mut overlay = patches::patched(&tree, &series, &version)?;
-    overlay.extend(overlay::kernel_part(&repo)?);
+    overlay.extend(overlay::kernel_part(&repo, release)?);
     let how = if is_clean_git_tree(&tree)? {
         git_am(&repo, &tree, &version)?;
         "as commits"

@@ -54,6 +54,14 @@ impl Cache {
         Ok(cache)
     }
 
+    /// Returns a second handle to the cache, which shares its lock.
+    pub fn share(&self) -> Result<Self> {
+        Ok(Cache {
+            root: self.root.clone(),
+            _lock: self._lock.try_clone()?,
+        })
+    }
+
     /// Removes the temporary folders of calls that were killed. The lock is held, so no other call uses
     /// them.
     fn remove_leftovers(&self) -> Result<()> {

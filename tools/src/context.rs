@@ -4,7 +4,7 @@
 
 use crate::{
     cache::Cache,
-    source::{self, Source},
+    source::{self, Origin, Release, Source},
     toolchain::{self, Toolchain},
 };
 use anyhow::{bail, Result};
@@ -16,29 +16,47 @@ use std::{
 pub struct Context {
     pub repo: PathBuf,
     pub cache: Cache,
-    pub kdir: Option<PathBuf>,
+    origin: Origin,
     source: OnceLock<Source>,
     toolchain: OnceLock<Toolchain>,
 }
 
 impl Context {
-    pub fn open(kdir: Option<PathBuf>) -> Result<Self> {
+    pub fn open(origin: Origin) -> Result<Self> {
         let cache = Cache::open(&Cache::default_root()?)?;
         check_plain(cache.root())?;
         Ok(Context {
             cache,
             repo: repo()?,
-            kdir: kdir.filter(|dir| !dir.as_os_str().is_empty()),
+            origin,
             source: OnceLock::new(),
             toolchain: OnceLock::new(),
         })
     }
 
-    /// Returns the unpatched kernel source, from the distribution or from `kdir`.
+    /// Returns contexts with the distribution's sources of the older releases. None if the user has
+    /// chosen a tree or a release.
+    pub fn older(&self) -> Result<Vec<Self>> {
+        match self.origin {
+            Origin::Package(Release::NEWEST) => {
+                let all = Release::older().map(|release| {
+                    Ok(Context {
+                        cache: self.cache.share()?,
+                        repo: self.repo.clone(),
+                        origin: Origin::Beside(release),
+                        source: OnceLock::new(),
+                        toolchain: OnceLock::new(),
+                    })
+                });
+                all.collect()
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the unpatched kernel source, from the distribution or from a tree of the user.
     pub fn source(&self) -> Result<&Source> {
-        get_or_try(&self.source, || {
-            source::obtain(&self.cache, self.kdir.as_deref())
-        })
+        get_or_try(&self.source, || source::obtain(&self.cache, &self.origin))
     }
 
     /// Returns the compilers that can build this kernel.

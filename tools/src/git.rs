@@ -119,6 +119,7 @@ pub mod tests {
         let author = Author::of_patches(&repo).unwrap();
         let files = series::write(&repo, &vanilla, "7.3.4", &out, (None, &author)).unwrap();
         assert_eq!(files.len(), 3);
+        assert!(series::write(&repo, &vanilla, "6.12.1", &out, (None, &author)).is_err());
         assert!(files.iter().all(|file| file.starts_with(&out)));
 
         output(patches::git_apply(&plain).arg(&mail)).unwrap();

@@ -143,16 +143,17 @@ pub fn build_tree(context: &Context, name: &str, tree: Tree, config: Config) -> 
     input.build(context, like.image())
 }
 
-/// Compiles only mm/ferry, unless it or the whole kernel is up to date.
-pub fn compile(context: &Context, variant: Variant) -> Result<()> {
+/// Compiles only a folder, unless it or the whole kernel is up to date.
+pub fn compile(context: &Context, variant: Variant, folder: &str) -> Result<()> {
     let input = Input::of(context, variant)?;
     let stamp = Stamp::new(input.out.join("ferry.part.key"));
-    if stamp.is(&input.key) || input.stamp().is(&input.key) {
+    let key = format!("{} {folder}", input.key);
+    if stamp.is(&key) || input.stamp().is(&input.key) {
         return Ok(());
     }
     stamp.clear()?;
-    input.make(context, "mm/ferry/", "mm/ferry of the kernel")?;
-    stamp.set(&input.key)
+    input.make(context, folder, &format!("{folder} of the kernel"))?;
+    stamp.set(&key)
 }
 
 /// The sources and options of a kernel, and the folders of its build.
@@ -226,10 +227,14 @@ impl Input {
         let mut make = context
             .toolchain()?
             .make(&self.tree.dir, &self.out, self.arch);
-        Step::new(format!("building {what} {name}"), log.clone())
-            .timeout(BUILD_LIMIT)
-            .remedy("read the log from the first `error`; another run continues the build")
-            .run(make.arg(target))?;
+        let release = context.source()?.release.name();
+        Step::new(
+            format!("building {what} {name}, Linux {release}"),
+            log.clone(),
+        )
+        .timeout(BUILD_LIMIT)
+        .remedy("read the log from the first `error`; another run continues the build")
+        .run(make.arg(target))?;
         if !name.starts_with(Variant::Vanilla.name()) {
             no_warnings(&log, &self.out)?;
         }

@@ -5,7 +5,8 @@
 
 use crate::{
     cache::{write_atomic, Key},
-    patches::read_if_there,
+    patches::{self, read_if_there},
+    source::Release,
     topics,
 };
 use anyhow::{Context as _, Result};
@@ -41,16 +42,16 @@ pub const KSELFTESTS: &str = "tools/testing/selftests/mm";
 /// Files that list other files and options. In the tree of a topic they lack those of later topics.
 const LISTS: [&str; 3] = [".kunitconfig", "Kbuild", "Kconfig"];
 
-/// Returns Ferry's files by their path in a kernel tree: mm/ferry, except for headers for user
-/// space and selftests.
-pub fn kernel_part(repo: &Path) -> Result<Overlay> {
-    until(repo, topics::LAST, true)
+/// Returns Ferry's files for a release by their path in a kernel tree: mm/ferry, except for headers
+/// for user space and selftests.
+pub fn kernel_part(repo: &Path, release: Release) -> Result<Overlay> {
+    until(repo, release, (topics::LAST, true))
 }
 
-/// Returns the files of all topics up to number `last`. Unless `offered`, the lists lack the files
-/// and options of that topic.
-pub fn until(repo: &Path, last: usize, offered: bool) -> Result<Overlay> {
-    let files = own_files(repo)?;
+/// Returns the files of all topics up to number `last`, for a release. Unless `offered`, the lists
+/// lack the files and options of that topic.
+pub fn until(repo: &Path, release: Release, (last, offered): (usize, bool)) -> Result<Overlay> {
+    let files = own_files(repo, release)?;
     let is_hidden = |path: &Path| match topics::of_file(path) {
         nr if nr == last => !offered,
         nr => nr > last,
@@ -81,8 +82,8 @@ fn place(path: &Path) -> PathBuf {
     placed.unwrap_or_else(|| Path::new(HOME).join(path))
 }
 
-/// Returns the files of the kernel part by their path in the repository.
-fn own_files(repo: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+/// Returns the files of the kernel part for a release by their path in the repository.
+fn own_files(repo: &Path, release: Release) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for part in KERNEL_PART {
         let top = repo.join(part);
@@ -96,6 +97,13 @@ fn own_files(repo: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
                 files.insert(path, fs::read(entry.path())?);
             }
         }
+    }
+    for (path, content) in patches::ported(repo, release)? {
+        let place = files.get_mut(&path).with_context(|| {
+            let path = path.display();
+            format!("{path} is no file of the kernel part, and a release changes it")
+        })?;
+        *place = content.context("a release removes no file")?;
     }
     Ok(files)
 }
@@ -276,7 +284,7 @@ mod tests {
     fn files_outside_mm_ferry_are_where_the_kernel_builds_them() {
         // Cargo sets the folder at run time: another clone may have built this program.
         let tools = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
-        let overlay = kernel_part(tools.parent().unwrap()).unwrap();
+        let overlay = kernel_part(tools.parent().unwrap(), Release::NEWEST).unwrap();
         let at = |path: &str| overlay.contains_key(Path::new(path));
         assert!(at("include/uapi/linux/page_migrate.h"));
         assert!(at("mm/ferry/c-glue/include/linux/ferry.h"));
@@ -314,7 +322,7 @@ mod tests {
             topics::find("crews").unwrap(),
         );
         let at = |last, offered, path: &str| {
-            let files = until(temp.path(), last, offered).unwrap();
+            let files = until(temp.path(), Release::NEWEST, (last, offered)).unwrap();
             let content = files.get(&Path::new("mm/ferry").join(path)).cloned();
             content
                 .flatten()
@@ -331,7 +339,7 @@ mod tests {
                 "CONFIG_FERRY=y\nCONFIG_FERRY_CREWS=y\n"
             );
         }
-        let files = |offered| until(temp.path(), copy, offered).unwrap();
+        let files = |offered| until(temp.path(), Release::NEWEST, (copy, offered)).unwrap();
         assert!(files(false) == files(true));
         assert!(at(copy, true, "c-glue/crew/Kconfig").is_none());
         assert!(at(crews, false, "c-glue/crew/Kconfig").is_some());
@@ -339,7 +347,9 @@ mod tests {
             at(crews, true, "Kbuild").unwrap(),
             fs::read_to_string(temp.path().join("Kbuild")).unwrap()
         );
-        assert!(until(temp.path(), copy - 1, true).unwrap().is_empty());
+        assert!(until(temp.path(), Release::NEWEST, (copy - 1, true))
+            .unwrap()
+            .is_empty());
     }
 
     #[test]

@@ -4,12 +4,14 @@
 use crate::{
     git,
     overlay::Overlay,
+    source::Release,
     step::{tail, Step},
     topics::{self, TOPICS},
 };
 use anyhow::{anyhow, bail, Context as _, Result};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
     fs,
     io::ErrorKind,
     path::{Component, Path, PathBuf},
@@ -33,11 +35,11 @@ impl Patch {
     }
 }
 
-/// Returns the patches of all topics, in order.
-pub fn load(repo: &Path) -> Result<Vec<Patch>> {
+/// Returns the patches of all topics for a release, in order.
+pub fn load(repo: &Path, release: Release) -> Result<Vec<Patch>> {
     let mut series = Vec::new();
     for topic in 0..TOPICS.len() {
-        series.extend(of_topic(repo, topic)?);
+        series.extend(of_topic(repo, release, topic)?);
     }
     if series.is_empty() {
         bail!("there are no patches in {}", topics::home(repo).display());
@@ -45,35 +47,61 @@ pub fn load(repo: &Path) -> Result<Vec<Patch>> {
     Ok(series)
 }
 
-/// Returns the patches of a topic, in order.
-pub fn of_topic(repo: &Path, topic: usize) -> Result<Vec<Patch>> {
-    let dir = topics::folder(repo, topic);
-    let entries = match fs::read_dir(&dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+/// Returns the patches of a topic for a release, in order.
+fn of_topic(repo: &Path, release: Release, topic: usize) -> Result<Vec<Patch>> {
+    let mut files = patches_in(&topics::folder(repo, topic))?;
+    if release != Release::NEWEST {
+        let dir = topics::home_of(repo, release).join(topics::folder_name(topic));
+        for (name, path) in patches_in(&dir)? {
+            let Some(replaced) = files.get_mut(&name) else {
+                bail!("{} replaces no patch", path.display());
+            };
+            *replaced = path;
+        }
+    }
+    files.into_values().map(|path| read(path, topic)).collect()
+}
+
+/// Returns the patches in a folder, by name. The folder may be missing.
+fn patches_in(dir: &Path) -> Result<BTreeMap<OsString, PathBuf>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
         entries => {
             entries.with_context(|| format!("cannot read the patches in {}", dir.display()))?
         }
     };
-    let mut files: Vec<PathBuf> = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()?;
-    files.retain(|path| path.extension().is_some_and(|ext| ext == "patch"));
-    files.sort();
-    files
-        .into_iter()
-        .map(|path| {
-            let text = fs::read(&path)?;
-            let touches = touched(&String::from_utf8_lossy(&text));
-            if touches.is_empty() {
-                bail!("{} is not a git patch", path.display());
-            }
-            Ok(Patch {
-                path,
-                topic,
-                touches,
-            })
-        })
-        .collect()
+    let mut files = BTreeMap::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.path().extension().is_some_and(|ext| ext == "patch") {
+            files.insert(entry.file_name(), entry.path());
+        }
+    }
+    Ok(files)
+}
+
+fn read(path: PathBuf, topic: usize) -> Result<Patch> {
+    let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let touches = touched(&String::from_utf8_lossy(&text));
+    if touches.is_empty() {
+        bail!("{} is not a git patch", path.display());
+    }
+    Ok(Patch {
+        path,
+        topic,
+        touches,
+    })
+}
+
+/// Returns the files of the repository that differ for an older release, with their content for it.
+pub fn ported(repo: &Path, release: Release) -> Result<Overlay> {
+    if release == Release::NEWEST {
+        return Ok(Overlay::new());
+    }
+    let patch = read(topics::home_of(repo, release).join("files.patch"), 0)?;
+    let file = patch.path.display().to_string();
+    let found = patched(repo, &[patch], release.name());
+    found.with_context(|| format!("{file} does not fit Ferry's own files: refresh it"))
 }
 
 /// Returns the files that a git patch names, before and after.
@@ -156,7 +184,7 @@ fn does_not_apply(patch: &Patch, version: &str, dir: &Path, said: &[String]) -> 
     }
     anyhow!(
         "{name} does not apply to Linux {version}; nothing was changed\n  | {}\n  \
-         what to do: use a kernel of the series' version, or refresh {file}",
+         what to do: use a kernel of the patches' release, or refresh {file}",
         said.join("\n  | "),
     )
 }
@@ -194,6 +222,88 @@ mod tests {
             touches: touched(PATCH),
         };
         patched(&tree, &[patch], "7.3.4")
+    }
+
+    #[test]
+    fn older_release_replaces_patches_of_the_same_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let write = |path: &str| {
+            let path = temp.path().join("c-glue/patches").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, PATCH).unwrap();
+        };
+        let of = |release| {
+            let series = load(temp.path(), release).unwrap();
+            let home = temp.path().join("c-glue/patches");
+            let paths = series.iter().map(|patch| {
+                let path = patch.path.strip_prefix(&home).unwrap();
+                path.display().to_string()
+            });
+            paths.collect::<Vec<_>>()
+        };
+        write("7.3/1-preparation/0001-a.patch");
+        write("7.3/1-preparation/0002-b.patch");
+        write("7.2/1-preparation/0002-b.patch");
+        let (a, b) = (
+            "7.3/1-preparation/0001-a.patch",
+            "1-preparation/0002-b.patch",
+        );
+        assert_eq!(of(Release::V7_3), [a, &format!("7.3/{b}")]);
+        assert_eq!(of(Release::V7_2), [a, &format!("7.2/{b}")]);
+        write("7.2/1-preparation/0003-c.patch");
+        let error = load(temp.path(), Release::V7_2).err().unwrap();
+        assert!(error.to_string().contains("0003-c.patch"), "{error}");
+    }
+
+    /// Returns the lines that a patch adds and removes, without its message.
+    fn changes(path: &Path) -> Vec<String> {
+        let text = fs::read_to_string(path).unwrap();
+        let lines = text
+            .lines()
+            .skip_while(|line| !line.starts_with("diff --git"));
+        let is_place = |line: &str| line.starts_with("@@") || line.starts_with("index ");
+        lines
+            .filter(|line| !is_place(line))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    #[test]
+    fn patch_of_an_older_release_is_there_only_if_it_differs() {
+        // Cargo sets the folder at run time: another clone may have built this program.
+        let tools = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
+        let repo = tools.parent().unwrap();
+        let newest = load(repo, Release::NEWEST).unwrap();
+        for release in Release::older() {
+            let older = load(repo, release).unwrap();
+            for (new, old) in newest.iter().zip(&older).filter(|(a, b)| a.path != b.path) {
+                let (new, old) = (&new.path, &old.path);
+                assert!(changes(new) != changes(old), "{}", old.display());
+            }
+            for entry in fs::read_dir(topics::home_of(repo, release)).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                let mut names = (0..TOPICS.len()).map(topics::folder_name);
+                assert!(
+                    name == "files.patch" || names.any(|topic| topic == name),
+                    "{name}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_an_older_release_differ_from_the_repository_s() {
+        // Cargo sets the folder at run time: another clone may have built this program.
+        let tools = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
+        let repo = tools.parent().unwrap();
+        assert!(ported(repo, Release::NEWEST).unwrap().is_empty());
+        for release in Release::older() {
+            let files = ported(repo, release).unwrap();
+            assert!(!files.is_empty());
+            for (path, content) in files {
+                assert!(Some(fs::read(repo.join(&path)).unwrap()) != content);
+            }
+        }
     }
 
     #[test]

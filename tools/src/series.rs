@@ -9,6 +9,7 @@ use crate::{
     git,
     overlay::{self, Overlay},
     patches,
+    source::Release,
     step::output,
     topics::{self, LAST},
 };
@@ -56,7 +57,9 @@ pub fn write(
     out: &Path,
     (topic, author): (Option<usize>, &Author),
 ) -> Result<Vec<PathBuf>> {
-    let series = patches::load(repo)?;
+    let release = Release::of_version(version)
+        .with_context(|| format!("there are no patches for Linux {version}"))?;
+    let series = patches::load(repo, release)?;
     patches::patched(vanilla, &series, version)?;
     let cover = match topic {
         Some(nr) => topics::text(&topics::folder(repo, nr).join("cover"))?,
@@ -94,7 +97,7 @@ pub fn write(
         }
         // Commits the files of the topic that are not laid yet, with the text `name`.
         let mut add = |offered: bool, name: &str| -> Result<()> {
-            let files = overlay::until(repo, nr, offered)?;
+            let files = overlay::until(repo, release, (nr, offered))?;
             if files == laid {
                 return Ok(());
             }
@@ -187,7 +190,7 @@ impl Author {
 
     /// Returns the author of the patches in the repository.
     pub fn of_patches(repo: &Path) -> Result<Self> {
-        let series = patches::load(repo)?;
+        let series = patches::load(repo, Release::NEWEST)?;
         let first = &series.first().context("there are no patches")?.path;
         Self::of_mail(&fs::read_to_string(first)?)
             .with_context(|| format!("{} has no From: line", first.display()))
@@ -287,12 +290,12 @@ mod tests {
         let mut laid = Overlay::new();
         for nr in 0..=LAST {
             for (offered, name) in [(false, "add"), (true, "offer")] {
-                let files = overlay::until(repo, nr, offered).unwrap();
+                let files = overlay::until(repo, Release::NEWEST, (nr, offered)).unwrap();
                 let text = topics::folder(repo, nr).join(name);
                 assert_eq!(text.exists(), files != laid, "{}", text.display());
                 laid = files;
             }
         }
-        assert!(laid == overlay::kernel_part(repo).unwrap());
+        assert!(laid == overlay::kernel_part(repo, Release::NEWEST).unwrap());
     }
 }

@@ -6,7 +6,8 @@ use crate::{
     cache::{Cache, Key, Stamp},
     context::jobs,
 };
-use anyhow::{bail, Context as _, Result};
+use anyhow::{bail, ensure, Context as _, Result};
+use clap::ValueEnum;
 use std::{
     fs,
     os::unix::fs::MetadataExt,
@@ -16,14 +17,61 @@ use std::{
 };
 use walkdir::WalkDir;
 
-/// The kernel series that the patches apply to.
-pub const SERIES: &str = "7.3";
-const PACKAGE: &str = "linux-source-7.3";
 const SUITE: &str = "trixie-backports";
 /// Space for the source, two patched trees (mostly hard links) and six builds.
 const SPACE_GIB: u64 = 15;
+/// Space for the source of an older release, a patched tree and two builds.
+const OLDER_SPACE_GIB: u64 = 5;
+
+/// A release of Linux that the patches apply to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Release {
+    #[value(name = "7.3")]
+    V7_3,
+    #[value(name = "7.2")]
+    V7_2,
+}
+
+impl Release {
+    /// The release that the repository's files are for. For others, patches change them.
+    pub const NEWEST: Release = Release::V7_3;
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Release::V7_3 => "7.3",
+            Release::V7_2 => "7.2",
+        }
+    }
+
+    /// Returns the releases before the newest.
+    pub fn older() -> impl Iterator<Item = Release> {
+        let all = Self::value_variants().iter().copied();
+        all.filter(|release| *release != Self::NEWEST)
+    }
+
+    /// Returns the names of all releases, for a sentence.
+    pub fn names() -> String {
+        let names = Self::value_variants().iter().map(|release| release.name());
+        names.collect::<Vec<_>>().join(" or ")
+    }
+
+    /// Returns the release of a version such as `7.3.4`.
+    pub fn of_version(version: &str) -> Option<Release> {
+        let mut all = Self::value_variants().iter().copied();
+        all.find(|release| {
+            let rest = version.strip_prefix(release.name());
+            rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+        })
+    }
+
+    /// Returns the name of the distribution's package of its source.
+    fn package(self) -> String {
+        format!("linux-source-{}", self.name())
+    }
+}
 
 pub struct Source {
+    pub release: Release,
     /// The version in the Makefile, such as `7.3.4`.
     pub version: String,
     /// Changes when any file of the source changes.
@@ -38,10 +86,21 @@ impl Source {
     }
 }
 
-pub fn obtain(cache: &Cache, kdir: Option<&Path>) -> Result<Source> {
-    match kdir {
-        Some(dir) => from_kdir(cache, dir),
-        None => from_package(cache),
+/// Where a kernel's source comes from.
+pub enum Origin {
+    /// A tree of the user.
+    Tree(PathBuf),
+    /// The distribution's package of the release to work with.
+    Package(Release),
+    /// That of an older release, of which few kernels are built.
+    Beside(Release),
+}
+
+pub fn obtain(cache: &Cache, origin: &Origin) -> Result<Source> {
+    match origin {
+        Origin::Tree(dir) => from_kdir(cache, dir),
+        Origin::Package(release) => from_package(cache, *release, SPACE_GIB),
+        Origin::Beside(release) => from_package(cache, *release, OLDER_SPACE_GIB),
     }
 }
 
@@ -72,15 +131,17 @@ fn parse_version(makefile: &str) -> Result<String> {
     }
 }
 
-/// Rejects a tree of another series, and one that has Ferry in it, even partly.
-pub fn check_tree(tree: &Path) -> Result<String> {
+/// Returns the version and the release of a tree. Rejects other releases than Ferry's, and a tree
+/// that has Ferry in it, even partly.
+pub fn check_tree(tree: &Path) -> Result<(String, Release)> {
     let version = kernel_version(tree)?;
-    if !version.starts_with(&format!("{SERIES}.")) {
+    let Some(release) = Release::of_version(&version) else {
         bail!(
-            "{} is Linux {version}; Ferry's patches are for {SERIES}.x: name a tree of that version",
-            tree.display()
+            "{} is Linux {version}; Ferry's patches are for {}: name a tree of that release",
+            tree.display(),
+            Release::names()
         );
-    }
+    };
     let mentions =
         |file: &str| fs::read_to_string(tree.join(file)).is_ok_and(|text| text.contains("ferry/"));
     if tree.join("mm/ferry").exists() || mentions("mm/Kconfig") || mentions("mm/Makefile") {
@@ -89,14 +150,14 @@ pub fn check_tree(tree: &Path) -> Result<String> {
             tree.display()
         );
     }
-    Ok(version)
+    Ok((version, release))
 }
 
 fn from_kdir(cache: &Cache, dir: &Path) -> Result<Source> {
     let tree = dir
         .canonicalize()
         .with_context(|| format!("cannot find the kernel tree {}", dir.display()))?;
-    let version = check_tree(&tree)?;
+    let (version, release) = check_tree(&tree)?;
     if tree.join(".config").exists() || tree.join("include/config").exists() {
         bail!(
             "{} was built in place, and the kernel cannot be built elsewhere from such a tree: \
@@ -124,7 +185,12 @@ fn from_kdir(cache: &Cache, dir: &Path) -> Result<Source> {
             )?;
         stamp.set(&key)?;
     }
-    Ok(Source { version, key, home })
+    Ok(Source {
+        release,
+        version,
+        key,
+        home,
+    })
 }
 
 /// Returns a key that changes when a file of the tree is added, removed or written.
@@ -148,12 +214,12 @@ fn metadata_key(tree: &Path) -> Result<String> {
     Ok(key.finish())
 }
 
-fn from_package(cache: &Cache) -> Result<Source> {
-    if let Some(found) = extracted(&cache.dir("src")?)? {
+fn from_package(cache: &Cache, release: Release, space: u64) -> Result<Source> {
+    if let Some(found) = extracted(&cache.dir("src")?, release)? {
         return Ok(found);
     }
-    cache.need_space(SPACE_GIB, "the kernel source and the builds")?;
-    let package = download(cache)?;
+    cache.need_space(space, "the kernel source and the builds")?;
+    let package = download(cache, release)?;
     let name = package
         .file_name()
         .and_then(|name| name.to_str())
@@ -161,17 +227,24 @@ fn from_package(cache: &Cache) -> Result<Source> {
         .context("the package's file name has no version")?
         .replace("%3a", ".");
     let home = cache.whole_dir(Path::new("src").join(&name), |dir| {
-        unpack(cache, &package, dir)
+        unpack(cache, &package, (release, dir))
     })?;
-    describe(home, name)
+    let source = describe(home, name)?;
+    ensure!(
+        source.release == release,
+        "the package of Linux {} has Linux {}",
+        release.name(),
+        source.version
+    );
+    Ok(source)
 }
 
-/// Returns the newest package that is already extracted.
-fn extracted(src: &Path) -> Result<Option<Source>> {
+/// Returns the newest package of the release that is already extracted.
+fn extracted(src: &Path, release: Release) -> Result<Option<Source>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(src)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.starts_with(SERIES) && !name.ends_with(".partial") {
+        if Release::of_version(&name) == Some(release) && !name.ends_with(".partial") {
             names.push(name);
         }
     }
@@ -190,21 +263,39 @@ fn version_order(name: &str) -> Vec<u64> {
 }
 
 fn describe(home: PathBuf, key: String) -> Result<Source> {
-    let version = check_tree(&home.join("vanilla"))?;
-    Ok(Source { version, key, home })
+    let (version, release) = check_tree(&home.join("vanilla"))?;
+    Ok(Source {
+        release,
+        version,
+        key,
+        home,
+    })
 }
 
-/// Fetches the newest package of the series.
-fn download(cache: &Cache) -> Result<PathBuf> {
-    let or = format!(", or give a Linux {SERIES} tree of your own with --kdir");
+/// Fetches the newest package of the release.
+fn download(cache: &Cache, release: Release) -> Result<PathBuf> {
+    let name = release.name();
+    let or = format!(", or give a Linux {name} tree of your own with --kdir");
     let apt = Apt::new(cache, "apt", SUITE, None, &or)?;
     apt.update()?;
-    let mut found = apt.download("downloading the kernel source", PACKAGE)?;
-    found.sort_by_key(|path| version_order(&path.to_string_lossy()));
-    found.pop().context("apt-get downloaded no package")
+    let title = format!("downloading the source of Linux {name}");
+    let found = apt.download(&title, &release.package())?;
+    newest(found, release).context("apt-get downloaded no package")
 }
 
-fn unpack(cache: &Cache, package: &Path, dir: &Path) -> Result<()> {
+/// Returns the newest package of the release among files that may be of several.
+fn newest(mut files: Vec<PathBuf>, release: Release) -> Option<PathBuf> {
+    let start = format!("{}_", release.package());
+    let name = |path: &PathBuf| {
+        path.file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+    };
+    files.retain(|path| name(path).is_some_and(|name| name.starts_with(&start)));
+    files.sort_by_key(|path| version_order(&path.to_string_lossy()));
+    files.pop()
+}
+
+fn unpack(cache: &Cache, package: &Path, (release, dir): (Release, &Path)) -> Result<()> {
     let temp = tempfile::tempdir_in(cache.root())?;
     let minutes = Duration::from_secs(1800);
     cache
@@ -217,7 +308,8 @@ fn unpack(cache: &Cache, package: &Path, dir: &Path) -> Result<()> {
                 .arg(package)
                 .arg(temp.path()),
         )?;
-    let archive = temp.path().join(format!("usr/src/{PACKAGE}.tar.xz"));
+    let archive = format!("usr/src/{}.tar.xz", release.package());
+    let archive = temp.path().join(archive);
     let tree = dir.join("vanilla");
     fs::create_dir(&tree)?;
     cache
@@ -256,11 +348,46 @@ mod tests {
     }
 
     #[test]
+    fn releases_are_told_apart() {
+        assert_eq!(Release::of_version("7.2.12-1~bpo13+1"), Some(Release::V7_2));
+        assert_eq!(Release::of_version("7.20.1"), None);
+        assert_eq!(Release::of_version("kdir-a7b3c0000000"), None);
+        assert_eq!(Release::older().collect::<Vec<_>>(), [Release::V7_2]);
+        assert_eq!(Release::names(), "7.3 or 7.2");
+    }
+
+    #[test]
+    fn newest_package_of_a_release_is_chosen() {
+        let names = ["7.2_7.2.9-1", "7.3_7.3.4-1", "7.2_7.2.12-1"];
+        let files = names.map(|name| PathBuf::from(format!("a/linux-source-{name}_all.deb")));
+        let found = |release| newest(files.to_vec(), release);
+        assert_eq!(found(Release::V7_2).as_ref(), Some(&files[2]));
+        assert_eq!(found(Release::V7_3).as_ref(), Some(&files[1]));
+    }
+
+    #[test]
+    fn package_of_a_release_is_found() {
+        let temp = tempfile::tempdir().unwrap();
+        for (name, patchlevel) in [("7.3.4-1", "= 3"), ("7.2.12-1", "= 2"), ("kdir-7", "= 3")] {
+            let tree = temp.path().join(name).join("vanilla");
+            fs::create_dir_all(tree.join("mm")).unwrap();
+            fs::write(tree.join("Makefile"), MAKEFILE.replace("= 3", patchlevel)).unwrap();
+        }
+        for (release, key) in [(Release::V7_3, "7.3.4-1"), (Release::V7_2, "7.2.12-1")] {
+            let found = extracted(temp.path(), release).unwrap().unwrap();
+            assert_eq!((found.release, &*found.key), (release, key));
+        }
+    }
+
+    #[test]
     fn tree_of_another_version_is_refused() {
         let other = tree(&MAKEFILE.replace("= 3", "= 30"));
         let error = check_tree(other.path()).unwrap_err().to_string();
         assert!(error.contains("is Linux 7.30.4"), "{error}");
-        assert_eq!(check_tree(tree(MAKEFILE).path()).unwrap(), "7.3.4");
+        let (version, release) = check_tree(tree(MAKEFILE).path()).unwrap();
+        assert_eq!((&*version, release), ("7.3.4", Release::V7_3));
+        let older = tree(&MAKEFILE.replace("= 3", "= 2"));
+        assert_eq!(check_tree(older.path()).unwrap().1, Release::V7_2);
     }
 
     #[test]

@@ -2,15 +2,19 @@
 //! The topics of the series. Each applies after those before it, and the kernel builds and works
 //! after each.
 //!
-//! The folder of a topic, such as `c-glue/patches/7.3/2-copy`, has its patches and these texts:
+//! The folder of a topic, such as `c-glue/patches/7.3/2-copy`, has its patches for the newest release
+//! of Linux, and these texts:
 //!
 //! - `cover`: the subject and the text of its cover letter;
 //! - `add`: the commit message of the patch that adds its files. It comes first, since the other
 //!   patches include headers that it adds;
 //! - `offer`: the commit message of the patch that lists the files in Kconfig and Kbuild. It comes
 //!   last, so that no step offers an option whose code or hooks are missing.
+//!
+//! The folder of the same name for an older release, such as `c-glue/patches/7.2/2-copy`, has the
+//! patches of that name which differ there.
 
-use crate::source::SERIES;
+use crate::source::Release;
 use anyhow::{bail, Context as _, Result};
 use std::{
     fs,
@@ -194,9 +198,14 @@ pub const TOPICS: [Topic; 9] = [
 /// The number of the last topic.
 pub const LAST: usize = TOPICS.len() - 1;
 
-/// Returns the folder with the patches and texts of all topics.
+/// Returns the folder with the texts of all topics, and their patches for the newest release.
 pub fn home(repo: &Path) -> PathBuf {
-    repo.join("c-glue/patches").join(SERIES)
+    home_of(repo, Release::NEWEST)
+}
+
+/// Returns the folder with the patches of all topics for a release.
+pub fn home_of(repo: &Path, release: Release) -> PathBuf {
+    repo.join("c-glue/patches").join(release.name())
 }
 
 /// Returns the number of a topic, counted from 0.
@@ -210,7 +219,12 @@ pub fn find(name: &str) -> Result<usize> {
 
 /// Returns the folder of topic `nr`.
 pub fn folder(repo: &Path, nr: usize) -> PathBuf {
-    home(repo).join(format!("{}-{}", nr + 1, TOPICS[nr].name))
+    home(repo).join(folder_name(nr))
+}
+
+/// Returns the name of the folder of topic `nr`.
+pub fn folder_name(nr: usize) -> String {
+    format!("{}-{}", nr + 1, TOPICS[nr].name)
 }
 
 /// Returns a text of the series: a subject line, an empty line and a body.

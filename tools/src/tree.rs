@@ -33,9 +33,9 @@ pub fn ferry(context: &Context) -> Result<Tree> {
 /// Returns the files in which that tree differs from the source.
 pub fn overlay(context: &Context) -> Result<Overlay> {
     let source = context.source()?;
-    let series = patches::load(&context.repo)?;
+    let series = patches::load(&context.repo, source.release)?;
     let mut overlay = patches::patched(&source.vanilla(), &series, &source.version)?;
-    overlay.extend(overlay::kernel_part(&context.repo)?);
+    overlay.extend(overlay::kernel_part(&context.repo, source.release)?);
     Ok(overlay)
 }
 

@@ -71,9 +71,9 @@ struct ferry_batch {
 };
 
 /*
- * Set in the low bits of dst->migrate_info, beside FOLIO_WAS_MAPPED and
- * FOLIO_WAS_MLOCKED (struct anon_vma is aligned to 8 bytes on 64-bit): the
- * folio is posted, and ferry_folio_copied() must be called before it is
+ * A bit of the state that __migrate_folio_record() stores in the destination,
+ * beside FOLIO_WAS_MAPPED and FOLIO_WAS_MLOCKED (struct anon_vma is aligned to 8
+ * bytes on 64-bit): the folio is posted, and ferry_folio_copied() must be called before it is
  * remapped. migrate_folio_move() takes the bit together with the other two and
  * does not set it again: a second attempt copies again, since the source may
  * have been written meanwhile.
@@ -224,7 +224,7 @@ static inline void ferry_batch_post(struct ferry_batch *batch,
  * @batch: the batch
  * @src: the next source folio on the list
  * @dst: its destination folio
- * @state: low bits of the migrate_info of @dst
+ * @state: the state that was stored in @dst
  *
  * Takes part in copying until this folio is copied. Must be called for each
  * folio of the batch once, in list order. If @src and @dst are not the pair

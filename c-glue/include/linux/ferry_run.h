@@ -171,7 +171,7 @@ static inline void ferry_run_unmap(struct migrate_batch *batch,
  * @dst: the destination, which is on no list
  * @anon_vma: anon_vma to which the folio has a reference, which passes to the
  *	run; NULL if it is a file folio
- * @state: low bits of the migrate_info of @dst
+ * @state: the state that was stored in @dst
  *
  * Return: whether the run will remap, unlock and free the folio.
  */

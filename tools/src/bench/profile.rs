@@ -54,6 +54,9 @@ const PARTS: &[(&str, &[&str])] = &[
             "__anon_rmap_tree*",
             "mapping_rmap_tree*",
             "__mapping_rmap_tree*",
+            // The names of 7.2.
+            "anon_vma_interval_tree*",
+            "vma_interval_tree*",
             "folio_add_anon_rmap*",
             "folio_add_file_rmap*",
             "folio_remove_rmap*",

@@ -13,10 +13,12 @@ use crate::{
     kernel::{self, Variant},
     manuals, package,
     platform::Platform,
-    run, series, shell, suites, top,
+    run, series, shell,
+    source::{Origin, Release},
+    suites, top,
     topics::TOPICS,
 };
-use anyhow::Result;
+use anyhow::{bail, Result};
 use clap::{
     builder::{PossibleValue, PossibleValuesParser},
     Args, Parser, Subcommand,
@@ -26,15 +28,18 @@ use std::path::PathBuf;
 /// Ferry: fast page migration between memory nodes, a Linux feature in Rust.
 ///
 /// Downloads and builds are kept in $FERRY_CACHE (default: ~/.cache/ferry); its folder logs/ has a
-/// log of each step. The kernel source is the distribution's package, or the tree that KDIR or
-/// --kdir names.
+/// log of each step. The kernel source is the distribution's package of the newest release or of
+/// the one that --release names, or the tree that KDIR or --kdir names.
 #[derive(Parser)]
 #[command(name = "ferry", version, disable_help_subcommand = true)]
 pub struct Cli {
-    /// Build from this Linux source tree, of the series' version, instead of the distribution's
+    /// Build from this Linux source tree, of one of Ferry's releases, instead of the distribution's
     /// package; Ferry works on a copy of it
     #[arg(long, env = "KDIR", global = true, value_name = "DIR")]
     kdir: Option<PathBuf>,
+    /// Build from the distribution's package of this release of Linux
+    #[arg(long, global = true, value_enum)]
+    release: Option<Release>,
     #[command(subcommand)]
     command: Command,
 }
@@ -183,12 +188,23 @@ impl Command {
     }
 }
 
+/// Returns where the kernel's source comes from.
+fn origin(kdir: Option<PathBuf>, release: Option<Release>) -> Result<Origin> {
+    // KDIR may be set and empty.
+    let kdir = kdir.filter(|dir| !dir.as_os_str().is_empty());
+    match (kdir, release) {
+        (Some(_), Some(_)) => bail!("name a tree (--kdir or KDIR) or a release, not both"),
+        (Some(dir), None) => Ok(Origin::Tree(dir)),
+        (None, release) => Ok(Origin::Package(release.unwrap_or(Release::NEWEST))),
+    }
+}
+
 impl Cli {
     /// Runs the command. Returns `Ok(false)` if it ran and a check failed.
     pub fn execute(self) -> Result<bool> {
         self.command.check_files()?;
-        let kdir = self.kdir;
-        let context = || Context::open(kdir);
+        let origin = origin(self.kdir, self.release)?;
+        let context = || Context::open(origin);
         match self.command {
             Command::Run(args) => run::run(&context()?, &args).map(|()| true),
             Command::Test(args) if args.list => suites::list(context()).map(|()| true),
@@ -234,6 +250,23 @@ mod tests {
         };
         assert!(args.only == [Folio::K4, Folio::M2]);
         assert!(Cli::try_parse_from(["ferry", "bench", "move_pages", "--runs", "0"]).is_err());
+    }
+
+    #[test]
+    fn tree_and_release_exclude_each_other() {
+        for words in [
+            "--kdir T --release 7.2 build ferry",
+            "--kdir T build ferry --release 7.2",
+        ] {
+            let words = ["ferry"].into_iter().chain(words.split(' '));
+            let cli = Cli::try_parse_from(words).unwrap();
+            assert!(origin(cli.kdir, cli.release).is_err());
+        }
+        let cli = Cli::try_parse_from(["ferry", "build", "ferry", "--release", "7.2"]).unwrap();
+        let chosen = origin(Some(PathBuf::new()), cli.release).unwrap();
+        assert!(matches!(chosen, Origin::Package(Release::V7_2)));
+        let chosen = origin(None, None).unwrap();
+        assert!(matches!(chosen, Origin::Package(Release::NEWEST)));
     }
 
     #[test]

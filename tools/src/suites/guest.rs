@@ -5,7 +5,7 @@
 
 use super::{
     kunit,
-    outcomes::{as_recorded, compare, digests, recorded, RECORDED},
+    outcomes::{check_recorded, compare, digests, RECORDED},
     Tally,
 };
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     kernel::{self, Variant},
     ktap::{self, Outcome},
     platform::Platform,
+    source::Release,
     step,
 };
 use anyhow::{anyhow, ensure, Result};
@@ -193,7 +194,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     let ferry = boot(&ferry, "on", &without(NOT_IN_FERRY))?.tell(tally);
     tally.case(
         "same outcomes with Ferry as recorded of vanilla",
-        as_recorded(&recorded(context)?, &digests(ferry.as_ref())),
+        check_recorded(context, &digests(ferry.as_ref()), |_| true)?,
     );
     Ok(())
 }
@@ -269,7 +270,7 @@ pub fn divided() -> [(u32, String); 2] {
 }
 
 /// Runs all tests in the vanilla and the Ferry kernel. The tests must pass in both, and the
-/// outcomes must be the same, and match the recorded ones.
+/// outcomes must be the same, and match the recorded ones, which are of the newest release.
 pub fn beside_vanilla(context: &Context, tally: &mut Tally) -> Result<()> {
     let program = guest::program(context)?;
     let ready = |variant| ready(context, &program, variant, (USUAL_CPUS, &USUAL), LIMIT);
@@ -285,7 +286,7 @@ pub fn beside_vanilla(context: &Context, tally: &mut Tally) -> Result<()> {
         "same outcomes with Ferry as without",
         compare(vanilla, ferry),
     );
-    let outcome = match as_recorded(&recorded(context)?, &found) {
+    let outcome = match check_recorded(context, &found, |_| true)? {
         Outcome::Failed(why) => {
             let kept = context.cache.log("vanilla-outcomes").with_extension("json");
             let mut text = serde_json::to_vec_pretty(&found)?;
@@ -300,6 +301,17 @@ pub fn beside_vanilla(context: &Context, tally: &mut Tally) -> Result<()> {
     };
     tally.case("the recorded outcomes match vanilla's", outcome);
     Ok(())
+}
+
+/// Runs all tests in both kernels of older releases.
+pub fn in_older_releases(context: &Context, tally: &mut Tally) -> Result<()> {
+    let all = context.older()?;
+    if all.is_empty() {
+        let why = "a kernel was named".to_owned();
+        tally.case("older releases", Outcome::Skipped(why));
+    }
+    all.iter()
+        .try_for_each(|older| beside_vanilla(older, tally))
 }
 
 /// Runs the named tests in one kernel.
@@ -402,7 +414,11 @@ pub fn ready_image(
         nodes: booting.nodes,
         ..Shape::new(cpus, NODE_GIB)
     };
-    let end = format!("{}{}", booting.platform.suffix(), booting.name);
+    let release = match context.source()?.release {
+        Release::NEWEST => String::new(),
+        older => format!("-{}", older.name()),
+    };
+    let end = format!("{}{}{release}", booting.platform.suffix(), booting.name);
     let booted = format!("test-{name}-{cpus}cpu{end}");
     let guest = Guest::on(context, booting.platform, (image, &booted), shape)?
         .kernel_args(booting.args)

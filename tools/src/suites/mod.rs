@@ -73,6 +73,8 @@ pub enum Suite {
     Debug,
     /// tests of guest about several tasks, in the Ferry kernel with 8 and 16 CPUs
     Cpus,
+    /// tests of guest in Ferry's kernel beside the vanilla kernel, in older releases of Linux
+    Older,
     /// KUnit at native speed, in UML on two CPUs
     KunitUml,
     /// pages copied by an emulated DMA engine, on an arm64 machine
@@ -109,9 +111,9 @@ pub enum Suite {
     MemoryModel,
     /// the kernel after each topic of the series: builds, boots, passes the tests of its topics
     Topics,
-    /// patches, debug, kunit-uml, arm64, pages, matrix, soak, fuzz, Ferry beside vanilla, migrc with
-    /// hooks disabled, a million service calls, the kernel's test `migration` at its full length, all
-    /// tests on two sockets, the larger runs of the model
+    /// patches, debug, kunit-uml, arm64, pages, older, matrix, soak, fuzz, Ferry beside
+    /// vanilla, migrc with hooks disabled, a million service calls, the kernel's test `migration` at
+    /// its full length, all tests on two sockets, the larger runs of the model
     Nightly,
 }
 
@@ -151,6 +153,7 @@ impl Suite {
             Suite::Patches => series::each(context, tally),
             Suite::Debug => debug(context, tally),
             Suite::Cpus => guest::on_more_cpus(context, tally),
+            Suite::Older => guest::in_older_releases(context, tally),
             Suite::KunitUml => kunit::uml(context, tally),
             Suite::KunitX86 => kunit::x86(context, tally),
             Suite::Guest => guest::run(context, tally),

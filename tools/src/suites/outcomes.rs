@@ -2,7 +2,7 @@
 //! The outcomes of system calls in the tests of the suite guest: compared with those recorded of
 //! the vanilla kernel, or in detail between two kernels.
 
-use crate::{cache::Key, context::Context, ktap::Outcome};
+use crate::{cache::Key, context::Context, ktap::Outcome, source::Release};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs};
@@ -14,7 +14,23 @@ pub const RECORDED: &str = "tests/data/vanilla-outcomes.json";
 /// Digests by the name of the test.
 pub type Digests = BTreeMap<String, String>;
 
-pub fn recorded(context: &Context) -> Result<Digests> {
+/// Compares the outcomes of the tests that `is_due` names with the recorded ones, which are of the
+/// newest release.
+pub fn check_recorded(
+    context: &Context,
+    found: &Digests,
+    is_due: impl Fn(&str) -> bool,
+) -> Result<Outcome> {
+    if context.source()?.release != Release::NEWEST {
+        let why = "outcomes are recorded of the newest release";
+        return Ok(Outcome::Skipped(why.to_owned()));
+    }
+    let mut recorded = recorded(context)?;
+    recorded.retain(|test, _| is_due(test));
+    Ok(as_recorded(&recorded, found))
+}
+
+fn recorded(context: &Context) -> Result<Digests> {
     let path = context.repo.join(RECORDED);
     let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is malformed", path.display()))
@@ -31,7 +47,7 @@ pub fn digests(outcomes: Option<&Value>) -> Digests {
 }
 
 /// Compares the digests of a kernel's outcomes with the recorded ones.
-pub fn as_recorded(recorded: &Digests, found: &Digests) -> Outcome {
+fn as_recorded(recorded: &Digests, found: &Digests) -> Outcome {
     if recorded.is_empty() {
         return Outcome::Failed(format!("{RECORDED} has no outcomes"));
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The patches: each applies, each topic has all files that it names, and all of them build with
-//! CONFIG_FERRY and without. Also checks that `make headers` exports the header for user space.
+//! CONFIG_FERRY and without. In older releases each applies, and mm/ builds with CONFIG_FERRY. Also
+//! checks that `make headers` exports the header for user space.
 //!
 //! The suite `patches` builds after each patch, and for arm64, and checks that without CONFIG_FERRY
 //! the series changes the machine code of the objects that it restructures only.
@@ -33,27 +34,24 @@ use walkdir::WalkDir;
 /// Objects in mm/ whose code the series may change without CONFIG_FERRY: those of the files that the
 /// topics `preparation`, `demotion`, `migrc` and `runs` restructure, and of the callers of functions
 /// that they rename.
-const RESTRUCTURED: [&str; 8] = [
+const RESTRUCTURED: [&str; 10] = [
     "damon/ops-common.o",
+    "folio.o",
     "huge_memory.o",
     "memory_hotplug.o",
     "mempolicy.o",
     "migrate.o",
     "migrate_device.o",
     "rmap.o",
+    // The folio.o of 7.2.
+    "swap.o",
     "vmscan.o",
 ];
 
 const ARCH: &str = "x86_64";
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
-    let source = context.source()?;
-    let series = patches::load(&context.repo)?;
-    for end in 1..=series.len() {
-        let name = format!("applies: {}", series[end - 1].name());
-        let applied = patches::patched(&source.vanilla(), &series[..end], &source.version);
-        tally.check(&name, applied.map(drop))?;
-    }
+    let series = applies(context, tally)?;
     for (nr, topic) in TOPICS.iter().enumerate() {
         let complete = laid(context, nr).and_then(|files| is_complete(&files));
         tally.check(&format!("names no missing file: {}", topic.name), complete)?;
@@ -68,19 +66,52 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     if let Some(exported) = exported {
         tally.check("make headers exports linux/page_migrate.h", exported)?;
     }
+    older(context, tally)
+}
+
+/// Applies the patches to older releases of Linux, and builds mm/ there.
+fn older(context: &Context, tally: &mut Tally) -> Result<()> {
+    for older in context.older()? {
+        let release = match older.source() {
+            Ok(source) => source.release.name(),
+            missing => {
+                tally.check("the source of an older release is there", missing.map(drop))?;
+                continue;
+            }
+        };
+        applies(&older, tally)?;
+        let name = format!("mm/ with CONFIG_FERRY=y builds in Linux {release}");
+        tally.check(&name, kernel::compile(&older, Variant::Ferry, "mm/"))?;
+    }
     Ok(())
+}
+
+/// Applies the patches one after the other. Returns them.
+fn applies(context: &Context, tally: &mut Tally) -> Result<Vec<Patch>> {
+    let source = context.source()?;
+    let series = patches::load(&context.repo, source.release)?;
+    for end in 1..=series.len() {
+        let name = format!(
+            "applies to {}: {}",
+            source.release.name(),
+            series[end - 1].name()
+        );
+        let applied = patches::patched(&source.vanilla(), &series[..end], &source.version);
+        tally.check(&name, applied.map(drop))?;
+    }
+    Ok(series)
 }
 
 /// Builds after each patch, compares the code before and after the series, and builds mm/ferry for
 /// arm64.
 pub fn each(context: &Context, tally: &mut Tally) -> Result<()> {
-    let series = patches::load(&context.repo)?;
+    let series = patches::load(&context.repo, context.source()?.release)?;
     build_each(context, tally, &series)?;
     tally.check(
         "other mm/*.o without CONFIG_FERRY are vanilla's code",
         same_without_ferry(context, &series),
     )?;
-    let arm64 = kernel::compile(context, Variant::Arm64);
+    let arm64 = kernel::compile(context, Variant::Arm64, "mm/ferry/");
     tally.check("mm/ferry builds for arm64", arm64)
 }
 
@@ -287,8 +318,10 @@ fn keys(base: &str, glue: &[String], series: &[Patch]) -> Result<Vec<String>> {
 }
 
 fn read_without_ferry(context: &Context, topic: usize) -> Result<Overlay> {
-    let all = overlay::until(&context.repo, topic, false)?.into_iter();
+    let release = context.source()?.release;
+    let all = overlay::until(&context.repo, release, (topic, false))?;
     Ok(all
+        .into_iter()
         .filter(|(path, _)| is_read_without_ferry(path))
         .collect())
 }

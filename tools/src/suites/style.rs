@@ -7,9 +7,12 @@ use crate::{
     context::Context,
     kernel::{self, Variant},
     patches,
+    source::Release,
 };
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -71,8 +74,13 @@ fn rustfmt(context: &Context, tally: &mut Tally) -> Result<()> {
 /// Checks the patches with `--patch`, and the C files with `--file`.
 fn checkpatch(context: &Context, tally: &mut Tally) -> Result<()> {
     let glue = context.repo.join("c-glue");
-    for patch in patches::load(&context.repo)? {
-        check_one(context, tally, &["--patch"], &patch.path)?;
+    let mut paths = BTreeSet::new();
+    for release in Release::value_variants() {
+        let series = patches::load(&context.repo, *release)?;
+        paths.extend(series.into_iter().map(|patch| patch.path));
+    }
+    for path in paths {
+        check_one(context, tally, &["--patch"], &path)?;
     }
     for file in files(&glue, &["c", "h", "S"])? {
         check_one(context, tally, &["--file"], &file)?;

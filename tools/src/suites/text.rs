@@ -239,7 +239,10 @@ fn prose<'a>(path: &Path, content: &'a str) -> Vec<(usize, &'a str)> {
         .enumerate()
         .map(|(number, line)| (number + 1, line));
     match path.extension().and_then(|e| e.to_str()) {
-        Some("patch") => numbered.take_while(|(_, line)| *line != "---").collect(),
+        Some("patch") => {
+            let is_code = |line: &str| line == "---" || line.starts_with("diff --git ");
+            numbered.take_while(|(_, line)| !is_code(line)).collect()
+        }
         Some("rs") => numbered
             .filter_map(|(n, line)| Some((n, rust_comment(line)?)))
             .collect(),
@@ -325,6 +328,7 @@ mod tests {
         assert!(lines.iter().all(|(n, _)| *n != 3));
         let patch = "Subject: a\n\nBody.\n---\n a.c\n";
         assert_eq!(prose(Path::new("a.patch"), patch).len(), 3);
+        assert!(prose(Path::new("a.patch"), "diff --git a/a b/a\n").is_empty());
     }
 
     #[test]

@@ -85,10 +85,10 @@ fn chosen(names: &[String]) -> Result<BTreeSet<usize>> {
 /// Returns the files that differ from the vanilla source's after topic `nr`.
 pub fn laid(context: &Context, nr: usize) -> Result<Overlay> {
     let source = context.source()?;
-    let mut series = patches::load(&context.repo)?;
+    let mut series = patches::load(&context.repo, source.release)?;
     series.retain(|patch| patch.topic <= nr);
     let mut files = patches::patched(&source.vanilla(), &series, &source.version)?;
-    files.extend(overlay::until(&context.repo, nr, true)?);
+    files.extend(overlay::until(&context.repo, source.release, (nr, true))?);
     Ok(files)
 }
 
@@ -338,6 +338,7 @@ fn split(list: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::Release;
 
     fn files(files: &[(&str, &str)]) -> Overlay {
         let owned =
@@ -404,7 +405,8 @@ mod tests {
         let tools = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
         let sourced = files(&[WHOLE[0]]);
         for (nr, topic) in TOPICS.iter().enumerate().skip(1) {
-            let mut files = overlay::until(tools.parent().unwrap(), nr, true).unwrap();
+            let mut files =
+                overlay::until(tools.parent().unwrap(), Release::NEWEST, (nr, true)).unwrap();
             files.extend(sourced.clone());
             is_complete(&files).unwrap_or_else(|error| panic!("{}: {error}", topic.name));
         }

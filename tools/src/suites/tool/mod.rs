@@ -14,7 +14,6 @@ use crate::{
     kernel::{self, Variant},
     ktap::Outcome,
     overlay, package, patches,
-    source::SERIES,
     step::{self, output},
     toolchain::which,
 };

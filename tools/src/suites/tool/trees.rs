@@ -4,7 +4,9 @@
 
 use super::*;
 use crate::{
+    patches::Patch,
     series::Author,
+    source::Release,
     topics::{self, TOPICS},
 };
 
@@ -13,7 +15,7 @@ pub(super) fn fake_tree(context: &Context) -> Result<TempDir> {
     let vanilla = context.source()?.vanilla();
     let temp = tempfile::tempdir()?;
     patches::copy_file(&vanilla, Path::new("Makefile"), temp.path())?;
-    patches::copy_touched(&vanilla, &patches::load(&context.repo)?, temp.path())?;
+    patches::copy_touched(&vanilla, &series(context)?, temp.path())?;
     Ok(temp)
 }
 
@@ -56,9 +58,8 @@ pub(super) fn applied(context: &Context, tree: &Path, out: &Output) -> Result<()
 /// Checks that a tree has the same files as the builds use.
 fn has_all_files(context: &Context, tree: &Path) -> Result<()> {
     let source = context.source()?;
-    let series = patches::load(&context.repo)?;
-    let mut wanted = patches::patched(&source.vanilla(), &series, &source.version)?;
-    wanted.extend(overlay::kernel_part(&context.repo)?);
+    let mut wanted = patches::patched(&source.vanilla(), &series(context)?, &source.version)?;
+    wanted.extend(overlay::kernel_part(&context.repo, source.release)?);
     for (path, content) in wanted {
         let found = patches::read_if_there(&tree.join(&path))?;
         ensure!(
@@ -100,6 +101,10 @@ pub(super) fn git_tree(context: &Context) -> Result<TempDir> {
     Ok(tree)
 }
 
+fn series(context: &Context) -> Result<Vec<Patch>> {
+    patches::load(&context.repo, context.source()?.release)
+}
+
 pub(super) fn commits(tree: &Path) -> Result<usize> {
     Ok(git(tree, &["log", "--oneline"])?.lines().count())
 }
@@ -109,7 +114,7 @@ fn mails(context: &Context) -> Result<usize> {
     let folders = (0..TOPICS.len()).map(|nr| topics::folder(&context.repo, nr));
     let texts = folders.flat_map(|folder| ["add", "offer"].map(|name| folder.join(name)));
     let texts = texts.filter(|text| text.exists()).count();
-    Ok(patches::load(&context.repo)?.len() + texts)
+    Ok(series(context)?.len() + texts)
 }
 
 pub(super) fn apply_git(context: &Context) -> Result<()> {
@@ -136,12 +141,12 @@ pub(super) fn other_version(context: &Context) -> Result<TempDir> {
 
 pub(super) fn wrong_version(context: &Context) -> Result<()> {
     let tree = other_version(context)?;
-    apply_refused(context, tree.path(), &["6.12.9", SERIES])
+    apply_refused(context, tree.path(), &["6.12.9", Release::NEWEST.name()])
 }
 
 pub(super) fn partly_applied(context: &Context) -> Result<()> {
     let tree = fake_tree(context)?;
-    let first = patches::load(&context.repo)?.remove(0);
+    let first = series(context)?.remove(0);
     output(patches::git_apply(tree.path()).arg(&first.path))?;
     apply_refused(context, tree.path(), &["already"])
 }
@@ -149,7 +154,7 @@ pub(super) fn partly_applied(context: &Context) -> Result<()> {
 pub(super) fn does_not_fit(context: &Context) -> Result<()> {
     let tree = fake_tree(context)?;
     // The last patch does not apply; the patches before it must not stay in the tree.
-    let last = patches::load(&context.repo)?.pop().context("no patches")?;
+    let last = series(context)?.pop().context("no patches")?;
     let victim = last
         .touches
         .iter()
@@ -292,7 +297,7 @@ pub(super) fn wrong_kdir(context: &Context) -> Result<()> {
         .env("KDIR", tree.path())
         .args(["run", "--quick"])
         .output()?;
-    refused(&out, &["6.12.9", SERIES])?;
+    refused(&out, &["6.12.9", Release::NEWEST.name()])?;
     ensure!(
         !cache.path().join("src").exists(),
         "the program put files into the cache although it rejected the tree"
