@@ -23,7 +23,7 @@ pub use migrc::migrc;
 pub use policy::{policy, Part};
 pub use profile::profile;
 pub use promotion::promotion;
-pub use runs::runs;
+pub use runs::{runs, Memory};
 pub use seeds::{seeds, Seed};
 pub use service::service;
 pub use settings::settings;

@@ -12,6 +12,7 @@ use crate::{
     targets,
 };
 use anyhow::Result;
+use clap::ValueEnum;
 
 const OWN: &[(Folio, u32)] = &[
     (Folio::K4, 1),
@@ -40,33 +41,65 @@ const BY_MBIND: &[(Folio, u32)] = &[
 /// Ferry off, runs alone, and all that a task without helpers gets.
 const FERRY: &[&str] = &["ferry-off", "ferry-off@../runs/enabled=always", "ferry-1"];
 
-pub fn runs(
-    context: &Context,
-    RunsArgs {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Memory {
+    /// Written and mapped by one process, in the order of addresses
+    Own,
+    /// The same, named in random order
+    Shuffled,
+    /// The same, one page in each 32
+    Sparse,
+    /// Anonymous memory that nine processes map
+    Shared,
+    /// A file in memory that nine processes map
+    SharedFile,
+    /// As own, by mbind()
+    Mbind,
+}
+
+impl Memory {
+    fn plan(self, boots: u32, runs: u32) -> Plan {
+        let (name, stuff, cells) = match self {
+            Memory::Own => ("runs", "written", OWN),
+            Memory::Shuffled => ("runs_shuffled", "shuffled", SHUFFLED),
+            Memory::Sparse => ("runs_sparse", "sparse", SPARSE),
+            Memory::Shared => ("runs_shared", "shared", SHARED),
+            Memory::SharedFile => ("runs_shared_file", "shared_file", SHARED_FILE),
+            Memory::Mbind => ("runs_mbind", "written", BY_MBIND),
+        };
+        let plan = Plan {
+            instructions: true,
+            stuff,
+            vanilla: &["vanilla"],
+            ferry: FERRY,
+            name,
+            cells: cells.to_vec(),
+            ..Plan::new(&[], &[], boots, runs)
+        };
+        match self {
+            Memory::Mbind => Plan {
+                way: "mbind",
+                ..plan
+            },
+            _ => plan,
+        }
+    }
+}
+
+pub fn runs(context: &Context, args: &RunsArgs) -> Result<()> {
+    let RunsArgs {
         repeated: args,
         targets,
-    }: &RunsArgs,
-) -> Result<()> {
-    let plan = |name, stuff, cells: &[(Folio, u32)]| Plan {
-        instructions: true,
-        stuff,
-        vanilla: &["vanilla"],
-        ferry: FERRY,
-        name,
-        cells: cells.to_vec(),
-        ..Plan::new(&[], &[], args.repeat.boots, args.repeat.runs)
+        only,
+    } = args;
+    let memory = match &only[..] {
+        [] => Memory::value_variants(),
+        some => some,
     };
-    let plans = [
-        plan("runs", "written", OWN),
-        plan("runs_shuffled", "shuffled", SHUFFLED),
-        plan("runs_sparse", "sparse", SPARSE),
-        plan("runs_shared", "shared", SHARED),
-        plan("runs_shared_file", "shared_file", SHARED_FILE),
-        Plan {
-            way: "mbind",
-            ..plan("runs_mbind", "written", BY_MBIND)
-        },
-    ];
+    let plans: Vec<Plan> = memory
+        .iter()
+        .map(|memory| memory.plan(args.repeat.boots, args.repeat.runs))
+        .collect();
     let report = measure_all(context, &plans)?.report;
     // The guests' clocks advance by 1 ns an instruction, so GB/s are bytes an instruction.
     tell_as("instructions for each base page", &report.results, |gbps| {

@@ -132,6 +132,9 @@ pub struct RunsArgs {
     pub repeated: RepeatedArgs,
     #[command(flatten)]
     pub targets: TargetsArgs,
+    /// Measure only this memory
+    #[arg(long, value_delimiter = ',', value_name = "MEMORY")]
+    pub only: Vec<bench::Memory>,
 }
 
 #[derive(Args)]
