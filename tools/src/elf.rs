@@ -1,14 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Reads the machine code of object files, to compare two builds.
+//! Reads the machine code of object files, to compare two builds, and whether a program is static.
 
 use anyhow::{Context as _, Result};
-use object::{Object, ObjectSection, SectionFlags};
+use object::{
+    read::elf::{ElfFile64, ProgramHeader},
+    Endianness, Object, ObjectSection, SectionFlags,
+};
 use std::{collections::BTreeMap, fs, path::Path};
 
 /// Returns the content of each executable section, by name.
 pub fn code(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let data = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     code_of(&data).with_context(|| format!("{} is not an object file", path.display()))
+}
+
+/// Returns whether a program of this machine runs without any other file: it names no loader.
+pub fn is_static(program: &Path) -> Result<bool> {
+    let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let file = ElfFile64::<Endianness>::parse(&*data)
+        .with_context(|| format!("{} is not a program", program.display()))?;
+    let mut headers = file.elf_program_headers().iter();
+    Ok(headers.all(|header| header.p_type(file.endian()) != object::elf::PT_INTERP))
 }
 
 fn code_of(data: &[u8]) -> Result<BTreeMap<String, Vec<u8>>> {
@@ -30,6 +42,12 @@ fn code_of(data: &[u8]) -> Result<BTreeMap<String, Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_program_needs_a_loader() {
+        assert!(!is_static(&std::env::current_exe().unwrap()).unwrap());
+        assert!(is_static(Path::new("/dev/null")).is_err());
+    }
 
     #[test]
     fn this_program_has_code() {

@@ -4,13 +4,14 @@
 use super::Tally;
 use crate::{
     cache::read_log,
-    cargo::cargo,
+    cargo::{self, cargo},
     context::Context,
+    elf,
     ktap::{Case, Outcome},
-    step::Step,
+    step::{output, Step},
 };
-use anyhow::Result;
-use std::time::Duration;
+use anyhow::{ensure, Result};
+use std::{process::Command, time::Duration};
 
 pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     cargo_test(context, tally, "tests", "", &["--workspace"])?;
@@ -28,7 +29,30 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
             .args(["clippy", "--workspace", "--all-targets", "--locked", "--"])
             .args(["-D", "warnings"]),
     );
-    tally.check("cargo clippy", clippy)
+    tally.check("cargo clippy", clippy)?;
+    tally.check("ferry-bench is one file", is_one_file(context))
+}
+
+/// The target and the arguments of cargo with which README.md builds a static ferry-bench.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+const STATIC: &str = "-C target-feature=+crt-static";
+const ARGS: &str = "build --release --locked --package ferry-bench --target";
+
+fn is_one_file(context: &Context) -> Result<()> {
+    step(context, "bench").run(
+        cargo(context, "bench")?
+            .env("RUSTFLAGS", STATIC)
+            .args(ARGS.split(' '))
+            .arg(TARGET),
+    )?;
+    let built = cargo::folder(context.cache.root(), "bench").join(TARGET);
+    let program = built.join("release/ferry-bench");
+    ensure!(
+        elf::is_static(&program)?,
+        "{} needs a loader and libraries",
+        program.display()
+    );
+    output(Command::new(&program).arg("--version")).map(drop)
 }
 
 /// Runs the tests of the model that take minutes.
@@ -92,6 +116,16 @@ fn libtest(text: &str) -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn readme_has_the_command_for_a_static_program() {
+        // Cargo sets the folder at run time: another clone may have built this program.
+        let tools = std::path::PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap());
+        let readme = std::fs::read_to_string(tools.join("../README.md")).unwrap();
+        let words: Vec<&str> = readme.split_whitespace().collect();
+        let command = format!("RUSTFLAGS='{STATIC}' cargo {ARGS} {TARGET}");
+        assert!(words.join(" ").replace("\\ ", "").contains(&command));
+    }
 
     #[test]
     fn harness_lines() {
