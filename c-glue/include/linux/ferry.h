@@ -72,11 +72,11 @@ struct ferry_batch {
 
 /*
  * A bit of the state that __migrate_folio_record() stores in the destination,
- * beside FOLIO_WAS_MAPPED and FOLIO_WAS_MLOCKED (struct anon_vma is aligned to 8
- * bytes on 64-bit): the folio is posted, and ferry_folio_copied() must be called before it is
- * remapped. migrate_folio_move() takes the bit together with the other two and
- * does not set it again: a second attempt copies again, since the source may
- * have been written meanwhile.
+ * beside FOLIO_WAS_MAPPED and FOLIO_WAS_MLOCKED (struct anon_vma is aligned to
+ * 8 bytes on 64-bit): the folio is posted, and ferry_folio_copied() must be
+ * called before it is remapped. migrate_folio_move() takes the bit together
+ * with the other two and does not set it again: a second attempt copies again,
+ * since the source may have been written meanwhile.
  */
 #define FERRY_FOLIO_POSTED	BIT(2)
 

@@ -45,6 +45,7 @@ use crate::{
     table,
 };
 use anyhow::{bail, Context as _, Result};
+use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{json, Value};
 use std::{fs, path::Path, slice, sync::OnceLock, time::Duration};
@@ -58,6 +59,14 @@ const COUNT_INSTRUCTIONS: &str = "-icount shift=0,sleep=off";
 /// Memory of a node.
 const NODE_GIB: u32 = 2;
 const BOOT_LIMIT: Duration = Duration::from_secs(3600);
+
+/// Returns the values that the user has named, or all if there are none.
+fn named_or_all<T: ValueEnum>(named: &[T]) -> &[T] {
+    match named {
+        [] => T::value_variants(),
+        some => some,
+    }
+}
 
 /// The cases and parameters of a measurement.
 pub struct Plan {

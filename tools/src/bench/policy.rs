@@ -2,7 +2,7 @@
 //! Tests the policy that chooses helpers: with every CPU busy, with few folios and with several
 //! processes at once helpers must not slow anything down. Also measures the time to choose them.
 
-use super::{draw, measure_all, of, save_json, tell, Measured, Plan, THREADS};
+use super::{draw, measure_all, named_or_all, of, save_json, tell, Measured, Plan, THREADS};
 use crate::{
     chart::Sheet,
     choice::{self, Choice},
@@ -136,10 +136,7 @@ struct PolicyReport {
 }
 
 pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
-    let parts = match &args.only[..] {
-        [] => Part::value_variants(),
-        some => some,
-    };
+    let parts = named_or_all(&args.only);
     let plans: Vec<Plan> = parts
         .iter()
         .map(|part| part.plan(args.repeat.boots, args.repeat.runs))

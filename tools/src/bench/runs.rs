@@ -4,7 +4,7 @@
 //! process, or by nine. Shared memory is anonymous, or that of a file. Pages are named in the order
 //! of their addresses, or in random order; sparse pages are far from each other.
 
-use super::{draw, measure_all, of, save_json, tell_as, Plan, PAGE};
+use super::{draw, measure_all, named_or_all, of, save_json, tell_as, Plan, PAGE};
 use crate::{
     chart::Sheet,
     cli::{Folio, RunsArgs},
@@ -92,11 +92,7 @@ pub fn runs(context: &Context, args: &RunsArgs) -> Result<()> {
         targets,
         only,
     } = args;
-    let memory = match &only[..] {
-        [] => Memory::value_variants(),
-        some => some,
-    };
-    let plans: Vec<Plan> = memory
+    let plans: Vec<Plan> = named_or_all(only)
         .iter()
         .map(|memory| memory.plan(args.repeat.boots, args.repeat.runs))
         .collect();

@@ -8,7 +8,9 @@
 
 mod page;
 
-use super::{measure_all, of, of_2017, promotion, save_json, service, workload, Plan, Workload};
+use super::{
+    measure_all, named_or_all, of, of_2017, promotion, save_json, service, workload, Plan, Workload,
+};
 use crate::{
     cache::write_result,
     cli::{Folio, SeedsArgs},
@@ -100,10 +102,7 @@ impl Seed {
 }
 
 pub fn seeds(context: &Context, args: &SeedsArgs) -> Result<()> {
-    let seeds = match &args.only[..] {
-        [] => Seed::value_variants(),
-        some => some,
-    };
+    let seeds = named_or_all(&args.only);
     let steal = Steal::start();
     let mut tables = Vec::new();
     for seed in seeds {
