@@ -67,7 +67,7 @@ static void run_stat_flush(struct run_stat *stat)
  */
 static void run_stat_add(struct run_stat *stat, struct folio *folio, int nr)
 {
-	if (stat->nr && (folio_pgdat(stat->folio) != folio_pgdat(folio) ||
+	if (stat->nr && (folio_nid(stat->folio) != folio_nid(folio) ||
 			 folio_memcg(stat->folio) != folio_memcg(folio)))
 		run_stat_flush(stat);
 	stat->folio = folio;
@@ -238,14 +238,15 @@ static __always_inline void run_install_part(const struct run_range *part,
 					     unsigned int order)
 {
 	struct vm_area_struct *vma = part->vma;
-	unsigned long address = part->start, flush_start = 0, flush_end = 0;
+	unsigned long address = part->start;
 	unsigned int offset = part->offset;
 	struct ferry_run *run = part->run;
 	struct mm_struct *mm = vma->vm_mm;
 	bool defer = should_defer_flush(mm, TTU_BATCH_FLUSH);
+	struct ferry_run_flush flush = {};
 	struct run_stat stat = {};
 	struct run_span span = {};
-	pte_t pteval, flush_pte = __pte(0);
+	pte_t pteval;
 
 	/* mlock() sets the flag before it takes the PTL. */
 	if (READ_ONCE(vma->vm_flags) & VM_LOCKED)
@@ -274,10 +275,7 @@ static __always_inline void run_install_part(const struct run_range *part,
 			if (defer && unmaps)
 				ferry_note_pending(unmaps, folio, mm, address,
 						   pteval);
-			if (!flush_end)
-				flush_start = address;
-			flush_end = address + PAGE_SIZE;
-			flush_pte = ferry_run_flush_pte(flush_pte, pteval);
+			ferry_run_flush_add(&flush, address, pteval);
 		}
 		if (!installed)
 			continue;
@@ -293,14 +291,15 @@ static __always_inline void run_install_part(const struct run_range *part,
 	}
 	run_span_unmap(&span, vma);
 	run_stat_flush(&stat);
-	if (!flush_end)
+	if (!flush.end)
 		return;
 	if (defer) {
-		set_tlb_ubc_flush_pending(mm, flush_pte, flush_start, flush_end);
+		set_tlb_ubc_flush_pending(mm, ferry_run_flush_pte(&flush),
+					  flush.start, flush.end);
 		if (unmaps)
 			ferry_forget_batched(mm);
 	} else if (IS_ENABLED(CONFIG_ARCH_WANT_BATCHED_UNMAP_TLB_FLUSH)) {
-		flush_tlb_range(vma, flush_start, flush_end);
+		flush_tlb_range(vma, flush.start, flush.end);
 	}
 }
 

@@ -68,15 +68,43 @@ struct ferry_run {
 };
 
 /*
- * Returns the PTE to pass to set_tlb_ubc_flush_pending(): @flush is none, or
- * stands for earlier PTEs; @next is the last one. That function ignores a
- * PROT_NONE PTE whose flush has ended, so any other PTE is preferred.
+ * PTEs that a walk has cleared under one PTL and that a TLB may hold: their range,
+ * one that is PROT_NONE, and one that is not. Each is a dirty one if there is any.
  */
-static inline pte_t ferry_run_flush_pte(pte_t flush, pte_t next)
+struct ferry_run_flush {
+	unsigned long start;
+	/* 0 if there are no PTEs. */
+	unsigned long end;
+	pte_t prot_none;
+	pte_t other;
+};
+
+/* Adds a PTE. Addresses ascend. */
+static inline void ferry_run_flush_add(struct ferry_run_flush *flush,
+				       unsigned long address, pte_t pte)
 {
-	if (pte_none(flush) || pte_protnone(flush))
-		swap(flush, next);
-	return pte_dirty(flush) || !pte_dirty(next) ? flush : pte_mkdirty(flush);
+	if (unlikely(!flush->end))
+		flush->start = address;
+	flush->end = address + PAGE_SIZE;
+	if (unlikely(pte_protnone(pte))) {
+		if (!pte_dirty(flush->prot_none))
+			flush->prot_none = pte;
+	} else if (!pte_dirty(flush->other)) {
+		flush->other = pte;
+	}
+}
+
+/*
+ * Returns the PTE to pass to set_tlb_ubc_flush_pending(), which ignores a PROT_NONE
+ * PTE whose flush has ended: one that is not PROT_NONE if there is any. It is dirty
+ * if any PTE was.
+ */
+static inline pte_t ferry_run_flush_pte(const struct ferry_run_flush *flush)
+{
+	if (!pte_present(flush->other))
+		return flush->prot_none;
+	return pte_dirty(flush->prot_none) ? pte_mkdirty(flush->other) :
+					     flush->other;
 }
 
 /* For each slot of @run that has a folio. The body may remove the folio. */
