@@ -34,7 +34,6 @@ mod source;
 mod step;
 mod stream;
 mod suites;
-mod targets;
 mod toolchain;
 mod top;
 mod topics;

@@ -9,7 +9,7 @@ use crate::{
     kernel::{self, Variant},
     kvm,
     platform::Platform,
-    table, targets,
+    table,
 };
 use anyhow::Result;
 
@@ -183,15 +183,10 @@ fn measure_and_tell(
     context: &Context,
     plan: &Plan,
     title: &str,
-    MeasureArgs {
-        output, targets, ..
-    }: &MeasureArgs,
+    MeasureArgs { output, .. }: &MeasureArgs,
 ) -> Result<()> {
     let report = measure(context, plan)?;
     println!("{}", table::render(&report.results, "vanilla"));
-    if targets.targets {
-        println!("{}", targets::summary(&report.results));
-    }
     save(
         &report,
         title,

@@ -10,7 +10,6 @@ use crate::{
     context::Context,
     guest::Nodes,
     results::{Figure, Measure, Report},
-    targets::{self, Other},
 };
 use anyhow::Result;
 use clap::ValueEnum;
@@ -57,8 +56,6 @@ const FEW: [u32; 4] = [1, 2, 4, 8];
 /// For each process; a node has room for eight.
 const CROWD_CELLS: [(Folio, u32); 2] = [(Folio::K4, 4096), (Folio::M2, 16)];
 const CROWDS: &[u32] = &[2, 4, 8];
-/// The most that choosing helpers may take on a machine of 1024 CPUs, in nanoseconds.
-const CHOICE_NS: f64 = 1000.0;
 
 const STRESSOR: &str = "stressor, million loops a second";
 const FAIRNESS: &str = "slowest process over fastest";
@@ -156,15 +153,6 @@ pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
         "\ntime to choose the helpers\n{}",
         choice::rendered(&choice)
     );
-    let all: Vec<Figure> = [&report.results, &stressor, &fairness]
-        .into_iter()
-        .flatten()
-        .cloned()
-        .collect();
-    if args.targets.targets {
-        let chosen = chosen(&choice).into_iter().collect();
-        println!("\n{}", targets::summary_with(&all, chosen));
-    }
     let drawn = draw_all(args, &report.results, &stressor, &fairness);
     let measures = |name, figures: Vec<Figure>| {
         let named = move |figure| Measure::new(name, figure);
@@ -179,20 +167,6 @@ pub fn policy(context: &Context, args: &PolicyArgs) -> Result<()> {
     };
     save_json(&report, args.output.json.as_deref())?;
     drawn
-}
-
-/// Returns the slowest choice, as a target.
-fn chosen(choices: &[Choice]) -> Option<Other> {
-    let slowest = choices
-        .iter()
-        .max_by(|a, b| a.median_ns.total_cmp(&b.median_ns))?;
-    Some(Other {
-        what: "time to choose the helpers of 1024 CPUs".to_owned(),
-        wanted: format!("<{CHOICE_NS:.0} ns"),
-        found: format!("{:.0} ns", slowest.median_ns),
-        place: slowest.machine.clone(),
-        reached: slowest.median_ns < CHOICE_NS,
-    })
 }
 
 fn draw_all(

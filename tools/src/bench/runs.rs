@@ -9,7 +9,6 @@ use crate::{
     chart::Sheet,
     cli::{Folio, RunsArgs},
     context::Context,
-    targets,
 };
 use anyhow::Result;
 use clap::ValueEnum;
@@ -89,7 +88,6 @@ impl Memory {
 pub fn runs(context: &Context, args: &RunsArgs) -> Result<()> {
     let RunsArgs {
         repeated: args,
-        targets,
         only,
     } = args;
     let plans: Vec<Plan> = named_or_all(only)
@@ -101,9 +99,6 @@ pub fn runs(context: &Context, args: &RunsArgs) -> Result<()> {
     tell_as("instructions for each base page", &report.results, |gbps| {
         format!("{:.0}", PAGE / gbps)
     });
-    if targets.targets {
-        println!("{}", targets::summary(&report.results));
-    }
     save_json(&report, args.output.json.as_deref())?;
     let own = of(&report.results, &plans[0].bench());
     draw(&[Sheet::by_count("runs", &own)], args.output.svg.as_deref())

@@ -118,20 +118,10 @@ pub struct OutputArgs {
     pub svg: Option<PathBuf>,
 }
 
-/// Options for developers of Ferry.
-#[derive(Args)]
-pub struct TargetsArgs {
-    /// Also show which performance targets the figures meet
-    #[arg(long)]
-    pub targets: bool,
-}
-
 #[derive(Args)]
 pub struct RunsArgs {
     #[command(flatten)]
     pub repeated: RepeatedArgs,
-    #[command(flatten)]
-    pub targets: TargetsArgs,
     /// Measure only this memory
     #[arg(long, value_delimiter = ',', value_name = "MEMORY")]
     pub only: Vec<bench::Memory>,
@@ -175,8 +165,6 @@ pub struct MeasureArgs {
     pub busy: bool,
     #[command(flatten)]
     pub repeat: RepeatArgs,
-    #[command(flatten)]
-    pub targets: TargetsArgs,
 }
 
 #[derive(Args)]
@@ -233,8 +221,6 @@ pub struct PolicyArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub repeat: RepeatArgs,
-    #[command(flatten)]
-    pub targets: TargetsArgs,
     /// Measure only these parts
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<bench::Part>,
