@@ -59,7 +59,7 @@ impl Variant {
         let more: &[_] = match (self, platform) {
             (Variant::Vanilla, _) => &[],
             (Variant::Ferry, Platform::X86) => &[FERRY],
-            (Variant::Ferry, _) => &[FERRY, "tools/configs/arm64-ferry.config"],
+            (Variant::Ferry, _) => &[FERRY, "tools/configs/foreign-ferry.config"],
             (Variant::Debug, _) => &[FERRY, "tools/configs/debug.config"],
             (Variant::Extra, _) => &[FERRY, "tools/configs/extra.config"],
             (Variant::Rt, _) => &[FERRY, "tools/configs/rt.config"],

@@ -15,6 +15,9 @@ pub enum Platform {
     /// arm64, with base pages of 64 KB
     #[value(name = "arm64-64k")]
     Arm64Pages64K,
+    /// riscv64
+    #[value(name = "riscv64")]
+    Riscv64,
 }
 
 /// Requirements of guests whose architecture is not the host's, whose programs they cannot run.
@@ -24,9 +27,13 @@ pub struct Foreign {
     pub gcc: &'static str,
     /// The target in the words of rustc.
     pub rust: &'static str,
-    /// QEMU's program, and its machine.
+    /// QEMU's program, and the package that contains it.
     pub qemu: &'static str,
+    pub packages: &'static str,
+    /// QEMU's arguments for the machine and the CPU.
     pub machine: &'static [&'static str],
+    /// Whether the machine can have a node without CPUs. Otherwise the kernel divides its memory.
+    pub empty_nodes: bool,
 }
 
 const ARM64: Foreign = Foreign {
@@ -34,8 +41,20 @@ const ARM64: Foreign = Foreign {
     gcc: "aarch64-linux-gnu",
     rust: "aarch64-unknown-linux-gnu",
     qemu: "qemu-system-aarch64",
+    packages: "qemu-system-arm",
     // This CPU has all three sizes of base pages.
     machine: &["-M", "virt,gic-version=3", "-cpu", "neoverse-n1"],
+    empty_nodes: true,
+};
+
+const RISCV64: Foreign = Foreign {
+    debian: "riscv64",
+    gcc: "riscv64-linux-gnu",
+    rust: "riscv64gc-unknown-linux-gnu",
+    qemu: "qemu-system-riscv64",
+    packages: "qemu-system-riscv64",
+    machine: &["-M", "virt", "-cpu", "rv64"],
+    empty_nodes: false,
 };
 
 impl Platform {
@@ -51,6 +70,7 @@ impl Platform {
             Platform::X86 => "",
             Platform::Arm64Pages16K => "-arm64-16k",
             Platform::Arm64Pages64K => "-arm64-64k",
+            Platform::Riscv64 => "-riscv64",
         }
     }
 
@@ -59,6 +79,7 @@ impl Platform {
         match self {
             Platform::X86 => "x86_64",
             Platform::Arm64Pages16K | Platform::Arm64Pages64K => "arm64",
+            Platform::Riscv64 => "riscv",
         }
     }
 
@@ -67,6 +88,7 @@ impl Platform {
         match self {
             Platform::X86 => ("bzImage", "arch/x86/boot/bzImage"),
             Platform::Arm64Pages16K | Platform::Arm64Pages64K => ("Image", "arch/arm64/boot/Image"),
+            Platform::Riscv64 => ("Image", "arch/riscv/boot/Image"),
         }
     }
 
@@ -78,13 +100,21 @@ impl Platform {
             Platform::X86 => &[GUEST, "tools/configs/x86_64.config"],
             Platform::Arm64Pages16K => &[GUEST, ARM64, "tools/configs/arm64-16k.config"],
             Platform::Arm64Pages64K => &[GUEST, ARM64, "tools/configs/arm64-64k.config"],
+            Platform::Riscv64 => &[GUEST, "tools/configs/riscv64.config"],
         }
     }
+
+    /// One platform for each size of base pages.
+    pub const OF_BASE_PAGES: [Platform; 3] = [
+        Platform::X86,
+        Platform::Arm64Pages16K,
+        Platform::Arm64Pages64K,
+    ];
 
     /// Returns the size of a base page, as plans have it.
     pub fn base_page(self) -> &'static str {
         match self {
-            Platform::X86 => "4K",
+            Platform::X86 | Platform::Riscv64 => "4K",
             Platform::Arm64Pages16K => "16K",
             Platform::Arm64Pages64K => "64K",
         }
@@ -108,6 +138,7 @@ impl Platform {
                 "console=ttyAMA0 log_buf_len=16M default_hugepagesz=2M \
                  thp_anon=2M:madvise;512M:never"
             }
+            Platform::Riscv64 => "console=ttyS0 log_buf_len=16M numa=fake=2",
         }
     }
 
@@ -116,6 +147,7 @@ impl Platform {
         match self {
             Platform::X86 => None,
             Platform::Arm64Pages16K | Platform::Arm64Pages64K => Some(&ARM64),
+            Platform::Riscv64 => Some(&RISCV64),
         }
     }
 }

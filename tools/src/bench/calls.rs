@@ -62,7 +62,7 @@ pub(super) const COUNTS: [u32; 8] = [1, 16, 32, 128, 256, 512, 1024, 16384];
 /// Returns the sizes of folios to measure on a platform; the first is that of a base page.
 pub(super) fn sizes(platform: Platform) -> &'static [Folio] {
     match platform {
-        Platform::X86 => &[Folio::K4, Folio::K64, Folio::M2],
+        Platform::X86 | Platform::Riscv64 => &[Folio::K4, Folio::K64, Folio::M2],
         Platform::Arm64Pages16K => &[Folio::K16, Folio::K64, Folio::M2],
         Platform::Arm64Pages64K => &[Folio::K64, Folio::M2],
     }

@@ -363,7 +363,7 @@ pub struct MovePagesArgs {
 
 /// Returns a parser that accepts sizes of base pages, each of which is that of one platform.
 fn base_pages() -> impl TypedValueParser<Value = Platform> {
-    let platforms = Platform::value_variants();
+    let platforms = &Platform::OF_BASE_PAGES;
     let sizes = PossibleValuesParser::new(platforms.iter().map(|platform| platform.base_page()));
     sizes.map(|size| {
         let named = platforms

@@ -29,10 +29,7 @@ const INIT: &str = include_str!("../../guest-foreign-init.sh");
 /// of the guests in the cache.
 pub fn root(cache: &Cache, foreign: &Foreign, guests: &Path) -> Result<PathBuf> {
     if which(foreign.qemu).is_none() {
-        bail!(
-            "{} is missing: install the package qemu-system-arm",
-            foreign.qemu
-        );
+        bail!("{} is missing: install {}", foreign.qemu, foreign.packages);
     }
     let architecture = foreign.debian;
     let root = cache.whole_dir(format!("root-{architecture}-{SUITE}"), |root| {
@@ -81,7 +78,7 @@ pub fn command(
 ) -> Result<Command> {
     ensure!(
         shape.nodes == Nodes::Tiers,
-        "guests of {} have two nodes, and all CPUs on the first",
+        "guests of {} cannot have other nodes than the usual two",
         foreign.debian
     );
     let mut qemu = Command::new(foreign.qemu);
@@ -91,7 +88,9 @@ pub fn command(
         .arg(shape.cpus.to_string())
         .arg("-m")
         .arg(format!("{}G", shape.gib()));
-    for node in 0..2 {
+    // Without them the kernel's arguments divide its memory.
+    let nodes = if foreign.empty_nodes { 2 } else { 0 };
+    for node in 0..nodes {
         let cpus = match node {
             0 => format!(",cpus=0-{}", shape.cpus - 1),
             _ => String::new(),

@@ -21,7 +21,13 @@ use crate::{
 use anyhow::{anyhow, ensure, Result};
 use ferry_numa::alarms::is_alarm;
 use serde_json::Value;
-use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    process::Command,
+    time::Duration,
+};
 
 /// Time limit of a boot: several times what it takes on an idle host, as another guest may run beside it.
 pub const LIMIT: Duration = Duration::from_secs(3600);
@@ -374,6 +380,15 @@ impl Booted {
             Some(name) => Outcome::Failed(format!("no test `{name}`")),
             None => Outcome::Passed,
         }
+    }
+
+    /// Returns the names of the tests that were skipped.
+    pub fn skipped(&self) -> BTreeSet<String> {
+        let skipped = self
+            .cases
+            .iter()
+            .filter(|case| matches!(case.1, Outcome::Skipped(_)));
+        skipped.map(|case| case.0.clone()).collect()
     }
 
     /// Reports the results. Returns the outcomes to compare, if the guest left any.

@@ -17,6 +17,7 @@ mod operator;
 mod outcomes;
 mod pages;
 mod progress;
+mod riscv64;
 mod rt;
 mod selftests;
 mod series;
@@ -81,6 +82,8 @@ pub enum Suite {
     Arm64,
     /// KUnit, and system calls beside vanilla, on arm64 with base pages of 16 KB and 64 KB
     Pages,
+    /// KUnit and system calls in Ferry's kernel for riscv64. Needs cross compilers
+    Riscv64,
     /// accesses through translations that migrc leaves unflushed; takes hours
     Litmus,
     /// the commands of docs/tiering.rst on an emulated CXL memory device, and tests of demotion,
@@ -111,7 +114,7 @@ pub enum Suite {
     MemoryModel,
     /// the kernel after each topic of the series: builds, boots, passes the tests of its topics
     Topics,
-    /// patches, debug, kunit-uml, arm64, pages, older, matrix, soak, fuzz, Ferry beside
+    /// patches, debug, kunit-uml, arm64, pages, riscv64, older, matrix, soak, fuzz, Ferry beside
     /// vanilla, migrc with hooks disabled, a million service calls, the kernel's test `migration` at
     /// its full length, all tests on two sockets, the larger runs of the model
     Nightly,
@@ -158,6 +161,7 @@ impl Suite {
             Suite::KunitX86 => kunit::x86(context, tally),
             Suite::Guest => guest::run(context, tally),
             Suite::Operator => operator::run(context, tally),
+            Suite::Riscv64 => riscv64::run(context, tally),
             Suite::Litmus => litmus::run(context, tally, times),
             Suite::Cxl => cxl::run(context, tally),
             Suite::Tracing => tracing::run(context, tally),

@@ -38,6 +38,7 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
         Suite::Matrix,
         Suite::Arm64,
         Suite::Pages,
+        Suite::Riscv64,
         Suite::Older,
         Suite::Soak,
         Suite::Fuzz,

@@ -55,7 +55,7 @@ fn as_recorded(recorded: &Digests, found: &Digests) -> Outcome {
     match tests.find(|&test| recorded.get(test) != found.get(test)) {
         None => Outcome::Passed,
         Some(test) => Outcome::Failed(format!(
-            "{test} differs from the record: `ferry test nightly` compares both kernels in detail"
+            "{test} differs from the record. To see vanilla's outcome, run it with `--kernel vanilla`"
         )),
     }
 }
