@@ -6,8 +6,10 @@ use super::{text, Tally};
 use crate::{
     context::Context,
     kernel::{self, Variant},
+    ktap::Outcome,
     patches,
     source::Release,
+    toolchain::which,
 };
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
@@ -28,7 +30,8 @@ pub fn run(context: &Context, tally: &mut Tally) -> Result<()> {
     tally.check("licence tags", text::licences(&context.repo))?;
     tally.check("links", text::links(&context.repo))?;
     tally.check("boundary of unsafe code", text::boundary(&context.repo))?;
-    spelling(context, tally)
+    spelling(context, tally)?;
+    dependencies(context, tally)
 }
 
 /// Words and abbreviations of this tree that codespell takes for misspellings.
@@ -51,6 +54,30 @@ fn spelling(context: &Context, tally: &mut Tally) -> Result<()> {
                 .current_dir(&context.repo),
         );
     tally.check("spelling", result)
+}
+
+/// Checks the crates of the programs outside the kernel: their sources and licences by `deny.toml`,
+/// and advisories about them, which cargo-deny fetches.
+fn dependencies(context: &Context, tally: &mut Tally) -> Result<()> {
+    let own: &[&str] = &["--offline", "check", "bans", "licenses", "sources"];
+    for (name, args) in [
+        ("licences of dependencies", own),
+        ("advisories about dependencies", &["check", "advisories"]),
+    ] {
+        let Some(deny) = which("cargo-deny") else {
+            let why = "no cargo-deny in PATH: `cargo install --locked cargo-deny`";
+            tally.case(name, Outcome::Skipped(why.to_owned()));
+            continue;
+        };
+        let result = context
+            .cache
+            .step(name, "style-dependencies")
+            .timeout(Duration::from_secs(300))
+            .quiet()
+            .run(Command::new(deny).args(args).current_dir(&context.repo));
+        tally.check(name, result)?;
+    }
+    Ok(())
 }
 
 fn rustfmt(context: &Context, tally: &mut Tally) -> Result<()> {
