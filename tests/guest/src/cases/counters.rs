@@ -44,7 +44,7 @@ fn copied(rows: &BTreeMap<String, u64>) -> Result<u64> {
 
 /// Repeats `body` until the row `taken_part` grows, and returns the increase of the counters in the
 /// last call. The engine shares work only while another CPU is idle, which is not guaranteed.
-fn gains_with_help(
+pub fn gains_with_help(
     taken_part: &str,
     mut body: impl FnMut() -> Result<()>,
 ) -> Result<BTreeMap<String, u64>> {
