@@ -47,6 +47,8 @@ const CREW_OR_FLAG: &[&str] = &[
 const OF_2017: &[&str] = &["ferry-off", "ferry-2", "ferry-2-flag"];
 /// Demotion with Ferry off, with the copy engine alone, and with crews.
 const DEMOTION: &[&str] = &["ferry-off", "ferry-2-copy", "ferry-2", "ferry-4"];
+/// The same on one CPU.
+const DEMOTION_ALONE: &[&str] = &["ferry-off", "ferry-1"];
 /// Reclaim that is asked for fewer pages may take them from the guest program's other memory.
 const DEMOTED: [(Folio, u32); 4] = [
     (Folio::K4, 1024),
@@ -171,7 +173,11 @@ pub fn demotion(context: &Context, args: &DemotionArgs) -> Result<()> {
         busy: measure.busy,
         way,
         vanilla: &["vanilla"],
-        ferry: DEMOTION,
+        ferry: match args.instructions {
+            true => DEMOTION_ALONE,
+            false => DEMOTION,
+        },
+        instructions: args.instructions,
         name,
         cells: DEMOTED.to_vec(),
         ..Plan::new(&[], &[], measure.repeat.boots, measure.repeat.runs)

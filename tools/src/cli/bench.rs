@@ -299,6 +299,9 @@ pub struct DemotionArgs {
     /// Use the multi-generational LRU
     #[arg(long)]
     pub generations: bool,
+    /// Let the guests' clocks count instructions: exact, but CPUs do not run in parallel
+    #[arg(long, conflicts_with = "busy")]
+    pub instructions: bool,
 }
 
 #[derive(Args)]
