@@ -12,9 +12,11 @@
 #include <linux/ferry_promotion.h>
 #include <linux/ferry_run.h>
 #include <linux/gfp.h>
+#include <linux/mempolicy.h>
 #include <linux/memremap.h>
 #include <linux/page_owner.h>
 #include <linux/pagemap.h>
+#include <linux/sched/mm.h>
 
 #include "internal.h"
 #include "page_alloc.h"
@@ -131,23 +133,71 @@ static void run_release(struct ferry_run *run, unsigned int slot)
 	run->slots &= ~BIT(slot);
 }
 
+/* Returns the only node of an MPOL_BIND policy, else NUMA_NO_NODE. */
+static int run_bound_node(const struct mempolicy *pol)
+{
+#ifdef CONFIG_NUMA
+	int nid = first_node(pol->nodes);
+
+	/* A task's policy may be rebound meanwhile. */
+	if (pol->mode == MPOL_BIND && nid < MAX_NUMNODES &&
+	    next_node(nid, pol->nodes) >= MAX_NUMNODES)
+		return nid;
+#endif
+	return NUMA_NO_NODE;
+}
+
+/*
+ * Allocates base pages for the run together, if its folios are to go to one node. The
+ * caller asks the callback for those that are missing. Returns their number.
+ */
+static unsigned int run_alloc_pages(const struct migrate_control *mc,
+				    const struct ferry_run *run,
+				    struct page **pages)
+{
+	const struct migration_target_control *mtc = (void *)mc->private;
+	const struct migration_mpol *mmpol = (void *)mc->private;
+	const nodemask_t *nodes = NULL;
+	gfp_t gfp;
+	int nid;
+
+	if (run->order || mc->put_new_folio)
+		return 0;
+	switch (mc->shared) {
+	case MIGRATE_SHARED_TARGET:
+		gfp = mtc->gfp_mask;
+		nid = mtc->nid;
+		nodes = mtc->nmask;
+		break;
+	case MIGRATE_SHARED_MPOL:
+		/* As alloc_migration_target_by_mpol(), for base pages. */
+		gfp = GFP_HIGHUSER_MOVABLE;
+		nid = run_bound_node(mmpol->pol);
+		break;
+	default:
+		return 0;
+	}
+	if (nid == NUMA_NO_NODE || !(gfp & __GFP_HIGHMEM) ||
+	    (nodes && !node_isset(nid, *nodes)))
+		return 0;
+
+	/* Only what is free: the callback reclaims, warns and tries other nodes. */
+	gfp &= ~__GFP_DIRECT_RECLAIM;
+	gfp |= __GFP_THISNODE | __GFP_NOMEMALLOC | __GFP_NOWARN;
+	return __alloc_pages_bulk(current_gfp_context(gfp), nid, NULL,
+				  ferry_run_nr(run), pages);
+}
+
 /*
  * Allocates destination folios, and locks them. Removes source folios that get
  * none. Returns false if there is no memory for more folios of this size.
  */
 static bool run_alloc(const struct migrate_control *mc, struct ferry_run *run)
 {
-	struct migration_target_control *mtc = (void *)mc->private;
 	struct page *pages[FERRY_RUN_SLOTS] = {};
-	unsigned int slot, nr = 0;
+	unsigned int nr = run_alloc_pages(mc, run, pages);
 	bool enough = true;
-
-	if (!run->order && mc->get_new_folio == alloc_migration_target &&
-	    mtc->nid != NUMA_NO_NODE && (mtc->gfp_mask & __GFP_HIGHMEM)) {
-		nr = __alloc_pages_bulk(mtc->gfp_mask, mtc->nid, mtc->nmask,
-					ferry_run_nr(run), pages);
-		enough = nr;
-	}
+	unsigned int slot;
 
 	ferry_run_for_each(slot, run) {
 		struct folio *src = run->src[slot], *dst = NULL;
