@@ -148,8 +148,9 @@ static int run_bound_node(const struct mempolicy *pol)
 }
 
 /*
- * Allocates base pages for the run together, if its folios are to go to one node. The
- * caller asks the callback for those that are missing. Returns their number.
+ * Allocates base pages for the run together, if its folios are to go to one node. May
+ * return fewer than the run has: the callback allocates the others. Returns their
+ * number. The source folios are locked; does not sleep for memory.
  */
 static unsigned int run_alloc_pages(const struct migrate_control *mc,
 				    const struct ferry_run *run,
