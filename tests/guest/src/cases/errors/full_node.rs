@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Migration to a node without free memory.
 
+use libc::EIO;
+
 use super::*;
+use crate::harness::expect_some;
 use crate::memory;
 
 /// Fills node 1 except for `left` bytes, as long as the mapping lives.
@@ -34,6 +37,28 @@ pub(super) fn node_full(_: &mut Log) -> Result<()> {
     pattern::check(map.words(), 1)?;
     let access = status.iter().filter(|&&s| s == -EACCES).count();
     expect("statuses of EACCES", access, 0)
+}
+
+/// `mbind()` moves what the node can hold, and the rest once there is room.
+pub(super) fn node_full_mbind(_: &mut Log) -> Result<()> {
+    const LEFT: usize = 64 << 20;
+    // More than is free: pages in the lists of CPUs, once 84 MB, do not count as free.
+    const MOVED: usize = 256 << 20;
+    let hog = fill_node_1(LEFT)?;
+    let map = region::unchecked_anon(FolioSize::Small, MOVED / PAGE)?;
+    pattern::fill(map.words(), 1);
+    let bind = || sys::mbind(map.addr(), map.len(), 1, MF_MOVE | MF_STRICT);
+    expect("256 MB to 64 MB of free memory", bind(), Ret::failed(EIO))?;
+    let places = sys::places(0, &map.addrs(PAGE))?;
+    for node in [0, 1] {
+        let pages = places.iter().filter(|&&place| place == node).count();
+        expect_some(&format!("pages on node {node}"), pages as u64)?;
+    }
+    pattern::check(map.words(), 1)?;
+    drop(hog);
+    bind().zero("mbind")?;
+    region::check_on(&map.addrs(PAGE), 1)?;
+    pattern::check(map.words(), 1)
 }
 
 /// Huge pages without room are split. Each counts as one failure, even if its parts find no room

@@ -35,6 +35,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("errors/migrate_pages", migrate_pages),
         Case::new("errors/mbind", mbind),
         Case::new("errors/node-full", full_node::node_full).limit(120),
+        Case::new("errors/node-full-mbind", full_node::node_full_mbind).limit(120),
         Case::new(
             "errors/huge-pages-to-full-node",
             full_node::huge_pages_to_full_node,
