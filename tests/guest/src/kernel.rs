@@ -80,6 +80,11 @@ pub fn has_engine() -> bool {
     Path::new(SWITCH).exists()
 }
 
+/// Returns whether several tasks may migrate a list in this kernel.
+pub fn has_crews() -> bool {
+    Path::new(CREW).exists()
+}
+
 /// Returns whether this kernel has the service of `/dev/page_migrate`.
 pub fn has_service() -> bool {
     Path::new("/sys/kernel/mm/ferry/service").exists()
