@@ -133,9 +133,19 @@ impl Cargo {
         region::check_on(&self.addrs, node)
     }
 
-    /// Moves all memory by one system call of this thread, and does nothing else.
+    /// Does what `call` needs once before it.
+    pub fn prepare(&self, by: &Carrier) -> Result<()> {
+        match by {
+            Carrier::Reclaim(_) => demotion::forget_use(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves all memory by one system call of this thread, and does nothing else. Reclaim moves
+    /// most of it, and only to node 1.
     pub fn call(&self, by: &Carrier, config: &Config, dest: i32) -> Result<()> {
         match by {
+            Carrier::Reclaim(reclaim) => reclaim.ask(self.cell.bytes() / 8 * 7),
             Carrier::MovePages => region::move_all(&self.addrs, dest, config.flags(MF_MOVE_ALL)),
             Carrier::MigratePages => {
                 let ret = sys::migrate_pages(0, 1 << (1 - dest), 1 << dest);
@@ -193,14 +203,14 @@ impl Cargo {
                     Ok(())
                 })
             }),
-            Carrier::Reclaim(reclaim) => {
-                demotion::forget_use()?;
-                self.away(|bytes| timed(|| reclaim.ask(bytes / 8 * 7)))
+            Carrier::Reclaim(_) => {
+                self.prepare(by)?;
+                self.away(|cargo| timed(|| cargo.call(by, config, 1)))
             }
             Carrier::Damon(damon) => {
                 // The memory is on node 0 already. This drains the per-CPU LRU caches.
                 region::move_all(&self.addrs, 0, MF_MOVE)?;
-                self.away(|bytes| damon.migrate(map, 1, bytes / 16 * 15))
+                self.away(|cargo| damon.migrate(map, 1, cargo.cell.bytes() / 16 * 15))
             }
         }
     }
@@ -214,17 +224,22 @@ impl Cargo {
         Ok(seconds)
     }
 
-    /// Moves as much to node 1 as the kernel chooses, then all back by an untimed system call.
+    /// Moves as much to node 1 as the kernel chooses, then all back, untimed.
     /// Returns the time scaled to the whole memory.
-    fn away(&mut self, by: impl FnOnce(usize) -> Result<f64>) -> Result<f64> {
-        let seconds = by(self.cell.bytes())?;
+    fn away(&self, by: impl FnOnce(&Self) -> Result<f64>) -> Result<f64> {
+        let seconds = by(self)?;
+        Ok(seconds / self.fetch()?)
+    }
+
+    /// Moves all memory back to node 0. Returns the part of it that was on node 1: more than half.
+    pub fn fetch(&self) -> Result<f64> {
         let (all, moved) = (self.addrs.len(), demotion::count_on(&self.addrs, 1)?);
         ensure!(
             2 * moved > all,
             "expected more than half of {all} folios to move, but {moved} did"
         );
         region::move_all(&self.addrs, 0, MF_MOVE)?;
-        Ok(seconds * all as f64 / moved as f64)
+        Ok(moved as f64 / all as f64)
     }
 
     /// Moves to node 1 and back by calls of this thread. Every status is checked.

@@ -49,8 +49,11 @@ pub fn run(plan: &Plan) -> Result<String> {
     let _settings = kernel::keep_engine()?;
     kernel::write("/proc/sys/kernel/kptr_restrict", "0")?;
     region::touch_free_memory()?;
-    let is_call = matches!(plan.way, Way::MovePages | Way::MigratePages | Way::Mbind);
-    ensure!(is_call, "only system calls have a profile");
+    let is_call = matches!(
+        plan.way,
+        Way::MovePages | Way::MigratePages | Way::Mbind | Way::Reclaim
+    );
+    ensure!(is_call, "only calls and proactive reclaim have a profile");
     let mut all = Vec::new();
     for &cell in &plan.cells {
         for config in &plan.configs {
@@ -73,6 +76,8 @@ fn one(plan: &Plan, cell: Cell, config: &Config) -> Result<Profile> {
     cargo.round_trip()?;
     // Mainline would split 64 KB folios in their second migration.
     let once = cell.folio == FolioSize::Medium;
+    // Memory that must be moved back by another call.
+    let one_way = plan.way == Way::Reclaim;
     let mut times = Vec::new();
     for _ in 0..2 * plan.runs {
         if once {
@@ -87,13 +92,21 @@ fn one(plan: &Plan, cell: Cell, config: &Config) -> Result<Profile> {
         if once {
             cargo.renew(SEED)?;
         }
-        let node = if once || run % 2 == 0 { 1 } else { 0 };
+        let node = if once || one_way || run % 2 == 0 {
+            1
+        } else {
+            0
+        };
+        cargo.prepare(&by)?;
         perf.ask("enable")?;
         // carry() may start a thread, and asks for the node of each page.
         let moved = cargo.call(&by, config, node);
         perf.ask("disable")?;
         moved?;
-        cargo.check_on(node)?;
+        match one_way {
+            true => drop(cargo.fetch()?),
+            false => cargo.check_on(node)?,
+        }
     }
     let samples = perf.finish()?;
     pattern::check(cargo.map().words(), SEED)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Where a system call that migrates pages spends its instructions: perf in guests with one CPU
-//! whose clocks count instructions, on both kernels. Functions are summed up by part of the work.
+//! Where a call that migrates pages spends its instructions: perf in guests with one CPU whose
+//! clocks count instructions, on both kernels. Functions are summed up by part of the work.
 
 use super::{ask, ensure_cells, save_json, side_by_side, Plan, SIDES};
 use crate::{
@@ -77,6 +77,20 @@ const PARTS: &[(&str, &[&str])] = &[
             "flush_tlb*",
             "try_to_unmap_flush*",
             "should_defer_flush",
+        ],
+    ),
+    (
+        "reclaim",
+        &[
+            "shrink_*",
+            "evict_folios",
+            "scan_folios",
+            "isolate_lru_folios",
+            "move_folios_to_lru",
+            "folio_referenced*",
+            "folio_check_references",
+            "invalid_folio_referenced_vma",
+            "demote_*",
         ],
     ),
     (
@@ -201,7 +215,7 @@ struct Answer {
 struct Report {
     kernel: String,
     machine: Machine,
-    /// The system call.
+    /// The interface that migrates the pages.
     by: &'static str,
     instructions: Vec<Instructions>,
 }
@@ -245,8 +259,8 @@ pub fn profile(context: &Context, args: &ProfileArgs) -> Result<()> {
     }
     let parts = rows(&answers, part);
     println!(
-        "\n{}(): instructions for each base page\n{}",
-        args.by.name(),
+        "\n{}: instructions for each base page\n{}",
+        args.by.title(),
         rendered("part", &answers, &parts)
     );
     if args.functions > 0 {
@@ -257,7 +271,7 @@ pub fn profile(context: &Context, args: &ProfileArgs) -> Result<()> {
     let report = Report {
         kernel: context.source()?.version.clone(),
         machine: Machine::this("qemu-tcg", None, &steal),
-        by: args.by.name(),
+        by: args.by.title(),
         instructions: answers
             .iter()
             .enumerate()

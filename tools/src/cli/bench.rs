@@ -279,15 +279,26 @@ pub enum Call {
     MigratePages,
     /// mbind(2)
     Mbind,
+    /// Demotion by proactive reclaim
+    Demotion,
 }
 
 impl Call {
-    /// Returns the guest program's name of the system call.
+    /// Returns the guest program's name of the interface.
     pub fn name(self) -> &'static str {
         match self {
             Call::MovePages => By::MovePages.name(),
             Call::MigratePages => By::MigratePages.name(),
             Call::Mbind => By::Mbind.name(),
+            Call::Demotion => "reclaim",
+        }
+    }
+
+    /// Returns the name of the interface in results.
+    pub fn title(self) -> &'static str {
+        match self {
+            Call::Demotion => "demotion",
+            call => call.name(),
         }
     }
 }
@@ -324,7 +335,7 @@ pub struct PhasesArgs {
 pub struct ProfileArgs {
     #[command(flatten)]
     pub output: JsonArgs,
-    /// The system call that migrates the pages
+    /// The interface that migrates the pages
     #[arg(long, value_name = "WHAT", default_value = "move_pages")]
     pub by: Call,
     /// Size of the folios
