@@ -170,7 +170,9 @@ static inline unsigned int ferry_batch_cost(const struct folio *folio,
 {
 	unsigned long nr_pages = folio_nr_pages(folio);
 
-	return price ? DIV_ROUND_UP(nr_pages * price, 1024) : nr_pages;
+	if (likely(!price))
+		return nr_pages;
+	return DIV_ROUND_UP(nr_pages * price, 1024);
 }
 
 /* Called before the first folio of a batch from the list is unmapped. */
