@@ -274,8 +274,8 @@ static void run_unmapped(struct migrate_batch *batch, struct ferry_run *run,
 	ferry_count(FERRY_RUNS, 1);
 	ferry_count(FERRY_RUN_PAGES, unmapped << run->order);
 	ferry_count(FERRY_RUN_LEFT, left << run->order);
-	run->active = true;
 	run->slots = 0;
+	batch->run = run;
 }
 
 /*
@@ -308,10 +308,10 @@ static bool run_unmap(struct migrate_batch *batch, struct ferry_run *run)
 	return enough;
 }
 
-void __ferry_run_unmap(struct migrate_batch *batch, struct list_head *from)
+void __ferry_run_unmap(struct migrate_batch *batch, struct ferry_run *run,
+		       struct list_head *from)
 {
 	unsigned int max_order = MAX_PAGE_ORDER;
-	struct ferry_run *run = batch->run;
 	struct folio *folio, *next;
 	unsigned long nr = 0;
 
@@ -323,6 +323,7 @@ void __ferry_run_unmap(struct migrate_batch *batch, struct list_head *from)
 	if (nr < FERRY_RUN_MIN_PAGES)
 		return;
 
+	run->slots = 0;
 	list_for_each_entry_safe(folio, next, from, lru) {
 		/* Without the folio lock both may change: run_lock() looks again. */
 		struct address_space *mapping = READ_ONCE(folio->mapping);
@@ -454,7 +455,7 @@ void __ferry_run_end(struct migrate_batch *batch)
 		anon_vma = (void *)run->mapping - FOLIO_MAPPING_ANON;
 	run_add_lru(run);
 	left = ferry_run_restore(run, anon_vma);
-	ferry_folio_done(&batch->ferry, 0);
+	ferry_folio_done(&batch->ferry);
 	run_release_dst(batch, run, left);
 	/* The destinations may be freed by now; they are only compared below. */
 	run_release_src(batch, run, anon_vma);

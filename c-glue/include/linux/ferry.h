@@ -246,10 +246,10 @@ static inline int ferry_folio_copied(struct ferry_batch *batch,
 	return unlikely(batch->no_cpu) ? -EOPNOTSUPP : 0;
 }
 
-/* Called when a folio of a batch is remapped (@rc is 0) or has failed. */
-static inline void ferry_folio_done(struct ferry_batch *batch, int rc)
+/* Called when a folio of a batch is remapped. */
+static inline void ferry_folio_done(struct ferry_batch *batch)
 {
-	if (unlikely(batch->start_ns) && !batch->first_ns && !rc)
+	if (unlikely(batch->start_ns) && !batch->first_ns)
 		batch->first_ns = ktime_get() - batch->start_ns;
 }
 
@@ -328,7 +328,7 @@ static inline int ferry_folio_copied(struct ferry_batch *batch,
 	return 0;
 }
 
-static inline void ferry_folio_done(struct ferry_batch *batch, int rc) { }
+static inline void ferry_folio_done(struct ferry_batch *batch) { }
 
 static inline void ferry_batch_end(struct ferry_batch *batch, int reason) { }
 

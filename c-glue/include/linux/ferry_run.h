@@ -51,7 +51,6 @@
  * @start: index of the first page in the window
  * @pages: pages in the window
  * @order: order of each folio
- * @active: the batch has unmapped a run
  * @slots: bitmap of the filled slots
  * @src: source folios by slot, in order of their indices
  * @dst: their destination folios
@@ -61,7 +60,6 @@ struct ferry_run {
 	pgoff_t start;
 	unsigned int pages;
 	unsigned int order;
-	bool active;
 	unsigned long slots;
 	struct folio *src[FERRY_RUN_SLOTS];
 	struct folio *dst[FERRY_RUN_SLOTS];
@@ -142,7 +140,8 @@ DECLARE_STATIC_KEY_FALSE(ferry_runs_key);
 extern int ferry_runs_word;
 
 /* c-glue/runs/run.c */
-void __ferry_run_unmap(struct migrate_batch *batch, struct list_head *from);
+void __ferry_run_unmap(struct migrate_batch *batch, struct ferry_run *run,
+		       struct list_head *from);
 bool __ferry_run_take(struct migrate_batch *batch, struct folio *src,
 		      struct folio *dst, struct anon_vma *anon_vma);
 void __ferry_run_end(struct migrate_batch *batch);
@@ -179,17 +178,17 @@ static inline void ferry_run_sort(struct list_head *list,
 		__ferry_run_sort(list);
 }
 
-/* Unmaps the folios of @from that are in runs, and moves them to the batch. */
+/*
+ * Unmaps the folios of @from that are in runs, and moves them to the batch, which
+ * then has @run.
+ */
 static inline void ferry_run_unmap(struct migrate_batch *batch,
 				   struct ferry_run *run, struct list_head *from)
 {
-	batch->run = run;
-	run->slots = 0;
-	run->active = false;
 	/* In other modes the task may lock only one folio. */
 	if (batch->mode == MIGRATE_ASYNC &&
 	    ferry_runs_wanted(batch->mc->flags, batch->mc->reason))
-		__ferry_run_unmap(batch, from);
+		__ferry_run_unmap(batch, run, from);
 }
 
 /**
@@ -207,8 +206,7 @@ static inline bool ferry_run_take(struct migrate_batch *batch,
 				  struct folio *src, struct folio *dst,
 				  struct anon_vma *anon_vma, int state)
 {
-	if (!batch->run->active ||
-	    (state & ~FERRY_FOLIO_POSTED) != FOLIO_WAS_MAPPED)
+	if (!batch->run || (state & ~FERRY_FOLIO_POSTED) != FOLIO_WAS_MAPPED)
 		return false;
 	return __ferry_run_take(batch, src, dst, anon_vma);
 }
@@ -216,7 +214,7 @@ static inline bool ferry_run_take(struct migrate_batch *batch,
 /* Returns whether folios of the run have moved, and are not yet remapped. */
 static inline bool ferry_run_waits(const struct migrate_batch *batch)
 {
-	return batch->run->slots;
+	return batch->run && batch->run->slots;
 }
 
 /* Remaps and frees the folios of the run. */
