@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The phases of a system call that migrates, by trace events: instructions to look up and isolate
-//! a page, and the time that folios are unmapped.
+//! a page, and the time that folios are unmapped. And the time that reads of another thread wait.
 
 use crate::{
     bench::{self, Plan, SIDES},
@@ -18,6 +18,8 @@ use std::path::Path;
 const ISOLATION: &str = "isolation, instructions a page";
 const UNMAPPED: &str = "unmapped, µs";
 const LONGEST: &str = "longest unmapped, µs";
+const WAIT: &str = "wait of a read that waits, µs";
+const LONG_WAIT: &str = "the same, 99.9th percentile, µs";
 
 /// The guest program's answer for one configuration in one case.
 #[derive(Deserialize)]
@@ -28,6 +30,8 @@ struct Answer {
     isolation_ns: Vec<f64>,
     unmapped_us: Vec<f64>,
     longest_us: Vec<f64>,
+    wait_us: Vec<f64>,
+    long_wait_us: Vec<f64>,
 }
 
 #[derive(Serialize)]
@@ -57,7 +61,8 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
         )
     };
     let steal = Steal::start();
-    let mut pools = [ISOLATION, UNMAPPED, LONGEST].map(|measure| (measure, Pool::default()));
+    let mut pools =
+        [ISOLATION, UNMAPPED, LONGEST, WAIT, LONG_WAIT].map(|measure| (measure, Pool::default()));
     for boot in 1..=args.boots {
         for side in 0..SIDES.len() {
             for instructions in [false, true] {
@@ -67,14 +72,20 @@ pub fn phases(context: &Context, args: &PhasesArgs) -> Result<()> {
                     ..base
                 };
                 for a in one_boot(context, &program, &plan, side, boot)? {
-                    // Isolation comes from the guests that count instructions. Unmapped time comes
-                    // from the others: with one CPU no task waits in parallel.
-                    let samples = match instructions {
-                        true => [Some(&a.isolation_ns), None, None],
-                        false => [None, Some(&a.unmapped_us), Some(&a.longest_us)],
+                    // Isolation comes from the guests that count instructions. Times come from the
+                    // others: with one CPU no task waits in parallel.
+                    let samples: [&[f64]; 5] = match instructions {
+                        true => [&a.isolation_ns, &[], &[], &[], &[]],
+                        false => [
+                            &[],
+                            &a.unmapped_us,
+                            &a.longest_us,
+                            &a.wait_us,
+                            &a.long_wait_us,
+                        ],
                     };
                     for ((_, pool), samples) in pools.iter_mut().zip(samples) {
-                        if let Some(samples) = samples {
+                        if !samples.is_empty() {
                             pool.add(&a.folio, a.count, &a.config, samples);
                         }
                     }
