@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The phases of a system call that migrates, by trace events: instructions to look up and isolate
-//! a page, and the time that folios are unmapped. And the time that reads of another thread wait.
+//! a page, and the time that folios are unmapped; also, how long reads of another thread wait.
 
 use crate::{
     bench::{self, Plan, SIDES},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The phases of a system call that migrates, by trace events: the time to look up and isolate
-//! pages before the first is migrated, and the time that folios are unmapped. And what that means
-//! for another thread: how long a read waits for a folio.
+//! pages before the first is migrated, and the time that folios are unmapped; also, how long reads
+//! of another thread wait for a folio.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -201,7 +201,7 @@ struct Reader {
 impl Reader {
     /// Reads some pages.
     fn read(&mut self, words: &[AtomicU64]) -> Result<()> {
-        let mut faults = faults()?;
+        let mut before = faults()?;
         for _ in 0..256 {
             let page = self.rng.usize(..words.len() / WORDS);
             let start = Instant::now();
@@ -209,10 +209,10 @@ impl Reader {
             let ns = start.elapsed().as_nanos();
             // Other long reads were interrupted.
             if ns >= FAULT_NS {
-                if self::faults()? > faults {
+                if faults()? > before {
                     self.waits.push(ns as f64 / 1e3);
                 }
-                faults = self::faults()?;
+                before = faults()?;
             }
         }
         Ok(())

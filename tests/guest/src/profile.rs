@@ -103,9 +103,10 @@ fn one(plan: &Plan, cell: Cell, config: &Config) -> Result<Profile> {
         let moved = cargo.call(&by, config, node);
         perf.ask("disable")?;
         moved?;
-        match one_way {
-            true => drop(cargo.fetch()?),
-            false => cargo.check_on(node)?,
+        if one_way {
+            cargo.fetch()?;
+        } else {
+            cargo.check_on(node)?;
         }
     }
     let samples = perf.finish()?;

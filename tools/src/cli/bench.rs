@@ -25,9 +25,11 @@ pub enum Bench {
     Crew(CrewArgs),
     /// Demotion to a lower memory tier by proactive reclaim (memory.reclaim), both kernels in turns
     Demotion(DemotionArgs),
-    /// Time to look up pages, and time that folios are unmapped, by trace events
+    /// Time to look up pages, and time that folios are unmapped, by trace events; time that reads
+    /// of another thread wait
     Phases(PhasesArgs),
-    /// Where a system call spends its instructions on one CPU, by part of the work, on both kernels
+    /// Where a system call, or demotion, spends its instructions on one CPU, by part of the work, on
+    /// both kernels
     Profile(ProfileArgs),
     /// Instructions that a task without helpers needs for a page, by runs and without them, for
     /// memory of one process and of nine
